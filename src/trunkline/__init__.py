@@ -1,0 +1,1 @@
+"""Trunkline: one totally ordered, replicated log of changes, and its delivery to many tables."""

@@ -1,0 +1,89 @@
+"""Files that hold one run as a list of actions, so that it can be replayed exactly.
+
+    trunkline-actions 1
+    scenario takeover
+    fair 2000
+
+    deliver c1.appender>n1.storage Write(...)
+    crash n1
+
+The head ends at the first empty line. ``scenario`` is needed, the rest is not:
+
+    smaller K       the run happens in the scenario's smaller version number K, from 0
+    mutant NAME     it needs this bug put back
+    network fifo    it was found under a FIFO network although the scenario has a bag
+    fair N          after the actions comes the fair phase, of at most N steps
+
+Lines that begin with ``#`` are skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from trunkline.check.scenario import Scenario
+
+FIRST_LINE = "trunkline-actions 1"
+
+
+class ActionFileError(ValueError):
+    """The file is no list of actions, or does not fit its scenario; the text names the line."""
+
+
+@dataclass(frozen=True)
+class ActionFile:
+    scenario: str
+    actions: tuple[str, ...]  # as ``Action.text`` writes them
+    smaller: int | None = None
+    mutant: str | None = None
+    fifo: bool = False
+    fair_steps: int | None = None  # None: the run ends with its last action
+    first_line: int = 1  # the file's line of the first action, for messages
+
+    def text(self) -> str:
+        head = [FIRST_LINE, f"scenario {self.scenario}"]
+        if self.smaller is not None:
+            head.append(f"smaller {self.smaller}")
+        if self.mutant is not None:
+            head.append(f"mutant {self.mutant}")
+        if self.fifo:
+            head.append("network fifo")
+        if self.fair_steps is not None:
+            head.append(f"fair {self.fair_steps}")
+        return "\n".join([*head, "", *self.actions, ""])
+
+    def version_of(self, scenario: Scenario) -> Scenario:
+        """The scenario in which the actions happened, given the named one."""
+        if self.smaller is not None:
+            if self.smaller >= len(scenario.smaller):
+                raise ActionFileError(f"scenario {scenario.name} has no smaller version {self.smaller}")
+            scenario = scenario.smaller[self.smaller]()
+        return dataclasses.replace(scenario, fifo=True) if self.fifo else scenario
+
+
+def parse_action_file(text: str) -> ActionFile:
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if not line.startswith("#")]
+    if not lines or lines[0][1].strip() != FIRST_LINE:
+        raise ActionFileError(f"line 1: expected `{FIRST_LINE}`")
+    end = next((index for index, (_, line) in enumerate(lines) if not line.strip()), len(lines))
+    head: dict[str, str] = {}
+    for number, line in lines[1:end]:
+        key, _, value = line.strip().partition(" ")
+        if key not in ("scenario", "smaller", "mutant", "network", "fair") or key in head or not value:
+            raise ActionFileError(f"line {number}: not a line of the head: {line.strip()!r}")
+        if (key in ("smaller", "fair") and not value.isdecimal()) or (key == "network" and value != "fifo"):
+            raise ActionFileError(f"line {number}: bad value for {key}: {value!r}")
+        head[key] = value
+    if "scenario" not in head:
+        raise ActionFileError("the head names no scenario")
+    body = [(number, line.rstrip()) for number, line in lines[end:] if line.strip()]
+    return ActionFile(
+        scenario=head["scenario"],
+        actions=tuple(line for _, line in body),
+        smaller=int(head["smaller"]) if "smaller" in head else None,
+        mutant=head.get("mutant"),
+        fifo="network" in head,
+        fair_steps=int(head["fair"]) if "fair" in head else None,
+        first_line=body[0][0] if body else 1,
+    )

@@ -1,0 +1,196 @@
+"""What one worker does: explore a scenario, run its schedules, hunt a mutant. Each returns a report of plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from trunkline.check.action_file import ActionFile
+from trunkline.check.mutant import Mutant, Strategy
+from trunkline.check.random_search import HEAL_STEPS_MAX, STEPS_MAX, RandomSearch, search
+from trunkline.check.replay import replay_actions
+from trunkline.check.results import (
+    MutantReport,
+    ScenarioReport,
+    SurvivalReport,
+    ViolationReport,
+    merged,
+    with_vacuity,
+)
+from trunkline.check.scenario import Scenario
+from trunkline.check.search import Exploration, explore, peak_memory_bytes
+from trunkline.check.shrink import Failure, explored_failure, shrink
+from trunkline.check.world import World
+
+Tell = Callable[[str], None]
+TELL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far to look. None: as far as the scenario's own bounds go."""
+
+    max_states: int | None = None
+    max_depth: int | None = None
+    max_steps: int = STEPS_MAX
+    heal_steps: int = HEAL_STEPS_MAX
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which random schedules to run."""
+
+    strategy: Strategy
+    first_seed: int
+    schedules: int
+
+
+def check_exhaustively(scenario: Scenario, bounds: Bounds, tell: Tell) -> ScenarioReport:
+    """Breadth-first, with liveness on the explored graph when nothing was cut off."""
+    world = World(scenario)
+    explored = explore(
+        world,
+        max_states=bounds.max_states,
+        max_depth=bounds.max_depth,
+        symmetry=bool(scenario.symmetric),
+        keep_edges=True,
+        on_progress=lambda progress: tell(f"{progress.distinct:,} states, depth {progress.depth}"),
+    )
+    failure = explored_failure(world, explored, bounds.heal_steps)
+    report = ScenarioReport(
+        scenario=scenario.name,
+        strategy="breadth",
+        states=explored.distinct,
+        transitions=explored.transitions,
+        depth=explored.depth,
+        complete=explored.complete,
+        coverage=tuple(sorted(world.coverage)),
+        events_seen=tuple(sorted(world.events_seen.items())),
+        never_seen=_never_seen(scenario, world.events_seen),
+        liveness=_liveness_text(explored, failure),
+        cpu_seconds=explored.seconds,
+        memory_bytes=explored.memory_bytes,
+    )
+    return replace(report, violations=(_violation(scenario, failure),)) if failure else report
+
+
+def check_schedules(scenario: Scenario, plan: Plan, bounds: Bounds, tell: Tell) -> ScenarioReport:
+    """Random schedules of consecutive seeds, up to the first finding."""
+    found = _search(World(scenario), plan, bounds, tell)
+    report = ScenarioReport(
+        scenario=scenario.name,
+        strategy=plan.strategy,
+        states=found.distinct,
+        exact=found.exact,
+        transitions=found.transitions,
+        depth=found.depth,
+        schedules=found.schedules,
+        coverage=tuple(sorted(found.coverage)),
+        events_seen=tuple(sorted(found.events_seen.items())),
+        never_seen=_never_seen(scenario, found.events_seen),
+        liveness="every fair phase reached its goal" if found.walk is None else "not judged",
+        cpu_seconds=found.seconds,
+        memory_bytes=peak_memory_bytes(),
+    )
+    walk = found.walk
+    if walk is None or walk.finding is None:
+        return report
+    fair_steps = bounds.heal_steps if walk.healed else None
+    failure = Failure(walk.world, tuple(walk.actions), walk.finding, fair_steps)
+    violation = replace(_violation(scenario, failure), seed=walk.seed, strategy=plan.strategy)
+    return replace(report, violations=(violation,))
+
+
+def check_by_default(scenario: Scenario, bounds: Bounds, schedules: int, tell: Tell) -> ScenarioReport:
+    """Breadth-first up to the bound, then swarm schedules if that was not everything. Vacuity is a violation here."""
+    report = check_exhaustively(scenario, bounds, tell)
+    if not report.complete and not report.violations:
+        report = merged([report, check_schedules(scenario, Plan("swarm", 0, schedules), bounds, tell)])
+    return with_vacuity(report)
+
+
+def hunt(mutant: Mutant, build: Callable[[], Scenario], bounds: Bounds, tell: Tell) -> MutantReport:
+    """Put the bug back and look for it within its budget."""
+    with mutant.patch():
+        report, after = _within(build(), mutant.strategy, mutant.budget, bounds, tell)
+    violation = report.violations[0] if report.violations else None
+    if violation is not None and violation.file is not None:
+        violation = replace(violation, file=replace(violation.file, mutant=mutant.name))
+    return MutantReport(
+        mutant=mutant.name,
+        scenario=mutant.scenario,
+        strategy=mutant.strategy,
+        budget=mutant.budget,
+        found_after=after if violation else None,
+        finding=violation.finding if violation else None,
+        expected=mutant.monitors,
+        trace_length=len(violation.replay.steps) if violation and violation.replay else 0,
+        violation=violation,
+    )
+
+
+def survive(scenario: Scenario, strategy: Strategy, budget: int, bounds: Bounds, tell: Tell) -> SurvivalReport:
+    """The correct code under the same search as its mutants, with a larger budget."""
+    report, reached = _within(scenario, strategy, budget, bounds, tell)
+    finding = report.violations[0].finding if report.violations else None
+    return SurvivalReport(scenario.name, strategy, reached, report.complete, finding)
+
+
+def _within(
+    scenario: Scenario, strategy: Strategy, budget: int, bounds: Bounds, tell: Tell
+) -> tuple[ScenarioReport, int]:
+    """A search with a budget of states or schedules, and how much of it was used."""
+    if strategy == "breadth":
+        report = check_exhaustively(scenario, replace(bounds, max_states=budget), tell)
+        return report, report.states
+    report = check_schedules(scenario, Plan(strategy, 0, budget), bounds, tell)
+    return report, report.schedules
+
+
+def _search(world: World, plan: Plan, bounds: Bounds, tell: Tell) -> RandomSearch:
+    told_at = 0.0
+
+    def progress(found: RandomSearch) -> None:
+        nonlocal told_at
+        if found.seconds - told_at >= TELL_SECONDS:
+            told_at = found.seconds
+            tell(f"{found.schedules:,} schedules, {found.distinct:,} states")
+
+    return search(
+        world,
+        plan.schedules,
+        plan.first_seed,
+        plan.strategy,
+        max_steps=bounds.max_steps,
+        heal_steps=bounds.heal_steps,
+        on_progress=progress,
+    )
+
+
+def _liveness_text(explored: Exploration, failure: Failure | None) -> str:
+    if explored.liveness is None:
+        return "not judged (the graph is not complete)"
+    if explored.liveness.finding is None:
+        return "rest can be reached from every state"
+    if failure is None:
+        return "rest is out of reach only where no restart is left; the fair phase reaches it"
+    return "violated"
+
+
+def _violation(scenario: Scenario, failure: Failure) -> ViolationReport:
+    """Shrink the run, then replay what is left of it for people to read."""
+    shrunk = shrink(scenario, failure)
+    small = shrunk.failure
+    replay = replay_actions(small.world, small.actions, small.fair_steps)
+    file = ActionFile(
+        scenario=scenario.name,
+        actions=tuple(action.text() for action in small.actions),
+        smaller=shrunk.smaller,
+        fifo=small.world.scenario.fifo and not scenario.fifo and shrunk.smaller is None,
+        fair_steps=small.fair_steps,
+    )
+    return ViolationReport(small.finding, file, replay)
+
+
+def _never_seen(scenario: Scenario, events_seen: dict[str, int]) -> tuple[str, ...]:
+    return tuple(name for name in scenario.sometimes if not events_seen.get(name))

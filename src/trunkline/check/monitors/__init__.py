@@ -1,0 +1,39 @@
+"""The properties of the log, one object each. The same objects judge searches and recorded traces."""
+
+from __future__ import annotations
+
+from trunkline.check.monitors.durability import CommitDurability, ReadCommitted
+from trunkline.check.monitors.history import BoundaryWrittenOnce, SingleOwner
+from trunkline.check.monitors.order import Completeness, RealTimeOrder, TotalOrder
+from trunkline.check.monitors.outcomes import NoLostAck
+from trunkline.check.monitors.progress import Progress
+from trunkline.check.scenario import Monitor
+from trunkline.core.projection import Projection
+
+
+def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
+    """All that must never happen. ``projection``: where the log is when watching begins, if it exists already."""
+    return (
+        TotalOrder(),
+        CommitDurability(projection),
+        ReadCommitted(projection),
+        Completeness(),
+        RealTimeOrder(),
+        SingleOwner(projection),
+        BoundaryWrittenOnce(projection),
+        NoLostAck(),
+    )
+
+
+__all__ = [
+    "BoundaryWrittenOnce",
+    "CommitDurability",
+    "Completeness",
+    "NoLostAck",
+    "Progress",
+    "ReadCommitted",
+    "RealTimeOrder",
+    "SingleOwner",
+    "TotalOrder",
+    "safety",
+]

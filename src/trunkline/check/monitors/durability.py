@@ -1,0 +1,78 @@
+"""Durability: what is acknowledged or returned is on every member of its group."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trunkline.check.scenario import Observed, Violation
+from trunkline.core.entries import Frame
+from trunkline.core.events import Committed, EntriesRead, FrameStored, Projected
+from trunkline.core.projection import Projection
+
+
+class Kept(NamedTuple):
+    """What nodes were seen to keep, and where the log is."""
+
+    projection: Projection | None = None
+    stored: tuple[tuple[str, Frame], ...] = ()  # stream, frame
+
+    def after(self, observed: Observed) -> Kept:
+        match observed.event:
+            case Projected(projection):
+                return self._replace(projection=projection)
+            case FrameStored(stream=stream, frame=frame) if (stream, frame) not in self.stored:
+                stored = (*self.stored, (stream, frame))
+                return self._replace(stored=tuple(sorted(stored, key=lambda each: (each[0], each[1].first, each[1].seq))))
+        return self
+
+    def lacking(self, frame: Frame) -> list[str]:
+        """Serving members, by node, that were never seen to store the frame."""
+        segment = self.projection.segment_of(frame.first) if self.projection is not None else None
+        if segment is None or self.projection is None or frame.first <= self.projection.trim:
+            return []
+        serving = segment.serving(segment.group_of(frame.first))
+        return [member.node for member in serving if (member.stream, frame) not in self.stored]
+
+
+class CommitDurability:
+    """An entry is acknowledged only when every member of its group has it on disk."""
+
+    name = "CommitDurability"
+
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._projection = projection
+
+    def initial(self) -> Kept:
+        return Kept(self._projection)
+
+    def observe(self, state: Kept, observed: Observed) -> Kept:
+        event = observed.event
+        if isinstance(event, Committed) and (lacking := state.lacking(event.frame)):
+            raise Violation(f"position {event.frame.first} was acknowledged, but {', '.join(lacking)} never stored it")
+        return state.after(observed)
+
+    def hot(self, state: Kept) -> str:
+        return ""
+
+
+class ReadCommitted:
+    """A reader returns only what every member of the group has."""
+
+    name = "ReadCommitted"
+
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._projection = projection
+
+    def initial(self) -> Kept:
+        return Kept(self._projection)
+
+    def observe(self, state: Kept, observed: Observed) -> Kept:
+        event = observed.event
+        if isinstance(event, EntriesRead) and (lacking := state.lacking(event.frame)):
+            raise Violation(
+                f"{observed.process} was given position {event.position}, which {', '.join(lacking)} never stored"
+            )
+        return state.after(observed)
+
+    def hot(self, state: Kept) -> str:
+        return ""

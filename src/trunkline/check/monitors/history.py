@@ -1,0 +1,124 @@
+"""History: what the metadata says may only change in a few ways, and one owner orders each segment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trunkline.check.scenario import Observed, Violation
+from trunkline.core.events import Committed, PositionsGranted, Projected, StreamFinalized
+from trunkline.core.projection import Owner, Projection, Segment
+
+
+class SingleOwner:
+    """Each segment is ordered by one owner: one start of one process grants its positions, each of them once."""
+
+    name = "SingleOwner"
+
+    class State(NamedTuple):
+        owners: tuple[tuple[int, Owner], ...] = ()
+        granted: tuple[tuple[int, int], ...] = ()  # segment, first position not yet granted
+
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._projection = projection
+
+    def initial(self) -> State:
+        return self._projected(self.State(), self._projection) if self._projection is not None else self.State()
+
+    def observe(self, state: State, observed: Observed) -> State:
+        match observed.event:
+            case Projected(projection):
+                return self._projected(state, projection)
+            case PositionsGranted(_, segment, owner, first, count):
+                self._is_owner(state, segment, owner)
+                return self._granted(state, segment, first, count)
+            case Committed(_, segment, owner) if owner is not None:
+                self._is_owner(state, segment, owner)
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+    def _projected(self, state: State, projection: Projection) -> State:
+        owners = {**dict(state.owners), **{segment.index: segment.owner for segment in projection.segments}}
+        return state._replace(owners=tuple(sorted(owners.items())))
+
+    def _is_owner(self, state: State, segment: int, owner: Owner) -> None:
+        named = dict(state.owners).get(segment)
+        if named != owner:
+            raise Violation(f"{owner} ordered segment {segment}, which belongs to {named}")
+
+    def _granted(self, state: State, segment: int, first: int, count: int) -> State:
+        free = dict(state.granted).get(segment, 0)
+        if first < free:
+            raise Violation(f"position {first} of segment {segment} was granted twice")
+        granted = {**dict(state.granted), segment: first + count}
+        return state._replace(granted=tuple(sorted(granted.items())))
+
+
+class BoundaryWrittenOnce:
+    """A segment's end is written once, in the metadata; survivors keep their order; nobody joins an open segment."""
+
+    name = "BoundaryWrittenOnce"
+
+    class State(NamedTuple):
+        projection: Projection | None = None
+        ends: tuple[tuple[int, int], ...] = ()  # of every segment that ever ended
+
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._projection = projection
+
+    def initial(self) -> State:
+        return self._projected(self.State(), self._projection) if self._projection is not None else self.State()
+
+    def observe(self, state: State, observed: Observed) -> State:
+        match observed.event:
+            case Projected(projection):
+                return self._projected(state, projection)
+            case StreamFinalized(_, _, segment, stream, end):
+                decided = dict(state.ends).get(segment)
+                if decided != end:
+                    raise Violation(f"stream {stream} was ended at {end}; the metadata says {decided}")
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+    def _projected(self, state: State, projection: Projection) -> State:
+        ends = dict(state.ends)
+        for segment in projection.segments:
+            if segment.end is None:
+                continue
+            if ends.setdefault(segment.index, segment.end) != segment.end:
+                raise Violation(f"segment {segment.index} ended at {ends[segment.index]}, and now at {segment.end}")
+        if state.projection is not None:
+            _succeeds(state.projection, projection)
+        return self.State(projection, tuple(sorted(ends.items())))
+
+
+def _succeeds(before: Projection, after: Projection) -> None:
+    if after.epoch != before.epoch + 1:
+        raise Violation(f"epoch {before.epoch} was followed by {after.epoch}")
+    if after.trim < before.trim:
+        raise Violation("the trim point went back")
+    for old in before.segments:
+        new = after.segment(old.index)
+        if new is not None:
+            _same_segment(old, new)
+        elif old.end is None or old.end > after.trim + 1:
+            raise Violation(f"segment {old.index} was forgotten before it was trimmed")
+
+
+def _same_segment(old: Segment, new: Segment) -> None:
+    fixed = ("epoch", "base", "policy", "stripe_unit", "owner")
+    if any(getattr(old, field) != getattr(new, field) for field in fixed):
+        raise Violation(f"segment {old.index} changed its nature")
+    if old.repaired and not new.repaired:
+        raise Violation(f"segment {old.index} was repaired and is not any more")
+    for before, after in zip(old.groups, new.groups, strict=True):
+        streams = [member.stream for member in before]
+        kept = [member.stream for member in after if member.stream in streams]
+        if kept != [stream for stream in streams if stream in kept]:
+            raise Violation(f"survivors of segment {old.index} changed their order")
+        joined = [member for member in after if member.stream not in streams]
+        if joined and not (old.repaired and all(member.joining for member in joined)):
+            raise Violation(f"segment {old.index} gained a member before it was repaired")

@@ -1,0 +1,141 @@
+"""Order: one value per position, positions in real-time order, and readers that miss nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.core.entries import Frame
+from trunkline.core.events import (
+    Appended,
+    Committed,
+    EntriesRead,
+    PositionsSkipped,
+    Projected,
+    TailIs,
+)
+from trunkline.core.messages import AppendRequested, SubscribeRequested
+from trunkline.core.projection import Gap
+
+
+class TotalOrder:
+    """A position holds one value: every reader and every acknowledged writer agrees on it."""
+
+    name = "TotalOrder"
+
+    def initial(self) -> tuple[Frame, ...]:
+        return ()
+
+    def observe(self, state: tuple[Frame, ...], observed: Observed) -> tuple[Frame, ...]:
+        match observed.event:
+            case EntriesRead(_, _, frame) | Committed(_, _, _, frame):
+                return self._seen(state, frame, observed.process)
+        return state
+
+    def hot(self, state: tuple[Frame, ...]) -> str:
+        return ""
+
+    def _seen(self, state: tuple[Frame, ...], frame: Frame, process: str) -> tuple[Frame, ...]:
+        for known in state:
+            if known == frame:
+                return state
+            if known.first < frame.next and frame.first < known.next:
+                raise Violation(f"position {frame.first} is {_value(frame)} for {process}, and was {_value(known)} before")
+        return tuple(sorted((*state, frame), key=lambda each: each.first))
+
+
+class Completeness:
+    """A reader passes positions one after another: each is returned, or was trimmed away or declared lost."""
+
+    name = "Completeness"
+
+    class State(NamedTuple):
+        readers: tuple[tuple[str, int], ...] = ()  # process, next position
+        trim: int = 0
+        gaps: tuple[Gap, ...] = ()
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: Observed) -> State:
+        match observed.event:
+            case Invoked(_, SubscribeRequested(_, _, start)):
+                return self._moved(state, observed.process, start)
+            case Invoked() | ProcessEnded():  # a trim reads the log from its beginning, each time
+                return state._replace(readers=tuple(r for r in state.readers if r[0] != observed.process))
+            case Projected(projection):
+                return state._replace(trim=projection.trim, gaps=projection.gaps)
+            case EntriesRead(_, position, frame):
+                self._at(state, observed.process, position)
+                if not frame.first <= position < frame.next:
+                    raise Violation(f"{observed.process} was given {_value(frame)} for position {position}")
+                return self._moved(state, observed.process, frame.next)
+            case PositionsSkipped(_, first, end, why):
+                self._at(state, observed.process, first)
+                self._may_skip(state, first, end, why)
+                return self._moved(state, observed.process, end)
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+    def _at(self, state: State, process: str, position: int) -> None:
+        expected = dict(state.readers).get(process, position)
+        if position != expected:
+            raise Violation(f"{process} went on at {position} although it had not read {expected}")
+
+    def _may_skip(self, state: State, first: int, end: int, why: str) -> None:
+        trimmed = why == "trimmed" and end <= state.trim + 1
+        lost = any(gap.first <= first and end <= gap.end for gap in state.gaps)
+        if not (trimmed or lost):
+            raise Violation(f"positions {first} to {end - 1} were skipped as {why}, and are not")
+
+    def _moved(self, state: State, process: str, position: int) -> State:
+        readers = {**dict(state.readers), process: position}
+        return state._replace(readers=tuple(sorted(readers.items())))
+
+
+class RealTimeOrder:
+    """What began after something else had ended comes after it: appends among each other, and the tail."""
+
+    name = "RealTimeOrder"
+
+    class State(NamedTuple):
+        floor: int = 0  # the highest position that is known, from a finished operation, to be below the tail
+        begun: tuple[tuple[str, int, int, int], ...] = ()  # process, operation, floor when it began, entries
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: Observed) -> State:
+        match observed.event:
+            case Invoked(operation, request):
+                count = request.count if isinstance(request, AppendRequested) else 0
+                entry = (observed.process, operation, state.floor, count)
+                return state._replace(begun=tuple(sorted((*state.begun, entry))))
+            case Completed(operation, result):
+                return self._ended(state, observed.process, operation, result)
+            case ProcessEnded():
+                return state._replace(begun=tuple(b for b in state.begun if b[0] != observed.process))
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+    def _ended(self, state: State, process: str, operation: int, result: object) -> State:
+        begun = next(b for b in state.begun if b[:2] == (process, operation))
+        left = state._replace(begun=tuple(b for b in state.begun if b is not begun))
+        match result:
+            case Appended(glsn):
+                if glsn <= begun[2]:
+                    raise Violation(f"{process} appended at {glsn}, but {begun[2]} was known before it began")
+                return left._replace(floor=max(state.floor, glsn + begun[3] - 1))
+            case TailIs(glsn):
+                if glsn <= begun[2]:
+                    raise Violation(f"{process} was told the tail {glsn}, but {begun[2]} was known before it asked")
+                return left._replace(floor=max(state.floor, glsn - 1))
+        return left
+
+
+def _value(frame: Frame) -> str:
+    return f"{frame.kind.name}[{frame.first}..{frame.next - 1}] value {frame.checksum} of {frame.writer or 'nobody'}"

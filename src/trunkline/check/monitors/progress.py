@@ -1,0 +1,92 @@
+"""Progress: after faults stop, every operation ends, every reader reaches the tail, and every ended segment is finished."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded
+from trunkline.core.events import (
+    Committed,
+    EntriesRead,
+    PositionsSkipped,
+    Projected,
+    StreamFinalized,
+)
+from trunkline.core.messages import SubscribeRequested
+from trunkline.core.projection import Projection
+
+
+class Progress:
+    """Hot until everything that was begun has come to its end."""
+
+    name = "Progress"
+
+    class State(NamedTuple):
+        pending: tuple[tuple[str, int], ...] = ()  # process, operation
+        readers: tuple[tuple[str, int], ...] = ()  # process, next position
+        tail: int = 1  # after the last acknowledged entry
+        unfinished: tuple[str, ...] = ()  # streams of ended segments that were not finalized, segments not repaired
+
+    def __init__(self, *, finishing: bool = False) -> None:
+        """``finishing``: a coordinator is at work, so ended segments must also be repaired and their streams finalized."""
+        self._finishing = finishing
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: Observed) -> State:
+        process = observed.process
+        match observed.event:
+            case Invoked(_, SubscribeRequested(_, _, start, None)):
+                readers = {**dict(state.readers), process: start}
+                return state._replace(readers=tuple(sorted(readers.items())))
+            case Invoked(operation, _):
+                return state._replace(pending=tuple(sorted({*state.pending, (process, operation)})))
+            case Completed(operation, _):
+                return state._replace(pending=tuple(p for p in state.pending if p != (process, operation)))
+            case Committed(frame=frame):
+                return state._replace(tail=max(state.tail, frame.next))
+            case EntriesRead(_, _, frame):
+                return self._at(state, process, frame.next)
+            case PositionsSkipped(_, _, end):
+                return self._at(state, process, end)
+            case Projected(projection) if self._finishing:
+                return state._replace(unfinished=_unfinished(state.unfinished, projection))
+            case StreamFinalized(stream=stream) if self._finishing:
+                return state._replace(unfinished=_without(state.unfinished, stream))
+            case ProcessEnded():
+                return self._ended(state, process)
+        return state
+
+    def hot(self, state: State) -> str:
+        if state.pending:
+            return "not settled: " + ", ".join(f"operation {o} of {p}" for p, o in state.pending)
+        behind = [f"{p} at {n} of {state.tail}" for p, n in state.readers if n < state.tail]
+        if behind:
+            return "readers behind: " + ", ".join(behind)
+        waiting = [each for each in state.unfinished if not each.startswith("done ")]
+        return "not finished: " + ", ".join(waiting) if waiting else ""
+
+    def _at(self, state: State, process: str, position: int) -> State:
+        readers = tuple((p, position if p == process else n) for p, n in state.readers)
+        return state._replace(readers=readers)
+
+    def _ended(self, state: State, process: str) -> State:
+        return state._replace(
+            pending=tuple(p for p in state.pending if p[0] != process),
+            readers=tuple(r for r in state.readers if r[0] != process),
+        )
+
+
+def _unfinished(before: tuple[str, ...], projection: Projection) -> tuple[str, ...]:
+    """Open ends of ended segments: ``stream X`` until it is finalized (then ``done X``), ``segment N`` until it is repaired."""
+    done = {each for each in before if each.startswith("done ")}
+    ended = [segment for segment in projection.segments if segment.end is not None]
+    streams = [m.stream for s in ended for m in s.members() if f"done {m.stream}" not in done]
+    segments = [f"segment {s.index}" for s in ended if not s.repaired]
+    return tuple(sorted([*done, *(f"stream {stream}" for stream in streams), *segments]))
+
+
+def _without(before: tuple[str, ...], stream: str) -> tuple[str, ...]:
+    kept = {each for each in before if each != f"stream {stream}"}
+    return tuple(sorted({*kept, f"done {stream}"}))

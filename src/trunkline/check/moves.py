@@ -1,0 +1,310 @@
+"""What single processes can do, memoised: from a process's number and a cause to numbers of everything that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from trunkline.check.actions import Action, is_fault
+from trunkline.check.budgets import Budget
+from trunkline.check.interning import Interner
+from trunkline.check.network import Network
+from trunkline.check.process_values import Cause, Process, Told
+from trunkline.check.processes import Processes
+from trunkline.check.role_steps import Alarm, Arrival, Coverage
+from trunkline.check.scenario import Scenario
+from trunkline.check.verdicts import Verdicts
+
+
+class Move(NamedTuple):
+    action: int
+    process: int  # after the move
+    bundle: int  # what it sends
+    story: int  # what it tells
+
+
+Moves = tuple[Move, ...]
+
+
+class Handled(NamedTuple):
+    """One cause: how it may go, and where it may break off."""
+
+    moves: Moves
+    crashes: Moves
+
+
+class Delivery(NamedTuple):
+    """A move that takes a message out of the process's own inbox."""
+
+    action: int
+    process: int
+    inbox: int  # after the move
+    bundle: int
+    story: int
+
+
+class Found(NamedTuple):
+    """How a disk may be found after the power went."""
+
+    label: str
+    process: int
+    story: int
+
+
+class Local:
+    """One state of one process, and its moves as far as they were asked for. None: not asked yet."""
+
+    __slots__ = (
+        "arrivals",
+        "attention",
+        "crash",
+        "deliveries",
+        "doubles",
+        "early_timers",
+        "ignored",
+        "power_cut",
+        "process",
+        "restart",
+        "rot",
+        "timers",
+        "up",
+        "waiting",
+        "wipe",
+    )
+
+    def __init__(self, process: Process, *, may_ignore: bool) -> None:
+        self.process = process
+        self.up = process.up
+        self.attention = may_ignore or not process.up  # messages to it may have to be dropped
+        self.arrivals: dict[int, Handled] = {}  # by message
+        self.deliveries: dict[tuple[int, int], tuple[Delivery, ...]] = {}  # by inbox and lasting cut
+        self.doubles: dict[int, Moves] = {}
+        self.ignored: dict[int, bool] = {}
+        self.waiting: tuple[Handled, ...] | None = None
+        self.timers: tuple[Handled, ...] | None = None
+        self.early_timers: tuple[Handled, ...] | None = None
+        self.restart: Handled | None = None
+        self.wipe: Handled | None = None
+        self.crash: Moves | None = None
+        self.rot: Moves | None = None
+        self.power_cut: tuple[Found, ...] | None = None
+
+
+class LocalMoves:
+    """``locals`` is indexed by a process's number. Without ``memo`` nothing is remembered between two questions."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        processes: Processes,
+        network: Network,
+        verdicts: Verdicts,
+        coverage: Coverage,
+        *,
+        memo: bool,
+    ) -> None:
+        self._scenario = scenario
+        self._processes = processes
+        self._network = network
+        self._verdicts = verdicts
+        self._coverage = coverage
+        self._memo = memo
+        self._numbers: Interner[Process] = Interner()
+        self.locals: list[Local] = []
+        self.actions: Interner[Action] = Interner()
+        self.faults: list[bool] = []
+
+    def number(self, process: Process) -> int:
+        number = self._numbers.intern(process)
+        if number == len(self.locals):
+            self.locals.append(Local(process, may_ignore=process.up and self._processes.may_ignore(process)))
+        return number
+
+    def action(self, action: Action) -> int:
+        number = self.actions.intern(action)
+        if number == len(self.faults):
+            self.faults.append(is_fault(action))
+        return number
+
+    def cause(self, action: Action, message: int | None) -> Cause:
+        """What the process of an action is told; ``message`` is the number of the one that the action names, if any."""
+        if message is not None:
+            envelope = self._network.messages.values[message]
+            return Cause("deliver", envelope.target.role, Arrival(envelope.source, envelope.message))
+        if action.kind in ("timer", "early_timer"):
+            role, _, key = action.subject.partition(" ")
+            return Cause("timer", role, Alarm(key))
+        return Cause(action.kind)
+
+    # What a process can do. Without ``memo`` nothing is kept, so that each question runs its handlers again.
+
+    def arrival(self, here: Local, message: int) -> Handled:
+        handled = here.arrivals.get(message)
+        if handled is None:
+            action = Action("deliver", self._name(here), self._network.texts[message])
+            handled = self._handled(here.process, self.cause(action, message), action)
+            if self._memo:
+                here.arrivals[message] = handled
+        return handled
+
+    def deliveries(self, here: Local, inbox: int, budget: Budget) -> tuple[Delivery, ...]:
+        """Every way in which a process that is up may take a message out of its inbox."""
+        key = (inbox, budget.cut_now)
+        found = here.deliveries.get(key)
+        if found is None:
+            found = tuple(
+                Delivery(move.action, move.process, self.kept(move.process, rest), move.bundle, move.story)
+                for message, rest in self._network.flights(inbox)
+                if self._network.channels[message] not in budget.blocked
+                for move in self.arrival(here, message).moves
+            )
+            if self._memo:
+                here.deliveries[key] = found
+        return found
+
+    def kept(self, process: int, inbox: int) -> int:
+        """An inbox without what a process that is up ignores for ever."""
+        here = self.locals[process]
+        if not here.attention or not here.up:
+            return inbox
+        ignored = [each for each in self._network.contents(inbox) if self._ignores(here, each)]
+        return self._network.without(inbox, ignored) if ignored else inbox
+
+    def doubled(self, here: Local, message: int) -> Moves:
+        """The moves of an arrival, as those of a message that stays in flight."""
+        found = here.doubles.get(message)
+        if found is None:
+            moves = self.arrival(here, message).moves
+            actions = [self.actions.values[move.action]._replace(kind="duplicate") for move in moves]
+            pairs = zip(moves, actions, strict=True)
+            found = tuple(move._replace(action=self.action(action)) for move, action in pairs)
+            if self._memo:
+                here.doubles[message] = found
+        return found
+
+    def waiting(self, here: Local) -> tuple[Handled, ...]:
+        """What a process can do by itself without time passing: sync its disk, begin its next operation."""
+        if here.waiting is not None:
+            return here.waiting
+        found: list[Handled] = []
+        if here.up and self._processes.unsynced(here.process):
+            found.append(self._handled(here.process, Cause("sync"), Action("sync", self._name(here))))
+        if not self._scenario.eager_operations and self._processes.may_operate(here.process):
+            found.append(self._handled(here.process, Cause("operate"), Action("operate", self._name(here))))
+        handled = tuple(found)
+        if self._memo:
+            here.waiting = handled
+        return handled
+
+    def timers(self, here: Local) -> tuple[Handled, ...]:
+        if here.timers is not None:
+            return here.timers
+        found = self._fired(here, "timer")
+        if self._memo:
+            here.timers = found
+        return found
+
+    def early_timers(self, here: Local) -> tuple[Handled, ...]:
+        if here.early_timers is not None:
+            return here.early_timers
+        found = self._fired(here, "early_timer")
+        if self._memo:
+            here.early_timers = found
+        return found
+
+    def restart(self, here: Local) -> Handled:
+        if here.restart is not None:
+            return here.restart
+        found = self._handled(here.process, Cause("restart"), Action("restart", self._name(here)))
+        if self._memo:
+            here.restart = found
+        return found
+
+    def wipe(self, here: Local) -> Handled:
+        if here.wipe is not None:
+            return here.wipe
+        found = self._handled(here.process, Cause("wipe"), Action("wipe", self._name(here)))
+        if self._memo:
+            here.wipe = found
+        return found
+
+    def crash(self, here: Local) -> Moves:
+        """The process ends between two steps."""
+        if here.crash is not None:
+            return here.crash
+        here.crash = ()
+        if here.up:
+            process, told = self._processes.ended(here.process, "crash")
+            self._count(told)
+            here.crash = (self._move(Action("crash", self._name(here)), process, (), told),)
+        return here.crash
+
+    def rot(self, here: Local) -> Moves:
+        if here.rot is not None:
+            return here.rot
+        images = self._processes.spec(here.process).disk.after_rot(here.process.image)
+        pairs = [
+            (Action("rot", self._name(here), label), here.process._replace(image=image)) for label, image in images
+        ]
+        here.rot = tuple(self._move(action, process, (), ()) for action, process in pairs)
+        return here.rot
+
+    def power_cut(self, here: Local) -> tuple[Found, ...]:
+        """Each image that may be found, once."""
+        if here.power_cut is not None:
+            return here.power_cut
+        told: tuple[Told, ...] = ()
+        process = here.process
+        if process.up:
+            process, told = self._processes.ended(process, "power_cut")
+            self._count(told)
+        story = self._verdicts.story(told)
+        labels: dict[Hashable, str] = {}
+        for label, image in self._processes.spec(process).disk.after_power_cut(process.image):
+            labels.setdefault(image, label)
+        numbers = [(label, self.number(process._replace(image=image))) for image, label in labels.items()]
+        here.power_cut = tuple(Found(label, number, story) for label, number in numbers)
+        return here.power_cut
+
+    # How it is found
+
+    def _ignores(self, here: Local, message: int) -> bool:
+        ignored = here.ignored.get(message)
+        if ignored is None:
+            source, target, content = self._network.messages.values[message]
+            ignored = self._processes.ignores(here.process, source, target.role, content)
+            here.ignored[message] = ignored
+        return ignored
+
+    def _fired(self, here: Local, kind: str) -> tuple[Handled, ...]:
+        actions = [Action(kind, self._name(here), f"{role} {key}") for role, key in here.process.timers]
+        return tuple(self._handled(here.process, self.cause(action, None), action) for action in actions)
+
+    def _handled(self, process: Process, cause: Cause, action: Action) -> Handled:
+        crashable = self._scenario.faults.crash > 0 and action.actor in self._scenario.crashable
+        moves: list[Move] = []
+        crashes: list[Move] = []
+        for outcome in self._processes.step(process, cause):
+            taken = action._replace(choice=outcome.choice)
+            moves.append(self._move(taken, outcome.process, outcome.sent, outcome.told))
+            self._count(outcome.told)
+            for crash in outcome.crashes if crashable else ():
+                ended = Action("crash_in", action.actor, "", (), crash.effects, taken)
+                crashes.append(self._move(ended, crash.process, crash.sent, crash.told))
+                name = cause.event.name if cause.event is not None else cause.kind
+                self._coverage.crash_points.add((action.actor, name, crash.effects))
+                self._count(crash.told[-1:])
+        return Handled(tuple(moves), tuple(crashes))
+
+    def _count(self, told: tuple[Told, ...]) -> None:
+        for each in told:
+            if each.observed is not None:
+                name = type(each.observed.event).__name__
+                self._coverage.events[name] = self._coverage.events.get(name, 0) + 1
+
+    def _move(self, action: Action, process: Process, sent: tuple[int, ...], told: tuple[Told, ...]) -> Move:
+        bundle, story = self._network.bundle(sent), self._verdicts.story(told)
+        return Move(self.action(action), self.number(process), bundle, story)
+
+    def _name(self, here: Local) -> str:
+        return self._processes.spec(here.process).name

@@ -1,0 +1,33 @@
+"""A known bug that can be put back on purpose, with the budget within which the checker must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal
+
+Strategy = Literal["breadth", "random", "pct", "swarm"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One patch of one role or of one rule of the world.
+
+    ``patch`` is entered before the scenario is built and left after the last step, so it may replace methods of role
+    classes; leaving it must undo everything. ``budget`` counts states for ``breadth`` and schedules for the others.
+    """
+
+    name: str
+    summary: str
+    scenario: str
+    patch: Callable[[], AbstractContextManager[None]]
+    monitor: str | tuple[str, ...]  # the monitor that must object, or any of several
+    strategy: Strategy
+    budget: int
+    liveness: bool = False  # it shows only when a goal is never reached: heal phase, or graph liveness for breadth
+
+    @property
+    def monitors(self) -> tuple[str, ...]:
+        """The names of the monitors that may report this mutant."""
+        return (self.monitor,) if isinstance(self.monitor, str) else self.monitor

@@ -1,0 +1,341 @@
+"""Processes: how one handles an event to its end, and where in that it may crash.
+
+A step of a process runs to completion. The handler's effects are carried out in order; a ``Choose`` is answered at
+once; messages to its own process and the next operation are handled after that, first come first served.
+
+A crash keeps what the disk was given and what went out, and loses everything else. Crash points are counted in
+effects that leave the process's memory: ``Persist``, ``Send`` to another process, ``Announce``, ``Complete``, and the
+beginning of an operation.
+
+Group commit (``atomic_disk=False``): as long as the disk's image is not synced, whatever would leave the process is
+withheld in order, and goes out when it is synced. That holds for a process that restarts on an unsynced image, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from trunkline.check.frozen import text
+from trunkline.check.network import Network
+from trunkline.check.process_values import Cause, Crash, Outcome, Process, Told
+from trunkline.check.role_steps import Alarm, Arrival, Chosen, Coverage, RoleEvent, RoleSteps, Start, last_line
+from trunkline.check.scenario import Boot, Completed, Invoked, Observed, ProcessEnded, ProcessSpec, Scenario
+from trunkline.check.views import Finding
+from trunkline.core.effects import (
+    SELF,
+    Address,
+    Announce,
+    CancelTimer,
+    Choose,
+    Complete,
+    Effect,
+    Event,
+    Message,
+    Persist,
+    Send,
+    SetTimer,
+)
+
+INTERNAL_STEPS_MAX = 1000
+CHOICES_MAX = 20  # in one step
+APPLICATION = "application"
+
+
+class _Point(NamedTuple):
+    """Where a step may break off: the process, and how much had gone out by then."""
+
+    process: Process
+    sent: int
+    told: int
+    persisted: int
+
+
+@dataclass
+class _Run:
+    """A step under way. Everything in it is a value, a list of values or a number, so that a choice can fork it."""
+
+    process: Process
+    roles: dict[str, int]
+    timers: set[tuple[str, str]]
+    queue: deque[tuple[str, RoleEvent] | None]  # None: begin the next operation
+    withheld: list[tuple[str, Effect]]
+    sent: list[int]
+    told: list[Told]
+    points: list[_Point]
+    choice: tuple[int, ...]
+    notes: list[str]
+    persisted: list[str]
+
+    def fork(self) -> _Run:
+        return replace(
+            self,
+            roles=dict(self.roles),
+            timers=set(self.timers),
+            queue=deque(self.queue),
+            withheld=list(self.withheld),
+            sent=list(self.sent),
+            told=list(self.told),
+            points=list(self.points),
+            notes=list(self.notes),
+            persisted=list(self.persisted),
+        )
+
+    def mark(self) -> None:
+        """Something left the memory of the process: it may crash before and after it."""
+        self.points.append(_Point(self.process, len(self.sent), len(self.told), len(self.persisted)))
+
+
+class Processes:
+    """Runs steps of the scenario's processes. Pure but for what it interns and the coverage it keeps."""
+
+    def __init__(self, scenario: Scenario, network: Network, roles: RoleSteps, coverage: Coverage) -> None:
+        self._scenario = scenario
+        self._network = network
+        self._roles = roles
+        self._coverage = coverage
+        self._names = {spec.name for spec in scenario.processes}
+
+    def spec(self, process: Process) -> ProcessSpec:
+        return self._scenario.processes[process.place]
+
+    def at_beginning(self, place: int) -> Process:
+        """Not started yet."""
+        return Process(place, False, 1, 0, self._scenario.processes[place].image)
+
+    def unsynced(self, process: Process) -> bool:
+        return not self._scenario.atomic_disk and not self.spec(process).disk.synced(process.image)
+
+    def may_operate(self, process: Process) -> bool:
+        return process.up and not process.busy and process.operations_begun < len(self.spec(process).operations)
+
+    def ignores(self, process: Process, source: Address, role: str, message: Message) -> bool:
+        number = dict(process.roles).get(role)
+        return number is not None and self._roles.ignores(number, source, message)
+
+    def may_ignore(self, process: Process) -> bool:
+        return any(hasattr(self._roles.roles[number], "ignores") for _, number in process.roles)
+
+    def ended(self, process: Process, kind: str) -> tuple[Process, tuple[Told, ...]]:
+        """The process ends between two steps."""
+        return process.ended(), (self._told(process, "", ProcessEnded(kind)),)
+
+    def step(self, process: Process, cause: Cause) -> list[Outcome]:
+        """Every outcome, in the order of the options chosen. A failing role gives an outcome told last."""
+        run = self._begin(process, cause)
+        finished: list[_Run] = []
+        failure = self._first(run, cause, finished)
+        if failure is not None:
+            self._fail(run, failure, process, finished)
+        seen: set[Hashable] = set()
+        return [self._outcome(each, cause, seen) for each in finished]
+
+    # How a step begins
+
+    def _begin(self, process: Process, cause: Cause) -> _Run:
+        told: list[Told] = []
+        if cause.kind == "wipe":
+            told.append(self._told(process, "", ProcessEnded("wipe")))
+            process = process._replace(incarnation=process.incarnation + 1, image=self.spec(process).image)
+        if cause.kind in ("restart", "wipe"):
+            process = process._replace(up=True, start=process.start + 1)
+        roles, timers = dict(process.roles), set(process.timers)
+        run = _Run(process, roles, timers, deque(), list(process.withheld), [], told, [], (), [], [])
+        run.mark()
+        return run
+
+    def _first(self, run: _Run, cause: Cause, finished: list[_Run]) -> Finding | None:
+        if cause.kind in ("restart", "wipe"):
+            failure = self._boot(run)
+            if failure is not None:
+                return failure
+        elif cause.kind == "sync":
+            self._sync(run)
+        elif cause.kind == "operate":
+            run.queue.append(None)
+        elif cause.event is not None:
+            if isinstance(cause.event, Alarm):
+                run.timers.discard((cause.role, cause.event.key))
+            run.queue.append((cause.role, cause.event))
+        return self._drain(run, finished)
+
+    def _boot(self, run: _Run) -> Finding | None:
+        spec, process = self.spec(run.process), run.process
+        try:
+            boot = Boot(spec.name, process.incarnation, process.start, spec.disk.load(process.image))
+            roles = spec.start(boot)
+        except Exception as error:  # a process that cannot read its own disk is a finding
+            return Finding("RoleError", f"{spec.name} cannot start: {last_line(error)}")
+        for name, role in roles.items():
+            run.roles[name] = self._roles.intern(role)
+            run.queue.append((name, Start()))
+        if self._scenario.eager_operations and spec.operations:
+            run.queue.append(None)
+        return None
+
+    def _sync(self, run: _Run) -> None:
+        run.process = run.process._replace(image=self.spec(run.process).disk.sync(run.process.image))
+        run.persisted.append("synced")
+        run.mark()
+        released, run.withheld = run.withheld, []
+        for role, effect in released:
+            self._emit(run, role, effect)
+
+    # How it goes on
+
+    def _drain(self, run: _Run, finished: list[_Run]) -> Finding | None:
+        """Handle what waits inside the process, until nothing does; a choice goes on in a fork for each option."""
+        for _ in range(INTERNAL_STEPS_MAX):
+            if not run.queue:
+                finished.append(run)
+                return None
+            item = run.queue.popleft() or self._next_operation(run)
+            if item is None:
+                continue
+            role, event = item
+            if role not in run.roles:
+                return Finding("RoleError", f"process {self.spec(run.process).name} has no role {role!r}")
+            answer = self._handle(run, role, event)
+            if isinstance(answer, Choose):
+                return self._fork(run, role, answer, finished)
+            if answer is not None:
+                return answer
+        return Finding("RoleError", f"no rest after {INTERNAL_STEPS_MAX} events inside one process")
+
+    def _next_operation(self, run: _Run) -> tuple[str, RoleEvent] | None:
+        if not self.may_operate(run.process):
+            return None
+        spec, begun = self.spec(run.process), run.process.operations_begun
+        operation = spec.operations[begun]
+        run.process = run.process._replace(operations_begun=begun + 1, busy=True)
+        run.told.append(self._told(run.process, operation.role, Invoked(begun + 1, operation.request)))
+        run.mark()
+        return operation.role, Arrival(Address(spec.name, APPLICATION), operation.request)
+
+    def _handle(self, run: _Run, role: str, event: RoleEvent) -> Choose | Finding | None:
+        """Run one handler and carry out its effects, but for a last ``Choose``, which is returned."""
+        before = run.roles[role]
+        step = self._roles.step(before, event)
+        if step.error is not None:
+            return step.error
+        run.roles[role] = step.after
+        run.notes.append(self._note(role, event, before, step.after))
+        for effect in step.effects:
+            if isinstance(effect, Choose):
+                return effect
+            failure = self._carry_out(run, role, effect)
+            if failure is not None:
+                return failure
+        return None
+
+    def _fork(self, run: _Run, role: str, choose: Choose, finished: list[_Run]) -> Finding | None:
+        kind = type(self._roles.roles[run.roles[role]]).__name__
+        options = choose.options if self._scenario.every_choice else choose.options[:1]
+        if not options or len(run.choice) == CHOICES_MAX:
+            return Finding("RoleError", f"{kind}: Choose {choose.key!r} has no options, or is never done choosing")
+        for index, option in enumerate(options):
+            self._coverage.choices.add((kind, choose.key, index))
+            branch = run.fork()
+            branch.choice = (*run.choice, index)
+            branch.notes.append(f"{role} chose {choose.key}={text(option)}")
+            branch.queue.appendleft((role, Chosen(choose.key, option)))
+            failure = self._drain(branch, finished)
+            if failure is not None:
+                self._fail(branch, failure, run.process, finished)
+        return None
+
+    # Effects
+
+    def _carry_out(self, run: _Run, role: str, effect: Effect) -> Finding | None:
+        name = self.spec(run.process).name
+        if isinstance(effect, SetTimer):
+            run.timers.add((role, effect.key))
+        elif isinstance(effect, CancelTimer):
+            run.timers.discard((role, effect.key))
+        elif isinstance(effect, Persist):
+            self._persist(run, effect)
+        elif isinstance(effect, Send) and effect.to.process in (SELF, name):
+            run.queue.append((effect.to.role, Arrival(Address(name, role), effect.message)))
+        elif isinstance(effect, Send) and effect.to.process not in self._names:
+            return Finding("RoleError", f"{name}.{role} sent to an unknown process {effect.to.process!r}")
+        elif self.unsynced(run.process):
+            run.withheld.append((role, effect))
+        else:
+            self._emit(run, role, effect)
+        return None
+
+    def _persist(self, run: _Run, effect: Persist) -> None:
+        disk = self.spec(run.process).disk
+        image = disk.write(run.process.image, effect.record)
+        if self._scenario.atomic_disk:
+            image = disk.sync(image)
+        run.process = run.process._replace(image=image)
+        run.persisted.append(text(effect.record))
+        run.mark()
+
+    def _emit(self, run: _Run, role: str, effect: Effect) -> None:
+        """Something leaves the process."""
+        if isinstance(effect, Send):
+            source = Address(self.spec(run.process).name, role)
+            run.sent.append(self._network.message(source, effect.to, effect.message))
+        elif isinstance(effect, Announce):
+            run.told.append(self._told(run.process, role, effect.event))
+        elif isinstance(effect, Complete):
+            run.told.append(self._told(run.process, role, Completed(effect.operation, effect.result)))
+            run.process = run.process._replace(busy=False)
+            if self._scenario.eager_operations:
+                run.queue.append(None)
+        else:
+            raise TypeError(f"not an effect: {effect!r}")
+        run.mark()
+
+    # How it ends
+
+    def _fail(self, run: _Run, failure: Finding, process: Process, finished: list[_Run]) -> None:
+        run.told.append(Told(None, failure))
+        run.process = process
+        finished.append(run)
+
+    def _outcome(self, run: _Run, cause: Cause, seen: set[Hashable]) -> Outcome:
+        process = run.process._replace(
+            roles=tuple(run.roles.items()),
+            timers=tuple(sorted(run.timers)),
+            withheld=tuple(run.withheld),
+        )
+        crashes = self._crashes(run, cause, seen)
+        told, persisted = tuple(run.told), tuple(run.persisted)
+        return Outcome(run.choice, process, tuple(run.sent), told, persisted, crashes, tuple(run.notes))
+
+    def _crashes(self, run: _Run, cause: Cause, seen: set[Hashable]) -> tuple[Crash, ...]:
+        """The points of this run that leave a world that no other point (of another choice, too) leaves.
+
+        The last point is no crash inside the step: the step and then a crash reach the same. The first is one only
+        where the cause is used up by then: a message is gone, a start was counted.
+        """
+        seen.add(self._left_by(run, run.points[-1]))
+        if cause.kind in ("timer", "sync", "operate"):
+            seen.add(self._left_by(run, run.points[0]))
+        crashes: list[Crash] = []
+        for effects, point in enumerate(run.points[:-1]):
+            left = self._left_by(run, point)
+            if left in seen:
+                continue
+            seen.add(left)
+            told = (*run.told[: point.told], self._told(point.process, "", ProcessEnded("crash")))
+            sent, persisted = tuple(run.sent[: point.sent]), tuple(run.persisted[: point.persisted])
+            crashes.append(Crash(effects, point.process.ended(), sent, told, persisted))
+        return tuple(crashes)
+
+    def _left_by(self, run: _Run, point: _Point) -> Hashable:
+        process = point.process
+        return process.image, process.operations_begun, tuple(run.sent[: point.sent]), tuple(run.told[: point.told])
+
+    def _told(self, process: Process, role: str, event: Event) -> Told:
+        return Told(Observed(self.spec(process).name, role, event))
+
+    def _note(self, role: str, event: RoleEvent, before: int, after: int) -> str:
+        phases = [self._roles.roles[number].phase for number in (before, after)]
+        change = phases[0] if phases[0] == phases[1] else f"{phases[0]} → {phases[1]}"
+        return f"{role} handled {event.name} ({change})"

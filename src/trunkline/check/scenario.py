@@ -1,0 +1,167 @@
+"""What a scenario is made of: processes, their operations, fault budgets, monitors and the goal.
+
+A scenario is plain data plus constructors of roles. It says nothing about how it is explored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from trunkline.core.effects import Address, Event, Message, Record
+from trunkline.core.role import Role
+
+
+class Violation(Exception):
+    """A monitor's verdict: the property named by the monitor does not hold."""
+
+
+class Observed(Event, frozen=True):
+    """What monitors see: an event with the place where it happened."""
+
+    process: str
+    role: str
+    event: Event
+
+
+class Invoked(Event, frozen=True):
+    """An operation of a client began (told by the world)."""
+
+    operation: int
+    request: Message
+
+
+class Completed(Event, frozen=True):
+    """An operation of a client ended (told by the world, from the role's ``Complete``)."""
+
+    operation: int
+    result: Event
+
+
+class ProcessEnded(Event, frozen=True):
+    """The process crashed, or its disk was wiped (told by the world)."""
+
+    kind: str
+
+
+class Monitor(Protocol):
+    """One property. Its state is an immutable, comparable value: the same monitor judges searches and traces."""
+
+    @property
+    def name(self) -> str: ...
+
+    def initial(self) -> Hashable: ...
+
+    def observe(self, state: Any, observed: Observed) -> Hashable:
+        """The state after this event; raises ``Violation`` when the property is broken."""
+        ...
+
+    def hot(self, state: Any) -> str:
+        """Why the monitor may not rest here, or an empty string (liveness)."""
+        ...
+
+
+class Disk(Protocol):
+    """A pure model of one process's disk. Images are immutable, comparable values."""
+
+    def write(self, image: Any, record: Record) -> Hashable:
+        """The image with one more write, not yet synced."""
+        ...
+
+    def sync(self, image: Any) -> Hashable:
+        """The image with everything synced."""
+        ...
+
+    def synced(self, image: Any) -> bool: ...
+
+    def after_power_cut(self, image: Any) -> tuple[tuple[str, Hashable], ...]:
+        """Every image that may be found after the power went: what was not synced is lost in any prefix or subset."""
+        ...
+
+    def after_rot(self, image: Any) -> tuple[tuple[str, Hashable], ...]:
+        """Every image in which one synced piece of data went bad; empty where rot is not modelled."""
+        ...
+
+    def load(self, image: Any) -> Any:
+        """What a restarting process reads from the image: handed to ``ProcessSpec.start``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What a process is told when it starts."""
+
+    process: str
+    incarnation: int  # how often the disk was formatted: 1, then +1 for each wipe
+    start: int  # how often the process was started: 1, then +1 for each restart
+    durable: Any  # Disk.load of its image
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of an application into a role of its own process."""
+
+    role: str
+    request: Message
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    name: str
+    start: Callable[[Boot], Mapping[str, Role]]
+    disk: Disk
+    image: Hashable  # the disk's image at the beginning
+    operations: tuple[Operation, ...] = ()
+    up: bool = True  # False: not started at the beginning (it may start by a restart)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One way in which the network may be parted: messages from → to that do not pass while it lasts."""
+
+    name: str
+    blocked: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Budgets: how often each fault may happen in one run. Zero means never."""
+
+    loss: int = 0  # a message vanishes
+    duplicate: int = 0  # a message is delivered and stays
+    crash: int = 0  # a process ends, between any two effects (the operating system keeps its writes)
+    restart: int = 0  # an ended process starts again
+    wipe: int = 0  # an ended process starts again on an empty disk, as a new incarnation
+    power_cut: int = 0  # every process of `power_domain` ends at once; unsynced writes are lost in part
+    rot: int = 0  # one synced piece of data goes bad while its process is down
+    cut: int = 0  # the network is parted (healing it costs nothing)
+    early_timer: int = 0  # a timer fires although messages that can be delivered are in flight
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    summary: str  # one line, for the table
+    processes: tuple[ProcessSpec, ...]
+    monitors: tuple[Monitor, ...]
+    faults: Faults = Faults()
+    fifo: bool = False  # False: the network is a bag, any message may be next
+    atomic_disk: bool = True  # True: each Persist is synced at once; False: group commit, syncs are actions
+    eager_operations: bool = True  # False: an idle process begins its next operation at any later moment
+    every_choice: bool = True  # False: `Choose` takes the first option
+    crashable: tuple[str, ...] = ()
+    lossy: tuple[str, ...] = ()  # only messages to or from these may be lost or doubled; empty: all
+    power_domain: tuple[str, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    stays_down: tuple[str, ...] = ()  # processes that healing does not restart
+    sometimes: tuple[str, ...] = ()  # names of events that a meaningful exploration must have seen
+    symmetric: tuple[tuple[str, ...], ...] = ()  # sets of process names that may be swapped
+    smaller: tuple[Callable[[], "Scenario"], ...] = ()  # simpler versions, tried first when shrinking
+    tags: tuple[str, ...] = field(default=())
+
+
+class Ignores(Protocol):
+    """A role may say that a message will be ignored for ever, so that the world can drop it at once."""
+
+    def ignores(self, source: Address, message: Message) -> bool: ...

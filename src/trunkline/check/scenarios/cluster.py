@@ -1,0 +1,158 @@
+"""Building blocks of scenarios: nodes, the metadata register, clients and a coordinator, small enough to be explored.
+
+Numbers of milliseconds mean nothing here: a timer may fire whenever nothing else can happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, Nothing, StorageDisk
+from trunkline.check.scenario import Boot, Operation, ProcessSpec
+from trunkline.core.administrator import Administrator, AdministratorConfig
+from trunkline.core.appender import Appender, AppenderConfig
+from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.effects import Address
+from trunkline.core.filler import Filler
+from trunkline.core.lease import LeaseKeeper
+from trunkline.core.messages import (
+    AppendRequested,
+    CreateLog,
+    NodeInfo,
+    SealRequested,
+    SubscribeRequested,
+    TailRequested,
+    TrimRequested,
+)
+from trunkline.core.projection import Opening, Owner, Policy, Projection, Seat, Settings, create
+from trunkline.core.reader import Reader, ReaderConfig
+from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
+from trunkline.core.register import MetadataRegister, RegisterImage, fold
+from trunkline.core.role import Role
+from trunkline.core.sequencer import Sequencer
+from trunkline.core.storage import StorageNode
+from trunkline.core.tail import TailConfig, TailFinder
+from trunkline.core.writer import Writer, WriterConfig
+
+CLUSTER = "cluster"
+LOG = "log"
+META = "meta"
+REGISTER = Address(META, "register")
+
+CHAIN2 = Settings(Policy.CHAIN, replicas=2)
+CHAIN3 = Settings(Policy.CHAIN, replicas=3)
+BROADCAST2 = Settings(Policy.BROADCAST, replicas=2)
+BROADCAST3 = Settings(Policy.BROADCAST, replicas=3)
+
+
+def chain_log(settings: Settings, *groups: str, sequencer: str) -> Projection:
+    """A chain log whose first segment is open; each group is a string of node names."""
+    return create(CLUSTER, LOG, settings, Opening(_seats(groups), Owner(sequencer, 1)))
+
+
+def broadcast_log(settings: Settings, group: str, owner: str) -> Projection:
+    return create(CLUSTER, LOG, settings, Opening(_seats((group,)), Owner(owner, 1)))
+
+
+def _seats(groups: tuple[str, ...]) -> tuple[tuple[Seat, ...], ...]:
+    return tuple(tuple(Seat(node, 1) for node in group.split()) for group in groups)
+
+
+def node(name: str, *, leases: bool = False, up: bool = True) -> ProcessSpec:
+    """A storage node that may also be a sequencer. It registers at every start but the first, which the registry knows."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        roles: dict[str, Role] = {
+            "storage": StorageNode(CLUSTER, boot.process, boot.incarnation, boot.durable),
+            "sequencer": Sequencer(Owner(boot.process, boot.start)),
+        }
+        if leases or boot.start > 1:
+            info = NodeInfo(boot.process, boot.incarnation, boot.start)
+            lease_ms = 3000 if leases else None
+            roles["lease"] = LeaseKeeper(info, REGISTER, retry_ms=1000, lease_ms=lease_ms)
+        return roles
+
+    return ProcessSpec(name, start, StorageDisk(), NodeFiles(), up=up)
+
+
+def meta(projection: Projection | None, nodes: str, *, dead: str = "", expiring: str = "") -> ProcessSpec:
+    """The metadata register. ``expiring``: nodes whose lease runs out once, at some moment (the host's clock says so)."""
+    infos = tuple(NodeInfo(name, 1, 1, live=name not in dead.split()) for name in nodes.split())
+    image = RegisterImage((projection,) if projection is not None else (), infos)
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"register": MetadataRegister(boot.durable)}
+
+    return ProcessSpec(META, start, FoldingDisk(fold), Folded(image))
+
+
+def appends(*checksums: int, count: int = 1, takeover: bool = False) -> tuple[AppendRequested, ...]:
+    return tuple(
+        AppendRequested(number, LOG, count, checksum, takeover=takeover and number == 1)
+        for number, checksum in enumerate(checksums, start=1)
+    )
+
+
+def _helpers(boot: Boot) -> dict[str, Role]:
+    return {"reconfigurer": Reconfigurer(ReconfigurerConfig(REGISTER, LOG)), "filler": Filler(1000)}
+
+
+def appender(name: str, view: Projection | None, *requests: AppendRequested, in_flight_max: int = 64) -> ProcessSpec:
+    """A client that appends to a chain log."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        config = AppenderConfig(LOG, f"{boot.process}#{boot.start}", in_flight_max=in_flight_max)
+        return {"appender": Appender(config, view), **_helpers(boot)}
+
+    operations = tuple(Operation("appender", request) for request in requests)
+    return ProcessSpec(name, start, Nothing(), None, operations)
+
+
+def writer(name: str, view: Projection | None, *requests: AppendRequested, in_flight_max: int = 64) -> ProcessSpec:
+    """A client that writes a broadcast log."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        config = WriterConfig(LOG, Owner(boot.process, boot.start), in_flight_max=in_flight_max)
+        return {"writer": Writer(config, view), **_helpers(boot)}
+
+    operations = tuple(Operation("writer", request) for request in requests)
+    return ProcessSpec(name, start, Nothing(), None, operations)
+
+
+def reader(
+    name: str, view: Projection | None, *, start_at: int = 1, until: int | None = None, push: bool = False
+) -> ProcessSpec:
+    """A client that reads from the beginning on, one frame at a time."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"reader": Reader(ReaderConfig(LOG, read_limit=1, push=push), view), **_helpers(boot)}
+
+    request = SubscribeRequested(1, LOG, start_at, until)
+    return ProcessSpec(name, start, Nothing(), None, (Operation("reader", request),))
+
+
+def tail_finder(name: str, calls: int = 1) -> ProcessSpec:
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"tail": TailFinder(TailConfig(REGISTER, LOG)), **_helpers(boot)}
+
+    operations = tuple(Operation("tail", TailRequested(number, LOG)) for number in range(1, calls + 1))
+    return ProcessSpec(name, start, Nothing(), None, operations)
+
+
+def administrator(name: str, *requests: CreateLog | TrimRequested | SealRequested) -> ProcessSpec:
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {
+            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
+            "reader": Reader(ReaderConfig(LOG, read_limit=1, push=False)),
+            **_helpers(boot),
+        }
+
+    operations = tuple(Operation("administrator", request) for request in requests)
+    return ProcessSpec(name, start, Nothing(), None, operations)
+
+
+def coordinator(name: str = "coordinator") -> ProcessSpec:
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"coordinator": Coordinator(CoordinatorConfig(LOG)), **_helpers(boot)}
+
+    return ProcessSpec(name, start, Nothing(), None)

@@ -1,0 +1,118 @@
+"""Symmetry: states that differ only in the names of alike processes are explored once.
+
+``Scenario.symmetric`` lists sets of processes that may be swapped. A state's key is the least of its renamings. A
+search keeps the state that it met first and only compares by key, so traces stay real and roles never see a value that
+they did not make.
+
+A renaming replaces whole strings, wherever they are: in roles, disks, messages, timers, monitors. Names inside longer
+strings, and dicts or tuples whose order follows the names, make fewer states alike, and never two that are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations, product
+
+from trunkline.check.frozen import rename
+from trunkline.check.moves import LocalMoves
+from trunkline.check.network import Network
+from trunkline.check.role_steps import RoleSteps
+from trunkline.check.scenario import Scenario
+from trunkline.check.verdicts import Verdicts
+from trunkline.core.effects import Address
+
+
+class Symmetry:
+    def __init__(
+        self,
+        scenario: Scenario,
+        network: Network,
+        roles: RoleSteps,
+        verdicts: Verdicts,
+        moves: LocalMoves,
+    ) -> None:
+        if scenario.cuts and scenario.symmetric:
+            raise ValueError(f"{scenario.name}: symmetry cannot be used with cuts, which name processes")
+        places = {spec.name: place for place, spec in enumerate(scenario.processes)}
+        self._renamings = [
+            _Renaming(names, places, network, roles, verdicts, moves) for names in _name_maps(scenario.symmetric)
+        ]
+
+    def key(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        """The same for all states that are alike, and only for those."""
+        return min((renaming.apply(state) for renaming in self._renamings), default=state)
+
+
+class _Renaming:
+    """One permutation of names, applied to numbers; each number is renamed once."""
+
+    def __init__(
+        self,
+        names: dict[str, str],
+        places: dict[str, int],
+        network: Network,
+        roles: RoleSteps,
+        verdicts: Verdicts,
+        moves: LocalMoves,
+    ) -> None:
+        self._names = names
+        self._target = [places[names.get(name, name)] for name in places]
+        self._network = network
+        self._roles = roles
+        self._verdicts = verdicts
+        self._moves = moves
+        self._inboxes: dict[int, int] = {}
+        self._messages: dict[int, int] = {}
+        self._told: dict[int, int] = {}
+        self._processes: dict[int, int] = {}
+
+    def apply(self, state: Sequence[int]) -> tuple[int, ...]:
+        renamed = list(state)
+        count = len(self._target)
+        for index, target in enumerate(self._target):
+            renamed[target] = self._process(state[index], target)
+            renamed[count + target] = self._inbox(state[count + index])
+        verdict = self._told.get(state[-1])
+        if verdict is None:
+            verdict = self._told[state[-1]] = self._verdicts.renamed(state[-1], self._names)
+        renamed[-1] = verdict
+        return tuple(renamed)
+
+    def _inbox(self, number: int) -> int:
+        renamed = self._inboxes.get(number)
+        if renamed is None:
+            messages = [self._message(each) for each in self._network.contents(number)]
+            renamed = self._inboxes[number] = self._network.inbox(messages)
+        return renamed
+
+    def _message(self, number: int) -> int:
+        renamed = self._messages.get(number)
+        if renamed is None:
+            source, target, content = self._network.messages.values[number]
+            renamed = self._network.message(self._address(source), self._address(target), rename(content, self._names))
+            self._messages[number] = renamed
+        return renamed
+
+    def _address(self, address: Address) -> Address:
+        return Address(self._names.get(address.process, address.process), address.role)
+
+    def _process(self, number: int, place: int) -> int:
+        renamed = self._processes.get(number)
+        if renamed is None:
+            process, names = self._moves.locals[number].process, self._names
+            renamed = self._processes[number] = self._moves.number(
+                process._replace(
+                    place=place,
+                    image=rename(process.image, names),
+                    roles=tuple((name, self._roles.renamed(role, names)) for name, role in process.roles),
+                    timers=tuple(sorted((role, names.get(key, key)) for role, key in process.timers)),
+                    withheld=rename(process.withheld, names),
+                )
+            )
+        return renamed
+
+
+def _name_maps(groups: tuple[tuple[str, ...], ...]) -> list[dict[str, str]]:
+    """Every way to swap names within their groups, the one that changes nothing first."""
+    ways = [[dict(zip(group, order, strict=True)) for order in permutations(group)] for group in groups]
+    return [{name: to for part in parts for name, to in part.items()} for parts in product(*ways)] if groups else []

@@ -1,0 +1,154 @@
+"""The world in which roles are explored: processes, disks, timers and a network, with everything that may happen next.
+
+A state is a short tuple of integers:
+
+    (process 0, process 1, ..., inbox 0, inbox 1, ..., budget, verdict)
+
+Each part is the number of an interned value, so a step costs a few look-ups once the parts it touches are known. Two
+states are equal exactly when their tuples are. Numbers mean nothing outside the world that gave them; actions do:
+their texts, and the order in which ``expand`` lists them, do not depend on what a world has seen before.
+
+Time: a timer fires freely only where no message can be delivered, no disk waits for its sync and no operation can
+begin. Anywhere else it costs one ``early_timer``.
+"""
+
+from __future__ import annotations
+
+from trunkline.check.actions import Action
+from trunkline.check.budgets import Budgets
+from trunkline.check.moves import LocalMoves
+from trunkline.check.narration import Narrator
+from trunkline.check.network import Network
+from trunkline.check.processes import Processes
+from trunkline.check.role_steps import Coverage, RoleSteps
+from trunkline.check.scenario import Scenario
+from trunkline.check.successors import Expansion, State, Successors
+from trunkline.check.symmetry import Symmetry
+from trunkline.check.verdicts import Verdicts
+from trunkline.check.views import Finding, StateView, Step
+
+__all__ = ["State", "World"]
+
+
+class World:
+    """One scenario, ready to be explored. Not for several threads; another process builds its own."""
+
+    def __init__(self, scenario: Scenario, *, memo: bool = True) -> None:
+        """``memo=False`` computes every step anew: slow, and the same in all it finds."""
+        _refuse_nonsense(scenario)
+        self.scenario = scenario
+        self.transitions = 0  # listed by ``expand`` so far
+        self._coverage = Coverage()
+        self._network = Network(tuple(spec.name for spec in scenario.processes), fifo=scenario.fifo)
+        self._budgets = Budgets(scenario)
+        self._verdicts = Verdicts(scenario.monitors, memo=memo)
+        self._roles = RoleSteps(self._coverage, memo=memo)
+        self._processes = Processes(scenario, self._network, self._roles, self._coverage)
+        self._moves = LocalMoves(scenario, self._processes, self._network, self._verdicts, self._coverage, memo=memo)
+        self._successors = Successors(scenario, self._network, self._budgets, self._verdicts, self._moves)
+        self._initial = self._begin()
+
+    # What a search asks
+
+    def initial(self) -> State:
+        return self._initial
+
+    def expand(self, state: State) -> Expansion:
+        """Every action (by number) that may happen next with its state, in an order that never varies."""
+        found = self._successors.expand(state)
+        self.transitions += len(found)
+        return found
+
+    def action(self, action_id: int) -> Action:
+        return self._moves.actions.values[action_id]
+
+    def is_fault(self, action_id: int) -> bool:
+        return self._moves.faults[action_id]
+
+    def violation(self, state: State) -> Finding | None:
+        return self._verdicts.findings.get(state[-1])
+
+    def hot(self, state: State) -> tuple[str, ...]:
+        """``Monitor: reason`` of each monitor that may not rest here."""
+        return self._verdicts.hot(state[-1])
+
+    def apply(self, state: State, action: Action) -> State | None:
+        """The state after an action, or None where it is not enabled."""
+        found = self.expand(state)
+        action_id = self._moves.actions.find(action)
+        return next((after for each, after in found if each == action_id), None)
+
+    def heal_state(self, state: State) -> State:
+        """The state with all faults over: no budget left, no cut, restarts free for all but ``stays_down``."""
+        return self._successors.settled((*state[:-2], self._budgets.healing(), state[-1]))
+
+    def symmetry(self) -> Symmetry:
+        """The renamings of processes under which this world looks the same."""
+        return Symmetry(self.scenario, self._network, self._roles, self._verdicts, self._moves)
+
+    # What a person asks
+
+    def describe(self, state: State) -> StateView:
+        return self._narrator().describe(state)
+
+    def explain(self, state: State, action_id: int, index: int = 0) -> Step:
+        """What one step from ``state`` did; ``index`` is its place in a run."""
+        return self._narrator().explain(state, self.action(action_id), index)
+
+    @property
+    def coverage(self) -> set[tuple[str, str, str]]:
+        """(role class, phase, event name) of each handler that was run."""
+        return self._coverage.pairs
+
+    @property
+    def events_seen(self) -> dict[str, int]:
+        """In how many distinct steps each type of event was told to monitors."""
+        return self._coverage.events
+
+    @property
+    def choices_seen(self) -> set[tuple[str, str, int]]:
+        """(role class, key, index) of each option that was tried."""
+        return self._coverage.choices
+
+    @property
+    def crash_points(self) -> set[tuple[str, str, int]]:
+        """(process, event name, effects carried out) of each crash inside a step."""
+        return self._coverage.crash_points
+
+    @property
+    def steps_computed(self) -> int:
+        """How often a handler was really run."""
+        return self._coverage.steps_computed
+
+    @property
+    def steps_memoised(self) -> int:
+        """Transitions that needed no handler, as their steps were known."""
+        return max(0, self.transitions - self._coverage.steps_computed)
+
+    def _begin(self) -> State:
+        specs = self.scenario.processes
+        down = [self._moves.number(self._processes.at_beginning(index)) for index in range(len(specs))]
+        empty = [Network.EMPTY for _ in specs]
+        state: State = (*down, *empty, self._budgets.initial(), self._verdicts.initial())
+        for index, spec in enumerate(specs):
+            if spec.up and self.violation(state) is None:
+                state = self._successors.begin(state, index)
+        return self._successors.settled(state)
+
+    def _narrator(self) -> Narrator:
+        return Narrator(self._network, self._budgets, self._verdicts, self._roles, self._processes, self._moves)
+
+
+def _refuse_nonsense(scenario: Scenario) -> None:
+    """A budget that nothing can spend is a mistake in the scenario: it would look explored and is not."""
+    names = [spec.name for spec in scenario.processes]
+    if len(set(names)) != len(names) or any(set(" .>") & set(name) or not name for name in names):
+        raise ValueError(f"{scenario.name}: process names must be unique and without space, dot or arrow: {names}")
+    cut_ends = [end for cut in scenario.cuts for pair in cut.blocked for end in pair]
+    groups = (scenario.crashable, scenario.lossy, scenario.power_domain, scenario.stays_down, *scenario.symmetric)
+    unknown = sorted({name for group in (*groups, cut_ends) for name in group if name not in names})
+    if unknown:
+        raise ValueError(f"{scenario.name}: no such process: {', '.join(unknown)}")
+    for budget, means in (("crash", scenario.crashable), ("power_cut", scenario.power_domain), ("cut", scenario.cuts)):
+        if getattr(scenario.faults, budget) and not means:
+            raise ValueError(f"{scenario.name}: a budget for {budget}, and nothing that it could happen to")

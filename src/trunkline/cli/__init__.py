@@ -1,0 +1,5 @@
+"""The commands of ``trunkline``. This package prints; nothing else in the project does."""
+
+
+class WrongInput(Exception):
+    """What the user gave cannot be used; the text is the one line that is shown."""

@@ -1,0 +1,128 @@
+"""``trunkline check``: its options, and which check they ask for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trunkline.check.campaign import Bounds, Plan
+from trunkline.check.catalogue import Catalogue, UnknownName
+from trunkline.check.random_search import HEAL_STEPS_MAX, STEPS_MAX
+from trunkline.check.runner import cores
+from trunkline.cli import WrongInput, check_many, check_one
+from trunkline.cli.check_output import Output
+
+STATES_LIMIT = 300_000
+DEFAULT_SCHEDULES = 300
+EXAMPLES = """\
+examples:
+  trunkline check                                    every scenario, bounded; minutes
+  trunkline check takeover --exhaustive              all interleavings within the scenario's bounds
+  trunkline check takeover --schedules 100000 --strategy pct
+  trunkline check takeover --seed 2483               replays one schedule exactly
+  trunkline check takeover --actions f.actions       replays a list of actions
+  trunkline check --mutants                          every known bug, put back on purpose, must be found
+  trunkline check --trace run.trace                  judges a recorded run with the same monitors
+"""
+
+
+def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "check",
+        help="explore the protocol under faults and judge it",
+        description="Explore scenarios of the protocol code under faults and judge every state with monitors.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="which scenarios (default: all)")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--exhaustive", action="store_true", help="all interleavings within the scenario's bounds")
+    mode.add_argument("--schedules", type=_positive, metavar="N", help="N random schedules")
+    mode.add_argument("--seed", type=_natural, metavar="N", help="replay the schedule of one seed")
+    mode.add_argument("--actions", type=Path, metavar="FILE", help="replay a list of actions")
+    mode.add_argument("--mutants", nargs="*", metavar="NAME", help="put known bugs back: each must be found")
+    mode.add_argument("--trace", type=Path, metavar="FILE", help="judge a recorded run")
+    mode.add_argument("--list", action="store_true", help="list scenarios and mutants")
+    parser.add_argument("--strategy", choices=("random", "pct", "swarm"), help="of random schedules (default: swarm)")
+    parser.add_argument("--first-seed", type=_natural, metavar="N", help="seed of the first schedule (default: 0)")
+    parser.add_argument("--max-states", type=_positive, metavar="N", help="stop exhaustive search after N states")
+    parser.add_argument("--max-depth", type=_positive, metavar="N", help="at most N steps in a run")
+    parser.add_argument(
+        "--states-limit",
+        type=_positive,
+        default=STATES_LIMIT,
+        metavar="N",
+        help=f"states per scenario of the default run (default: {STATES_LIMIT:,})",
+    )
+    parser.add_argument(
+        "--jobs", type=_positive, default=cores(), metavar="N", help="worker processes (default: cores)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where violations are written (default: ./check-out)")
+    parser.add_argument("--coverage", action="store_true", help="list the pairs of role state and event that were met")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace, catalogue: Callable[[], Catalogue]) -> int:
+    _refuse_mixtures(options)
+    known = catalogue()
+    output = Output(
+        as_json=options.json, directory=options.out, coverage=options.coverage, max_steps=options.max_depth or STEPS_MAX
+    )
+    try:
+        return _dispatch(options, known, output)
+    except UnknownName as error:
+        raise WrongInput(str(error)) from None
+
+
+def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output) -> int:
+    names: list[str] = options.scenarios
+    for name in names:
+        known.scenario(name)
+    bounds = Bounds(options.max_states, options.max_depth, options.max_depth or STEPS_MAX, HEAL_STEPS_MAX)
+    if options.list:
+        return check_one.list_all(known, output)
+    if options.trace is not None:
+        return check_one.judge_trace(known, options.trace, output)
+    if options.actions is not None:
+        return check_one.replay_actions(known, names[0] if names else None, options.actions, output)
+    if options.seed is not None:
+        return check_one.replay_seed(known, names[0], options.seed, options.strategy or "swarm", bounds, output)
+    if options.mutants is not None:
+        return check_many.mutants(known, options.mutants, names, bounds, options.jobs, output)
+    chosen = names or list(known.scenarios)
+    if options.exhaustive:
+        return check_many.exhaustive(known, chosen, bounds, options.jobs, output)
+    if options.schedules is not None:
+        plan = Plan(options.strategy or "swarm", options.first_seed or 0, options.schedules)
+        return check_many.schedules(known, chosen, plan, bounds, options.jobs, output)
+    bounds = Bounds(options.max_states or options.states_limit, bounds.max_depth, bounds.max_steps, bounds.heal_steps)
+    return check_many.by_default(known, chosen, DEFAULT_SCHEDULES, bounds, options.jobs, output)
+
+
+def _refuse_mixtures(options: argparse.Namespace) -> None:
+    """Options that argparse cannot know to be at odds."""
+    if options.seed is not None and len(options.scenarios) != 1:
+        raise WrongInput("--seed needs exactly one scenario")
+    if options.actions is not None and len(options.scenarios) > 1:
+        raise WrongInput("--actions needs at most one scenario")
+    if options.trace is not None and options.scenarios:
+        raise WrongInput("--trace names its scenario itself: give none")
+    if options.strategy is not None and options.schedules is None and options.seed is None:
+        raise WrongInput("--strategy goes with --schedules or --seed")
+    if options.first_seed is not None and options.schedules is None:
+        raise WrongInput("--first-seed goes with --schedules")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
+    return int(text)

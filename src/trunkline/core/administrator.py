@@ -1,0 +1,128 @@
+"""The administrator: creates a log, trims it, seals it and opens it again.
+
+States
+    idle --create--> viewing --no such log--> choosing --placement--> changing --accepted--> idle
+    idle --trim--> settling --everything up to the point read or filled--> viewing --> changing --> idle
+    idle --seal--> ending --> idle
+
+Rules
+ B1  Creating again with the same settings is a no-op; with others it is refused. Two at once: one wins.
+ B2  A trim point is below the tail and settled: everything up to it has been read or filled first.
+ B3  A trim is a swap on the projection; nodes follow later.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import SELF, Address, Choose, Complete, Effects, Event, Message, Send
+from trunkline.core.events import Created, CreateRefused, SegmentEnded, Trimmed
+from trunkline.core.messages import (
+    ChangeProjection,
+    CreateLog,
+    EndOpenSegment,
+    NodeInfo,
+    Refresh,
+    SealRequested,
+    SubscribeRequested,
+    TrimRequested,
+    ViewChanged,
+)
+from trunkline.core.placement import openings
+from trunkline.core.projection import Opening, Owner, Projection, RaiseTrim, apply, create
+from trunkline.core.reader import ReadThrough
+
+NOBODY = Owner("", 0)  # owns a broadcast log until its first writer takes it
+
+
+class AdministratorConfig(Struct, frozen=True):
+    cluster: str
+    log: str
+
+
+Task = CreateLog | TrimRequested | SealRequested
+
+
+class Administrator:
+    def __init__(self, config: AdministratorConfig) -> None:
+        self.config = config
+        self.state = "idle"
+        self.task: Task | None = None
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_timer(self, key: str) -> Effects:
+        raise AssertionError(f"an administrator sets no timer, yet {key} fired")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case CreateLog() | SealRequested():
+                self.task = message
+                return self._look()
+            case TrimRequested(operation, log, point):
+                self.task, self.state = message, "settling"  # B2
+                read = SubscribeRequested(operation, log, 1, until=point)
+                return [Send(Address(SELF, "reader"), read)]
+            case ReadThrough():
+                return self._look()
+            case ViewChanged(_, view, nodes):
+                return self._on_view(view, nodes)
+        raise AssertionError(f"an administrator does not take {message}")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        assert isinstance(option, Opening) and isinstance(self.task, CreateLog)
+        self.state = "changing"
+        first = create(self.config.cluster, self.config.log, self.task.settings, option)
+        return [Send(Address(SELF, "reconfigurer"), ChangeProjection(0, first))]
+
+    def _look(self) -> Effects:
+        self.state = "viewing"
+        return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
+
+    def _on_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
+        match self.task:
+            case CreateLog(settings=settings):
+                return self._on_create_view(view, nodes, settings == view.settings if view is not None else False)
+            case TrimRequested(point=point):
+                return self._on_trim_view(view, point)
+            case SealRequested():
+                return self._on_seal_view(view, self.task)
+        return []
+
+    def _on_create_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...], same: bool) -> Effects:
+        assert isinstance(self.task, CreateLog)
+        if view is not None:  # B1
+            return self._done(Created(view.epoch) if same else CreateRefused("the log exists with other settings"))
+        options = openings(self.task.settings, nodes, owner=NOBODY)
+        if not options:
+            return self._done(CreateRefused("too few nodes are registered; start nodes first"))
+        self.state = "choosing"
+        return [Choose("opening", options)]
+
+    def _on_trim_view(self, view: Projection | None, point: int) -> Effects:
+        assert view is not None
+        if view.trim >= point:
+            return self._done(Trimmed(view.trim))
+        self.state = "changing"
+        change = ChangeProjection(view.epoch, apply(view, RaiseTrim(point)))
+        return [Send(Address(SELF, "reconfigurer"), change)]
+
+    def _on_seal_view(self, view: Projection | None, task: SealRequested) -> Effects:
+        assert view is not None
+        if self.state == "ending":
+            segment = view.segments[-2] if view.last.is_open else view.last
+            assert segment.end is not None
+            return self._done(SegmentEnded(segment.index, segment.end))
+        self.state = "ending"
+        job = EndOpenSegment(self.config.log, view.last.index, reopen=task.reopen)
+        return [Send(Address(SELF, "reconfigurer"), job)]
+
+    def _done(self, result: Event) -> Effects:
+        assert self.task is not None
+        operation, self.task, self.state = self.task.operation, None, "idle"
+        return [Complete(operation, result)]

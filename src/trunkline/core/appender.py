@@ -1,0 +1,315 @@
+"""The appender: appends batches to a chain log, and settles every one of them.
+
+States of one attempt
+    viewing --projection--> asking --Granted--> writing(member 0) --Stored--> writing(1) ... --last Stored--> committed
+    asking / writing --no answer, SEALED, ...--> ending --segment ended--> settling (granted below the end) or asking (anew)
+    settling --own frame--> committed;  --another frame--> asking (anew)
+
+Rules
+ A1  Members are written one at a time in chain order, the next only after ``Stored``. Committed when the last one has it.
+ A2  ``Written`` with another frame, from any member: never committed at this position. Take a new one, under a new seq.
+ A3  After a lost answer or a reconfiguration the old position is settled before the batch is sent anywhere else.
+ A4  At or past the decided end: not committed. Below it: what the position holds decides.
+ A5  Trimmed away, or declared lost: the outcome is unknown, never "not committed".
+ A6  A grant serves only the append that asked for it.
+ A7  Positions that a grant leaves unused are filled at once.
+ A8  At most ``in_flight_max`` grants are unsettled; later appends wait.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import (
+    SELF,
+    Address,
+    Announce,
+    CancelTimer,
+    Complete,
+    Effects,
+    Event,
+    Message,
+    Send,
+    SetTimer,
+)
+from trunkline.core.entries import Frame, Kind
+from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
+from trunkline.core.messages import (
+    AppendRequested,
+    EndOpenSegment,
+    Fill,
+    FillDone,
+    Granted,
+    Next,
+    NotGranted,
+    Open,
+    Opened,
+    Reason,
+    Refresh,
+    Rejected,
+    Stored,
+    ViewChanged,
+    Write,
+    Written,
+    descriptor_of,
+    target_of,
+)
+from trunkline.core.projection import Group, Member, Policy, Projection, Segment
+
+
+class AppenderConfig(Struct, frozen=True):
+    log: str
+    writer: str  # new for every process start
+    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
+    in_flight_max: int = 64  # too small: throughput; too big: a dying client leaves that many holes
+
+
+class Attempt:
+    """One batch on its way. ``first`` is the position that was granted and is not yet settled."""
+
+    def __init__(self, request: AppendRequested) -> None:
+        self.request = request
+        self.state = "viewing"
+        self.seq = 0
+        self.segment = -1
+        self.first: int | None = None
+        self.at = 0  # which member is written now
+        self.timer = f"append:{request.operation}"
+
+    def frame(self, writer: str) -> Frame:
+        assert self.first is not None
+        return Frame(self.first, self.request.count, Kind.DATA, writer, self.seq, self.request.checksum)
+
+
+class Appender:
+    def __init__(self, config: AppenderConfig, view: Projection | None = None) -> None:
+        self.config = config
+        self.view = view
+        self.seq = 0
+        self.attempts: dict[int, Attempt] = {}  # by operation
+        self.queue: list[AppendRequested] = []
+
+    @property
+    def phase(self) -> str:
+        return next(iter(self.attempts.values())).state if self.attempts else "idle"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"an appender asks for no choice, yet {key} was made")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case AppendRequested():
+                return self._on_append(message)
+            case Granted(seq=seq):
+                return [e for a in self._with_seq(seq) if a.state == "asking" for e in self._on_granted(a, message)]
+            case NotGranted(seq=seq):
+                return [e for a in self._with_seq(seq) if a.state == "asking" for e in self._on_not_granted(a, message)]
+            case Stored(stream, frame):
+                return [e for a in self._writing(stream, frame.first) for e in self._on_stored(a)]
+            case Opened(stream):
+                return [e for a in self._opening(stream) for e in self._write(a)]
+            case Written(stream, offered, _):
+                return [e for a in self._writing(stream, offered.first) for e in self._on_taken(a)]
+            case Rejected(stream, glsn, reason):
+                waiting = self._writing(stream, glsn) + (self._opening(stream) if glsn == 0 else [])
+                return [e for a in waiting for e in self._on_rejected(a, reason)]
+            case ViewChanged(_, projection):
+                return self._on_view(projection)
+            case FillDone():
+                return self._on_fill_done(message)
+        raise AssertionError(f"an appender does not take {message}")
+
+    def on_timer(self, key: str) -> Effects:
+        attempt = next(a for a in self.attempts.values() if a.timer == key)
+        segment = self._segment(attempt)
+        if attempt.state == "asking":
+            return self._end(attempt, (segment.owner.process,))
+        if attempt.state in ("writing", "opening"):
+            return self._end(attempt, (self._member(attempt).node,))
+        return self._look_again(attempt)
+
+    def ignores(self, source: Address, message: Message) -> bool:
+        """A seq is used once and a position is granted once: an answer to an attempt that moved on is never awaited again."""
+        match message:
+            case Granted(seq=seq) | NotGranted(seq=seq):
+                return not any(a.state == "asking" for a in self._with_seq(seq))
+            case Stored(stream, frame):
+                return not self._writing(stream, frame.first)
+            case Written(stream, offered, _):
+                return not self._writing(stream, offered.first)
+        return False
+
+    # ------------------------------------------------------------------------------------------------ finding attempts
+
+    def _with_seq(self, seq: int) -> list[Attempt]:
+        return [attempt for attempt in self.attempts.values() if attempt.seq == seq]
+
+    def _writing(self, stream: str, first: int) -> list[Attempt]:
+        return [
+            a
+            for a in self.attempts.values()
+            if a.state == "writing" and a.first == first and self._member(a).stream == stream
+        ]
+
+    def _opening(self, stream: str) -> list[Attempt]:
+        return [a for a in self.attempts.values() if a.state == "opening" and self._member(a).stream == stream]
+
+    def _segment(self, attempt: Attempt) -> Segment:
+        """The attempt's segment as it was when the position was granted: same groups for as long as it is open."""
+        assert self.view is not None
+        segment = self.view.segment(attempt.segment)
+        assert segment is not None
+        return segment
+
+    def _group(self, attempt: Attempt) -> Group:
+        assert attempt.first is not None
+        return self._segment(attempt).group_of(attempt.first)
+
+    def _member(self, attempt: Attempt) -> Member:
+        return self._group(attempt)[attempt.at]
+
+    # --------------------------------------------------------------------------------------------------- the good path
+
+    def _on_append(self, request: AppendRequested) -> Effects:
+        if len(self.attempts) >= self.config.in_flight_max:  # A8
+            self.queue.append(request)
+            return []
+        attempt = Attempt(request)
+        self.attempts[request.operation] = attempt
+        if self.view is None:
+            return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
+        return self._ask(attempt)
+
+    def _ask(self, attempt: Attempt) -> Effects:
+        assert self.view is not None
+        last = self.view.last
+        if not last.is_open:
+            return self._complete(attempt, AppendRefused("the log is sealed; reopen it to append"))
+        if last.policy is not Policy.CHAIN:
+            return self._complete(attempt, AppendRefused("the log has one writer; use its writer"))
+        self.seq += 1
+        attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last.index
+        request = attempt.request
+        ask = Next(self.config.log, last, self.config.writer, attempt.seq, request.count, request.expect)
+        return [Send(Address(last.owner.process, "sequencer"), ask), self._suspect_later(attempt)]
+
+    def _on_granted(self, attempt: Attempt, granted: Granted) -> Effects:
+        assert self.view is not None
+        attempt.first, attempt.at = granted.first, 0
+        return [*self._fill(granted.skipped, granted.first, attempt.segment), *self._write(attempt)]  # A7
+
+    def _write(self, attempt: Attempt) -> Effects:
+        assert self.view is not None
+        attempt.state = "writing"
+        member = self._member(attempt)
+        target = target_of(self.view, self._segment(attempt), member)
+        write = Write(target, attempt.frame(self.config.writer))
+        return [Send(Address(member.node, "storage"), write), self._suspect_later(attempt)]
+
+    def _on_stored(self, attempt: Attempt) -> Effects:
+        attempt.at += 1  # A1
+        if attempt.at < len(self._group(attempt)):
+            return self._write(attempt)
+        return self._committed(attempt)
+
+    def _committed(self, attempt: Attempt) -> Effects:
+        assert attempt.first is not None
+        event = Committed(self.config.log, attempt.segment, None, attempt.frame(self.config.writer))
+        return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
+
+    def _complete(self, attempt: Attempt, result: Event) -> Effects:
+        del self.attempts[attempt.request.operation]
+        effects: Effects = [CancelTimer(attempt.timer), Complete(attempt.request.operation, result)]
+        if self.queue:
+            effects += self._on_append(self.queue.pop(0))
+        return effects
+
+    def _suspect_later(self, attempt: Attempt) -> SetTimer:
+        return SetTimer(attempt.timer, self.config.suspect_after_ms)
+
+    # ---------------------------------------------------------------------------------------------------- the bad paths
+
+    def _on_not_granted(self, attempt: Attempt, answer: NotGranted) -> Effects:
+        if answer.reason is Reason.GAP:
+            return self._complete(attempt, AppendRefused(f"the next position is {answer.next}"))
+        return self._end(attempt, (self._segment(attempt).owner.process,))
+
+    def _on_taken(self, attempt: Attempt) -> Effects:
+        """Another frame holds (part of) the position (A2)."""
+        assert attempt.first is not None
+        first, count, segment = attempt.first, attempt.request.count, attempt.segment
+        unused = self._fill(first, first + count, segment) if count > 1 else []  # A7
+        return [*unused, *self._again(attempt)]
+
+    def _again(self, attempt: Attempt) -> Effects:
+        if attempt.request.expect is not None:
+            return self._complete(attempt, AppendRefused("the position was lost to another entry"))
+        return self._ask(attempt)
+
+    def _on_rejected(self, attempt: Attempt, reason: Reason) -> Effects:
+        assert self.view is not None
+        member = self._member(attempt)
+        if reason is Reason.UNKNOWN:
+            attempt.state = "opening"
+            ask = Open(descriptor_of(self.view, self._segment(attempt), member))
+            return [Send(Address(member.node, "storage"), ask), self._suspect_later(attempt)]
+        if reason is Reason.TRIMMED:
+            return self._look_again(attempt)
+        return self._end(attempt, () if reason is Reason.SEALED else (member.node,))
+
+    def _end(self, attempt: Attempt, suspects: tuple[str, ...]) -> Effects:
+        attempt.state = "ending"
+        job = EndOpenSegment(self.config.log, attempt.segment, suspects)
+        return [CancelTimer(attempt.timer), Send(Address(SELF, "reconfigurer"), job)]
+
+    def _look_again(self, attempt: Attempt) -> Effects:
+        attempt.state = "viewing"
+        return [CancelTimer(attempt.timer), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
+
+    # --------------------------------------------------------------------------------------------------------- settling
+
+    def _on_view(self, projection: Projection | None) -> Effects:
+        if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
+            self.view = projection
+        waiting = [a for a in self.attempts.values() if a.state in ("viewing", "ending")]
+        if self.view is None:
+            return [e for a in waiting for e in self._complete(a, AppendRefused("no such log"))]
+        return [effect for attempt in waiting for effect in self._reconsider(attempt, self.view)]
+
+    def _reconsider(self, attempt: Attempt, view: Projection) -> Effects:
+        segment = view.segment(attempt.segment)
+        if attempt.first is None:
+            still_ending = attempt.state == "ending" and segment is not None and segment.is_open
+            return [] if still_ending else self._ask(attempt)
+        if attempt.first <= view.trim or segment is None or view.gap_at(attempt.first) is not None:  # A5
+            return self._complete(attempt, OutcomeUnknown(attempt.first))
+        if segment.end is None:
+            return [] if attempt.state == "ending" else self._end(attempt, ())
+        if attempt.first >= segment.end:  # A4
+            return self._again(attempt)
+        attempt.state = "settling"
+        return self._fill(attempt.first, attempt.first + 1, attempt.segment)
+
+    def _on_fill_done(self, done: FillDone) -> Effects:
+        for attempt in list(self.attempts.values()):
+            if attempt.state == "settling" and attempt.first == done.glsn:
+                return self._on_settled(attempt, done)
+        return []  # an unused position that was filled: nobody waits for it
+
+    def _on_settled(self, attempt: Attempt, done: FillDone) -> Effects:
+        if done.frame is None:
+            if done.why is Reason.MISMATCH:
+                return self._look_again(attempt)
+            return [self._suspect_later(attempt)]  # a member is away: look again after a while
+        if done.frame == attempt.frame(self.config.writer):
+            return self._committed(attempt)
+        return self._again(attempt)
+
+    def _fill(self, first: int, end: int, segment: int) -> Effects:
+        assert self.view is not None
+        return [
+            Send(Address(SELF, "filler"), Fill(self.view, segment, glsn)) for glsn in range(first, end)
+        ]

@@ -1,0 +1,162 @@
+"""What the coordinator should do next for a log: a pure function of the projection, the registry and what was done already.
+
+The order is the order of urgency: keep the log writable, then make what has ended safe, then make it wide again, then tidy up.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.messages import NodeInfo, NodeState
+from trunkline.core.placement import eligible
+from trunkline.core.projection import Group, Member, Policy, Projection, Seat, Segment
+
+
+class EndTheSegment(Struct, frozen=True):
+    """The open segment has a dead member or a dead sequencer, or could be wider."""
+
+    segment: int
+    suspects: tuple[str, ...]
+
+
+class RemoveDeadMember(Struct, frozen=True):
+    segment: int
+    stream: str
+
+
+class FinalizeMembers(Struct, frozen=True):
+    segment: int
+    members: Group
+
+
+class RepairSegment(Struct, frozen=True):
+    segment: int
+
+
+class CopyToJoiner(Struct, frozen=True):
+    segment: int
+    joiner: Member
+
+
+class AddMember(Struct, frozen=True):
+    segment: int
+    group: int
+    seat: Seat
+
+
+class TrimMembers(Struct, frozen=True):
+    segment: int
+    members: Group
+
+
+class ForgetTheSegment(Struct, frozen=True):
+    segment: int
+
+
+Duty = (
+    EndTheSegment
+    | RemoveDeadMember
+    | FinalizeMembers
+    | RepairSegment
+    | CopyToJoiner
+    | AddMember
+    | TrimMembers
+    | ForgetTheSegment
+)
+
+
+class Done:
+    """What this coordinator has seen done. Volatile: after a restart it is done once more, which is harmless."""
+
+    def __init__(self) -> None:
+        self.finalized: set[str] = set()
+        self.trimmed: dict[str, int] = {}
+
+
+def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
+    """The most urgent duty that can be done now, or None."""
+    alive = {info.node: info for info in nodes if info.live and info.state is not NodeState.GONE}
+
+    def lives(member: Member) -> bool:
+        info = alive.get(member.node)
+        return info is not None and info.incarnation == member.incarnation
+
+    duty: Duty | None = _open_segment_duty(view, nodes, alive) if view.last.is_open else None
+    if duty is not None:
+        return duty
+    for segment in view.segments:
+        if segment.end is None:
+            continue
+        duty = _ended_segment_duty(view, segment, [m for m in segment.members() if lives(m)], nodes, done)
+        if duty is not None:
+            return duty
+    return _trim_duty(view, [m for s in view.segments for m in s.members() if lives(m)], done)
+
+
+def _open_segment_duty(
+    view: Projection, nodes: tuple[NodeInfo, ...], alive: dict[str, NodeInfo]
+) -> EndTheSegment | None:
+    last = view.last
+    if last.policy is Policy.BROADCAST:
+        return None  # its owner rolls it, with the exact boundary
+    suspects = [
+        m.node for m in last.members() if (info := alive.get(m.node)) is None or info.incarnation != m.incarnation
+    ]
+    draining = [i.node for i in nodes if i.state is NodeState.DRAINING and any(m.node == i.node for m in last.members())]
+    owner = alive.get(last.owner.process)
+    if owner is None or owner.start != last.owner.start:
+        suspects.append(last.owner.process)
+    width = min(len(group) for group in last.groups)
+    could_be = min(view.settings.replicas, len(eligible(nodes, ())))
+    if suspects or draining or width < could_be:
+        return EndTheSegment(last.index, tuple(dict.fromkeys((*suspects, *draining))))
+    return None
+
+
+def _ended_segment_duty(
+    view: Projection, segment: Segment, living: list[Member], nodes: tuple[NodeInfo, ...], done: Done
+) -> Duty | None:
+    for group in segment.groups:
+        for member in group:
+            last_serving = segment.serving(group) == (member,)
+            if member not in living and not last_serving:
+                return RemoveDeadMember(segment.index, member.stream)
+    unfinished = tuple(m for m in living if m.stream not in done.finalized)
+    if unfinished:
+        return FinalizeMembers(segment.index, unfinished)
+    if not segment.repaired:
+        everyone = all(member in living for member in segment.members())
+        return RepairSegment(segment.index) if everyone else None
+    return _width_duty(view, segment, living, nodes)
+
+
+def _width_duty(
+    view: Projection, segment: Segment, living: list[Member], nodes: tuple[NodeInfo, ...]
+) -> CopyToJoiner | AddMember | None:
+    if segment.end is not None and segment.end <= view.trim + 1:
+        return None  # nothing left to copy
+    for index, group in enumerate(segment.groups):
+        if not any(member in living for member in segment.serving(group)):
+            continue  # nobody to copy from
+        joiner = next((m for m in group if m.joining), None)
+        if joiner is not None:
+            return CopyToJoiner(segment.index, joiner)
+        if len(group) < view.settings.replicas:
+            used = tuple(member.node for member in group)
+            spare = eligible(nodes, used)
+            if spare:
+                return AddMember(segment.index, index, Seat(spare[0].node, spare[0].incarnation))
+    return None
+
+
+def _trim_duty(view: Projection, living: list[Member], done: Done) -> TrimMembers | ForgetTheSegment | None:
+    oldest = view.segments[0]
+    if oldest.end is not None and oldest.end <= view.trim + 1 and len(view.segments) > 1:
+        return ForgetTheSegment(oldest.index)
+    for segment in view.segments:
+        if segment.base > view.trim:
+            break
+        behind = tuple(m for m in segment.members() if m in living and done.trimmed.get(m.stream, 0) < view.trim)
+        if behind:
+            return TrimMembers(segment.index, behind)
+    return None

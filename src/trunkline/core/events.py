@@ -1,0 +1,169 @@
+"""What roles tell monitors, and how operations end.
+
+The first part is announced; monitors in searches and over recorded traces see the same events. The second part are results: each says
+whether the thing happened, did not happen, or may have.
+"""
+
+from __future__ import annotations
+
+from trunkline.core.effects import Event
+from trunkline.core.entries import Frame
+from trunkline.core.projection import Owner, Projection
+
+
+class Projected(Event, frozen=True):
+    """The metadata accepted this projection."""
+
+    projection: Projection
+
+
+class FrameStored(Event, frozen=True):
+    """A node holds the frame durably."""
+
+    node: str
+    incarnation: int
+    log: str
+    segment: int
+    stream: str
+    frame: Frame
+
+
+class StreamSealed(Event, frozen=True):
+    node: str
+    log: str
+    segment: int
+    stream: str
+    next: int
+
+
+class StreamFinalized(Event, frozen=True):
+    node: str
+    log: str
+    segment: int
+    stream: str
+    end: int
+
+
+class PositionsGranted(Event, frozen=True):
+    log: str
+    segment: int
+    owner: Owner
+    first: int
+    count: int
+
+
+class Committed(Event, frozen=True):
+    """The appender knows that every member has the frame."""
+
+    log: str
+    segment: int
+    owner: Owner | None  # broadcast only
+    frame: Frame
+
+
+class EntriesRead(Event, frozen=True):
+    """A reader returned this frame to its caller, from ``position`` on."""
+
+    log: str
+    position: int
+    frame: Frame
+
+
+class PositionsSkipped(Event, frozen=True):
+    """A reader passed ``[first, end)``: trimmed away, or declared lost."""
+
+    log: str
+    first: int
+    end: int
+    why: str
+
+
+class HoleFilled(Event, frozen=True):
+    log: str
+    segment: int
+    frame: Frame
+
+
+class NoRedundancy(Event, frozen=True):
+    """The new segment has fewer replicas than the log asks for."""
+
+    log: str
+    segment: int
+    replicas: int
+    wanted: int
+
+
+class ReconfigurationBlocked(Event, frozen=True):
+    """No intact member of a group can be reached: ending the segment would risk committed entries."""
+
+    log: str
+    segment: int
+
+
+class MemberRebuilt(Event, frozen=True):
+    log: str
+    segment: int
+    stream: str
+
+
+class MemberRemoved(Event, frozen=True):
+    log: str
+    segment: int
+    stream: str
+
+
+class LeaseLost(Event, frozen=True):
+    node: str
+
+
+class FollowedSegment(Event, frozen=True):
+    """A reader went from one segment to a later one."""
+
+    log: str
+    segment: int
+
+
+# ------------------------------------------------------------------------------------------------------------ results
+
+
+class Appended(Event, frozen=True):
+    """Committed; its first entry is at ``glsn``."""
+
+    glsn: int
+
+
+class AppendRefused(Event, frozen=True):
+    """Not committed, now or ever."""
+
+    why: str
+
+
+class OutcomeUnknown(Event, frozen=True):
+    """It may have been committed: the position has been trimmed away or declared lost."""
+
+    glsn: int
+
+
+class Created(Event, frozen=True):
+    epoch: int
+
+
+class CreateRefused(Event, frozen=True):
+    why: str
+
+
+class SubscriptionEnded(Event, frozen=True):
+    next: int
+
+
+class TailIs(Event, frozen=True):
+    glsn: int
+
+
+class Trimmed(Event, frozen=True):
+    point: int
+
+
+class SegmentEnded(Event, frozen=True):
+    segment: int
+    end: int

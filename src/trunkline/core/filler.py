@@ -1,0 +1,161 @@
+"""The filler: settles one position for good, from the head of its chain down.
+
+    open segment     the position was granted and its writer is silent: JUNK, unless the head has a value
+    ended segment    the position lies below the end: the head's value, or JUNK if the head has none
+
+States of one filling
+    writing(member i) --Stored / head's Written--> writing(i + 1) ... --> done
+    writing(i) --the member lacks the stream or its end--> preparing(i) --Opened / Finalized--> writing(i)
+
+Rules
+ F1  The head decides. ``Written`` there means: carry that value on, unchanged.
+ F2  A different value further down means that this projection is stale: nothing is returned.
+ F3  A value counts as settled only when every member of the group has it.
+ F4  Nothing is written at or past the end, and nothing passes a seal before the end is known to the member.
+"""
+
+from __future__ import annotations
+
+from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects, Message, Send, SetTimer
+from trunkline.core.entries import Frame, Kind, junk
+from trunkline.core.events import HoleFilled
+from trunkline.core.messages import (
+    Fill,
+    FillDone,
+    Finalize,
+    Finalized,
+    Open,
+    Opened,
+    Reason,
+    Rejected,
+    Stored,
+    Write,
+    Written,
+    descriptor_of,
+    target_of,
+)
+from trunkline.core.projection import Member, Projection, Segment
+
+
+class Filling:
+    def __init__(self, projection: Projection, segment: Segment, glsn: int) -> None:
+        self.projection = projection
+        self.segment = segment
+        self.glsn = glsn
+        self.group = segment.serving(segment.group_of(glsn))
+        self.at = 0  # which member is asked now
+        self.preparing = False
+        self.frame: Frame | None = None  # the value, once the head has decided
+        self.requesters: list[str] = []
+
+    @property
+    def key(self) -> str:
+        return f"{self.segment.index}.{self.glsn}"
+
+    @property
+    def member(self) -> Member:
+        return self.group[self.at]
+
+    def offer(self) -> Frame:
+        return self.frame if self.frame is not None else junk(self.glsn)
+
+
+class Filler:
+    def __init__(self, suspect_after_ms: int) -> None:
+        self.suspect_after_ms = suspect_after_ms
+        self.fillings: dict[str, Filling] = {}
+
+    @property
+    def phase(self) -> str:
+        if not self.fillings:
+            return "idle"
+        first = next(iter(self.fillings.values()))
+        return "preparing" if first.preparing else "writing"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a filler asks for no choice, yet {key} was made")
+
+    def on_timer(self, key: str) -> Effects:
+        return self._refused(self.fillings[key], Reason.SILENT)
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Fill():
+                return self._on_fill(source.role, message)
+            case Stored(stream, frame):
+                return self._on_value(stream, frame, frame)
+            case Written(stream, offered, existing):
+                return self._on_value(stream, offered, existing)
+            case Opened(stream) | Finalized(stream):
+                return [effect for f in self._awaiting(stream) if f.preparing for effect in self._write(f)]
+            case Rejected(stream, glsn, reason):
+                return self._on_rejected(stream, glsn, reason)
+        raise AssertionError(f"a filler does not take {message}")
+
+    def _on_fill(self, role: str, message: Fill) -> Effects:
+        segment = message.projection.segment(message.segment)
+        assert segment is not None
+        filling = Filling(message.projection, segment, message.glsn)
+        known = self.fillings.setdefault(filling.key, filling)
+        if role not in known.requesters:
+            known.requesters.append(role)
+        return self._write(filling) if known is filling else []
+
+    def _awaiting(self, stream: str) -> list[Filling]:
+        return [filling for filling in self.fillings.values() if filling.member.stream == stream]
+
+    def _write(self, filling: Filling) -> Effects:
+        filling.preparing = False
+        target = target_of(filling.projection, filling.segment, filling.member)
+        write = Write(target, filling.offer(), repair=not filling.segment.is_open)
+        return self._ask(filling, write)
+
+    def _ask(self, filling: Filling, message: Message) -> Effects:
+        ask = Send(Address(filling.member.node, "storage"), message)
+        return [ask, SetTimer(filling.key, self.suspect_after_ms)]
+
+    def _on_value(self, stream: str, offered: Frame, existing: Frame) -> Effects:
+        for filling in self._awaiting(stream):
+            if not filling.preparing and filling.offer() == offered:
+                return self._on_member_value(filling, existing)
+        return []
+
+    def _on_member_value(self, filling: Filling, value: Frame) -> Effects:
+        if filling.frame is None:  # F1: the first member that can answer is the head
+            filling.frame = value
+        elif value != filling.frame:  # F2
+            return self._done(filling, None, Reason.MISMATCH)
+        if filling.segment.repaired or filling.at + 1 == len(filling.group):  # F3
+            return self._done(filling, filling.frame, None)
+        filling.at += 1
+        return self._write(filling)
+
+    def _on_rejected(self, stream: str, glsn: int, reason: Reason) -> Effects:
+        for filling in self._awaiting(stream):
+            if glsn in (filling.glsn, filling.offer().first, 0):
+                return self._refused(filling, reason)
+        return []
+
+    def _refused(self, filling: Filling, reason: Reason) -> Effects:
+        projection, segment, member = filling.projection, filling.segment, filling.member
+        if reason is Reason.UNKNOWN and segment.is_open:
+            filling.preparing = True
+            return self._ask(filling, Open(descriptor_of(projection, segment, member)))
+        if reason in (Reason.UNKNOWN, Reason.END_UNKNOWN) and segment.end is not None:  # F4
+            filling.preparing = True
+            return self._ask(filling, Finalize(descriptor_of(projection, segment, member), segment.end))
+        if segment.repaired and reason in (Reason.SILENT, Reason.CORRUPT) and filling.at + 1 < len(filling.group):
+            filling.at += 1  # every member of a repaired segment has every value
+            return self._write(filling)
+        return self._done(filling, None, reason)
+
+    def _done(self, filling: Filling, frame: Frame | None, why: Reason | None) -> Effects:
+        del self.fillings[filling.key]
+        effects: Effects = [CancelTimer(filling.key)]
+        if frame is not None and frame.kind is Kind.JUNK:
+            effects.append(Announce(HoleFilled(filling.projection.log, filling.segment.index, frame)))
+        answer = FillDone(filling.segment.index, filling.glsn, frame, why)
+        return effects + [Send(Address(SELF, role), answer) for role in filling.requesters]

@@ -1,0 +1,60 @@
+"""The lease keeper of a node process: says who it is at start, renews the lease, and tells its siblings when it has run out.
+
+States
+    joining --Registered--> fresh --no answer for lease_ms--> stale --Registered--> fresh
+
+Rules
+ L1  A node whose lease has run out goes on answering, but marks "nothing here" answers as not fresh: a client cut off
+     together with it then looks at the metadata before it believes them.
+"""
+
+from __future__ import annotations
+
+from trunkline.core.effects import SELF, Address, CancelTimer, Effects, Message, Send, SetTimer
+from trunkline.core.messages import Freshness, NodeInfo, Register, Registered
+
+
+class LeaseKeeper:
+    def __init__(self, info: NodeInfo, register: Address, *, retry_ms: int, lease_ms: int | None = None) -> None:
+        self.info = info
+        self.register = register
+        self.retry_ms = retry_ms
+        self.lease_ms = lease_ms  # None: register once, keep no lease
+        self.state = "joining"
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    def on_start(self) -> Effects:
+        return self._renew()
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a lease keeper asks for no choice, yet {key} was made")
+
+    def on_timer(self, key: str) -> Effects:
+        if key == "renew":
+            return self._renew()
+        self.state = "stale"
+        return self._tell(fresh=False)
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Registered(_, start) if start == self.info.start:
+                return self._on_registered()
+            case Registered():
+                return []
+        raise AssertionError(f"a lease keeper does not take {message}")
+
+    def _renew(self) -> Effects:
+        return [Send(self.register, Register(self.info)), SetTimer("renew", self.retry_ms)]
+
+    def _on_registered(self) -> Effects:
+        told = self._tell(fresh=True) if self.state == "stale" else []
+        self.state = "fresh"
+        if self.lease_ms is None:
+            return [CancelTimer("renew")]
+        return [*told, SetTimer("renew", self.retry_ms), SetTimer("lease", self.lease_ms)]
+
+    def _tell(self, *, fresh: bool) -> Effects:
+        return [Send(Address(SELF, role), Freshness(fresh)) for role in ("storage", "sequencer")]

@@ -1,0 +1,464 @@
+"""Everything that travels between roles, request beside answer.
+
+An answer repeats what it answers (stream, position, writer and seq), so that a late or doubled answer can be told
+from the awaited one by its content. Nobody sends a request for a segment that it has not read in an accepted projection.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+from trunkline.core.effects import Message
+from trunkline.core.entries import Frame
+from trunkline.core.projection import Group, Member, Owner, Policy, Projection, Segment, Settings
+
+# ---------------------------------------------------------------------------------------------- identity of a stream
+
+
+class Target(Struct, frozen=True):
+    """Which stream a request is for. A node compares every field for equality."""
+
+    cluster: str
+    log: str
+    segment: int
+    epoch: int  # the segment's epoch, never the projection's
+    stream: str
+    incarnation: int
+
+
+class Descriptor(Struct, frozen=True):
+    """What a node must know of a stream."""
+
+    target: Target
+    base: int
+    policy: Policy
+    stripe_unit: int
+    members: Group
+    owner: Owner
+
+
+def target_of(projection: Projection, segment: Segment, member: Member) -> Target:
+    return Target(
+        projection.cluster, projection.log, segment.index, segment.epoch, member.stream, member.incarnation
+    )
+
+
+def descriptor_of(projection: Projection, segment: Segment, member: Member) -> Descriptor:
+    """The descriptor of a member's stream. Members are those that the segment has now; only their order is told."""
+    group = next(group for group in segment.groups if member in group)
+    target = target_of(projection, segment, member)
+    return Descriptor(target, segment.base, segment.policy, segment.stripe_unit, group, segment.owner)
+
+
+# --------------------------------------------------------------------------------------------------- storage requests
+
+
+class Open(Message, frozen=True):
+    descriptor: Descriptor
+
+
+class Opened(Message, frozen=True):
+    stream: str
+
+
+class Write(Message, frozen=True):
+    """Chain: store a frame at its position. ``repair`` writes pass a seal, but need a known end above the frame."""
+
+    target: Target
+    frame: Frame
+    repair: bool = False
+
+
+class Stored(Message, frozen=True):
+    stream: str
+    frame: Frame
+
+
+class Written(Message, frozen=True):
+    """The position holds another frame; nothing was stored."""
+
+    stream: str
+    offered: Frame
+    existing: Frame
+
+
+class Append(Message, frozen=True):
+    """Broadcast: store the next frame of the owner; ``lac`` is the last GLSN that the owner knows to be committed."""
+
+    target: Target
+    owner: Owner
+    frame: Frame
+    lac: int
+
+
+class Release(Message, frozen=True):
+    """Broadcast: tell the LAC of an idle owner."""
+
+    target: Target
+    owner: Owner
+    lac: int
+
+
+class Read(Message, frozen=True):
+    """Frames from ``glsn`` on, in order and without a hole, at most ``limit`` of them."""
+
+    target: Target
+    glsn: int
+    limit: int
+
+
+class ReadFrames(Message, frozen=True):
+    stream: str
+    glsn: int
+    frames: tuple[Frame, ...]
+
+
+class Unwritten(Message, frozen=True):
+    """Nothing readable at ``glsn``. ``written`` is the position after the highest one that the stream holds."""
+
+    stream: str
+    glsn: int
+    written: int
+    sealed: bool
+    fresh: bool
+
+
+class Subscribe(Message, frozen=True):
+    """Like ``Read``, but answered only when there is something to say: frames, a seal, or an end."""
+
+    target: Target
+    glsn: int
+    limit: int
+
+
+class FindTail(Message, frozen=True):
+    target: Target
+    operation: int
+
+
+class TailFound(Message, frozen=True):
+    """``written``: after the highest position (broadcast: the contiguous end). ``lac``: broadcast only."""
+
+    stream: str
+    operation: int
+    written: int
+    lac: int
+
+
+class Seal(Message, frozen=True):
+    descriptor: Descriptor
+
+
+class Sealed(Message, frozen=True):
+    """The stream takes no more writes. ``next``: chain, after the highest ever written; broadcast, the contiguous end."""
+
+    stream: str
+    next: int
+    intact: bool
+    uncertain: bool
+
+
+class Finalize(Message, frozen=True):
+    descriptor: Descriptor
+    end: int
+
+
+class Finalized(Message, frozen=True):
+    stream: str
+
+
+class Drop(Message, frozen=True):
+    """Only for a stream id that has left the projection for ever."""
+
+    target: Target
+
+
+class Dropped(Message, frozen=True):
+    stream: str
+
+
+class Trim(Message, frozen=True):
+    target: Target
+    point: int
+
+
+class TrimDone(Message, frozen=True):
+    stream: str
+    point: int
+
+
+class Digest(Message, frozen=True):
+    """Identities of all frames that begin in ``[first, end)``."""
+
+    target: Target
+    first: int
+    end: int
+
+
+class Digested(Message, frozen=True):
+    stream: str
+    first: int
+    end: int
+    frames: tuple[Frame, ...]
+
+
+class Fetch(Message, frozen=True):
+    """Frames with their bytes, for a joining member. A stream that lost data refuses."""
+
+    target: Target
+    first: int
+    end: int
+
+
+class Fetched(Message, frozen=True):
+    stream: str
+    first: int
+    end: int
+    frames: tuple[Frame, ...]
+
+
+class Reason(enum.Enum):
+    UNKNOWN = "unknown stream"
+    GONE = "dropped stream"
+    MISMATCH = "another identity"
+    SEALED = "sealed"
+    TRIMMED = "trimmed"
+    CORRUPT = "corrupt"
+    NO_SPACE = "no space"
+    NOT_OWNER = "not the owner"
+    GAP = "not contiguous"
+    END_UNKNOWN = "end unknown"
+    SILENT = "no answer"
+
+
+class Rejected(Message, frozen=True):
+    """The request changed nothing. ``point``: trim point (TRIMMED), expected position (GAP), incarnation (MISMATCH)."""
+
+    stream: str
+    glsn: int  # the position that was asked for; 0 where a request has none
+    reason: Reason
+    point: int = 0
+
+
+# ------------------------------------------------------------------------------------------------- sequencer requests
+
+
+class Next(Message, frozen=True):
+    """Ask for ``count`` positions for the append that the writer numbered ``seq``."""
+
+    log: str
+    segment: Segment
+    writer: str
+    seq: int
+    count: int
+    expect: int | None = None
+
+
+class Granted(Message, frozen=True):
+    """``first`` … ``first + count - 1`` are the writer's. ``skipped`` … ``first - 1`` are nobody's and must be filled."""
+
+    log: str
+    segment: int
+    writer: str
+    seq: int
+    first: int
+    skipped: int
+
+
+class Peek(Message, frozen=True):
+    log: str
+    segment: Segment
+
+
+class Peeked(Message, frozen=True):
+    log: str
+    segment: int
+    next: int
+    fresh: bool
+
+
+class NotGranted(Message, frozen=True):
+    """``next`` is the sequencer's next position where ``expect`` failed, otherwise 0."""
+
+    log: str
+    segment: int
+    writer: str
+    seq: int
+    reason: Reason
+    next: int = 0
+
+
+# -------------------------------------------------------------------------------------------------- metadata requests
+
+
+class NodeState(enum.Enum):
+    RW = "rw"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+class NodeInfo(Struct, frozen=True):
+    node: str
+    incarnation: int
+    start: int  # the running process: +1 for every start
+    state: NodeState = NodeState.RW
+    live: bool = True
+
+
+class Get(Message, frozen=True):
+    log: str
+    nonce: int = 0  # repeated in the answer, for callers that need an answer to this very question
+
+
+class Got(Message, frozen=True):
+    log: str
+    nonce: int
+    projection: Projection | None
+    nodes: tuple[NodeInfo, ...]
+
+
+class Swap(Message, frozen=True):
+    """Store a projection if the log's epoch is still ``expected`` (0: the log does not exist)."""
+
+    log: str
+    expected: int
+    projection: Projection
+
+
+class Swapped(Message, frozen=True):
+    log: str
+    epoch: int
+
+
+class SwapLost(Message, frozen=True):
+    """Another projection is there. It is not told: read it again, so that one way of learning is enough."""
+
+    log: str
+    expected: int
+
+
+class Register(Message, frozen=True):
+    """A node process says who it is. It renews its lease."""
+
+    info: NodeInfo
+
+
+class Registered(Message, frozen=True):
+    node: str
+    start: int
+
+
+class LeaseExpired(Message, frozen=True):
+    """From the register's host, whose clock keeps the leases."""
+
+    node: str
+    start: int
+
+
+# --------------------------------------------------------------------------------- inside one process (SELF messages)
+
+
+class Refresh(Message, frozen=True):
+    """Read the projection again and tell me."""
+
+    log: str
+
+
+class EndOpenSegment(Message, frozen=True):
+    """End this segment if it is still open. ``suspects`` did not answer; ``owner``: broadcast, who wants to write next;
+    ``end``: broadcast roll, the owner's exact count; ``reopen``: False leaves the log read-only."""
+
+    log: str
+    segment: int
+    suspects: tuple[str, ...] = ()
+    owner: Owner | None = None
+    end: int | None = None
+    reopen: bool = True
+
+
+class ChangeProjection(Message, frozen=True):
+    """Try one other change, once, against the epoch it was computed from."""
+
+    expected: int
+    projection: Projection
+
+
+class ViewChanged(Message, frozen=True):
+    """The projection as just read. It may equal the one already known: a fresh reading is news in itself."""
+
+    log: str
+    projection: Projection | None
+    nodes: tuple[NodeInfo, ...]
+
+
+class Fill(Message, frozen=True):
+    """Settle one position: from the head down, its value or JUNK."""
+
+    projection: Projection
+    segment: int
+    glsn: int
+
+
+class FillDone(Message, frozen=True):
+    """``frame`` holds the position on every member of the group; None: it could not be settled, ``why`` says how."""
+
+    segment: int
+    glsn: int
+    frame: Frame | None
+    why: Reason | None = None
+
+
+class Freshness(Message, frozen=True):
+    """The node's lease holds, or has run out."""
+
+    fresh: bool
+
+
+# ---------------------------------------------------------------------------------------------- application requests
+
+
+class CreateLog(Message, frozen=True):
+    operation: int
+    log: str
+    settings: Settings
+
+
+class AppendRequested(Message, frozen=True):
+    """Append a batch. Its bytes are known by their checksum."""
+
+    operation: int
+    log: str
+    count: int
+    checksum: int
+    takeover: bool = False  # broadcast: take the log from its present owner
+    expect: int | None = None  # chain: only at exactly this position
+
+
+class SubscribeRequested(Message, frozen=True):
+    """Read from ``start``; complete after the entry at ``until`` (None: never)."""
+
+    operation: int
+    log: str
+    start: int
+    until: int | None = None
+
+
+class TailRequested(Message, frozen=True):
+    operation: int
+    log: str
+
+
+class TrimRequested(Message, frozen=True):
+    operation: int
+    log: str
+    point: int
+
+
+class SealRequested(Message, frozen=True):
+    """Make the log read-only, or, with ``reopen``, end the open segment and begin another."""
+
+    operation: int
+    log: str
+    reopen: bool = False

@@ -1,0 +1,299 @@
+"""The log's map: an immutable projection, and the changes that lead from one to the next.
+
+    segments   [ 0: base 1, end 6 | 1: base 6, end 6 | 2: base 6, end None ]
+    GLSN         1 2 3 4 5                             6 7 8 ...
+
+Rules
+ P1  A projection is never changed; a change makes the next one, with epoch + 1.
+ P2  Only the last segment may be open. Its groups never gain a member.
+ P3  ``end`` is written once, together with the members that answered intact, in their old order.
+ P4  A segment's index, epoch, base, policy, stripe and owner never change.
+ P5  A member joins only a repaired segment, as ``joining``, under a stream id that was never used before.
+ P6  The last member of a group that is not joining is never removed.
+ P7  The trim point only grows and stays below the base of an open segment's unwritten part (the caller has settled it).
+
+Stream ids are made from the epoch that first names them, so that no two memberships ever share one.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+
+class Policy(enum.Enum):
+    CHAIN = "chain"
+    BROADCAST = "broadcast"
+
+
+class IllegalChange(Exception):
+    """The change breaks a rule of projections; nothing was changed."""
+
+
+class Owner(NamedTuple):
+    """Who orders an open segment: one start of one process. A restarted process is another owner."""
+
+    process: str
+    start: int
+
+
+class Member(Struct, frozen=True):
+    node: str
+    incarnation: int
+    stream: str
+    joining: bool = False
+
+
+Group = tuple[Member, ...]
+
+
+class Segment(Struct, frozen=True):
+    index: int
+    epoch: int
+    base: int
+    end: int | None
+    repaired: bool
+    policy: Policy
+    stripe_unit: int
+    groups: tuple[Group, ...]
+    owner: Owner
+
+    @property
+    def is_open(self) -> bool:
+        return self.end is None
+
+    def group_of(self, glsn: int) -> Group:
+        return self.groups[(glsn - self.base) // self.stripe_unit % len(self.groups)]
+
+    def holds(self, glsn: int) -> bool:
+        return self.base <= glsn and (self.end is None or glsn < self.end)
+
+    def members(self) -> Group:
+        return tuple(member for group in self.groups for member in group)
+
+    def serving(self, group: Group) -> Group:
+        return tuple(member for member in group if not member.joining)
+
+
+class Settings(Struct, frozen=True):
+    policy: Policy = Policy.CHAIN
+    replicas: int = 3
+    min_replicas: int = 1
+    groups: int = 1
+    stripe_unit: int = 1024
+
+
+class Gap(Struct, frozen=True):
+    """A range ``[first, end)`` that an operator declared lost."""
+
+    first: int
+    end: int
+
+
+class Projection(Struct, frozen=True):
+    cluster: str
+    log: str
+    epoch: int
+    trim: int
+    segments: tuple[Segment, ...]
+    settings: Settings
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def last(self) -> Segment:
+        return self.segments[-1]
+
+    def segment(self, index: int) -> Segment | None:
+        at = index - self.segments[0].index
+        return self.segments[at] if 0 <= at < len(self.segments) else None
+
+    def segment_of(self, glsn: int) -> Segment | None:
+        """The segment that holds a position: the open one holds all that comes after the ended ones."""
+        for segment in reversed(self.segments):
+            if segment.holds(glsn):
+                return segment
+        return None
+
+    def gap_at(self, glsn: int) -> Gap | None:
+        return next((gap for gap in self.gaps if gap.first <= glsn < gap.end), None)
+
+
+class Seat(NamedTuple):
+    """A node chosen for a new membership; its stream id comes from the projection that names it."""
+
+    node: str
+    incarnation: int
+
+
+class Opening(Struct, frozen=True):
+    """The shape of a new segment: who stores it and who orders it."""
+
+    groups: tuple[tuple[Seat, ...], ...]
+    owner: Owner
+
+
+class EndSegment(Struct, frozen=True):
+    """Write the boundary of the open segment once, and open the next (unless the log becomes read-only)."""
+
+    index: int
+    end: int
+    survivors: tuple[Group, ...]
+    opening: Opening | None
+    gap: Gap | None = None
+
+
+class Reopen(Struct, frozen=True):
+    opening: Opening
+
+
+class MarkRepaired(Struct, frozen=True):
+    index: int
+
+
+class RemoveMember(Struct, frozen=True):
+    index: int
+    stream: str
+
+
+class AddJoiner(Struct, frozen=True):
+    index: int
+    group: int
+    seat: Seat
+
+
+class AdmitJoiner(Struct, frozen=True):
+    index: int
+    stream: str
+
+
+class RaiseTrim(Struct, frozen=True):
+    point: int
+
+
+class ForgetSegment(Struct, frozen=True):
+    """Drop the oldest segment: everything in it has been trimmed."""
+
+    index: int
+
+
+Change = EndSegment | Reopen | MarkRepaired | RemoveMember | AddJoiner | AdmitJoiner | RaiseTrim | ForgetSegment
+
+
+def create(cluster: str, log: str, settings: Settings, opening: Opening) -> Projection:
+    first = _open(opening, settings, index=0, epoch=1, base=1)
+    return Projection(cluster, log, 1, 0, (first,), settings)
+
+
+def apply(projection: Projection, change: Change) -> Projection:
+    """The next projection, or ``IllegalChange``."""
+    match change:
+        case EndSegment():
+            return _end_segment(projection, change)
+        case Reopen(opening):
+            _require(not projection.last.is_open, "the log is open already")
+            return _next(projection, (*projection.segments, _following(projection, opening)))
+        case MarkRepaired(index):
+            segment = _ended(projection, index)
+            return _with_segment(projection, replace(segment, repaired=True))
+        case RemoveMember(index, stream):
+            return _remove_member(projection, index, stream)
+        case AddJoiner():
+            return _add_joiner(projection, change)
+        case AdmitJoiner(index, stream):
+            return _admit_joiner(projection, index, stream)
+        case RaiseTrim(point):
+            _require(point > projection.trim, "the trim point only grows")
+            return replace(projection, epoch=projection.epoch + 1, trim=point)
+        case ForgetSegment(index):
+            oldest = projection.segments[0]
+            _require(index == oldest.index and oldest.end is not None, "only the oldest, ended segment can be forgotten")
+            _require(oldest.end is not None and oldest.end <= projection.trim + 1, "the segment is not trimmed")
+            _require(len(projection.segments) > 1, "a log keeps its last segment")
+            return _next(projection, projection.segments[1:])
+
+
+def _end_segment(projection: Projection, change: EndSegment) -> Projection:
+    last = projection.last
+    _require(last.index == change.index and last.is_open, "only the open segment can be ended")  # P2, P3
+    _require(change.end >= last.base, "a segment does not end before its base")
+    for before, after in zip(last.groups, change.survivors, strict=True):
+        _require(change.gap is not None or len(after) > 0, "a group needs a member that answered intact")
+        _require(tuple(m for m in before if m in after) == after, "survivors keep their order")
+    settled = max(last.base, projection.trim + 1) >= change.end
+    repaired = last.policy is Policy.BROADCAST or settled
+    ended = replace(last, end=change.end, groups=change.survivors, repaired=repaired)
+    gaps = projection.gaps if change.gap is None else (*projection.gaps, change.gap)
+    without_next = replace(projection, segments=(*projection.segments[:-1], ended), gaps=gaps)
+    if change.opening is None:
+        return _next(without_next, without_next.segments)
+    return _next(without_next, (*without_next.segments, _following(without_next, change.opening)))
+
+
+def _following(projection: Projection, opening: Opening) -> Segment:
+    last = projection.last
+    assert last.end is not None
+    return _open(opening, projection.settings, index=last.index + 1, epoch=projection.epoch + 1, base=last.end)
+
+
+def _open(opening: Opening, settings: Settings, *, index: int, epoch: int, base: int) -> Segment:
+    groups = tuple(
+        tuple(Member(seat.node, seat.incarnation, f"{epoch}.{g}.{m}") for m, seat in enumerate(seats))
+        for g, seats in enumerate(opening.groups)
+    )
+    _require(all(groups) and len(groups) > 0, "a segment needs a member in each group")
+    for group in groups:
+        _require(len({member.node for member in group}) == len(group), "a node appears once in a group")
+    _require(settings.policy is Policy.CHAIN or len(groups) == 1, "a broadcast segment has one group")
+    return Segment(index, epoch, base, None, False, settings.policy, settings.stripe_unit, groups, opening.owner)
+
+
+def _remove_member(projection: Projection, index: int, stream: str) -> Projection:
+    segment = _ended(projection, index)
+    _require(any(m.stream == stream for m in segment.members()), "no such member")
+    groups = tuple(tuple(m for m in group if m.stream != stream) for group in segment.groups)
+    _require(all(segment.serving(group) for group in groups), "the last serving member stays")  # P6
+    return _with_segment(projection, replace(segment, groups=groups))
+
+
+def _add_joiner(projection: Projection, change: AddJoiner) -> Projection:
+    segment = _ended(projection, change.index)
+    _require(segment.repaired, "only a repaired segment takes a new member")  # P5
+    group = segment.groups[change.group]
+    _require(all(m.node != change.seat.node for m in group), "the node is a member already")
+    stream = f"{projection.epoch + 1}.{change.group}.0"
+    joiner = Member(change.seat.node, change.seat.incarnation, stream, joining=True)
+    groups = (*segment.groups[: change.group], (*group, joiner), *segment.groups[change.group + 1 :])
+    return _with_segment(projection, replace(segment, groups=groups))
+
+
+def _admit_joiner(projection: Projection, index: int, stream: str) -> Projection:
+    segment = _ended(projection, index)
+    _require(any(m.stream == stream and m.joining for m in segment.members()), "no such joiner")
+    groups = tuple(
+        tuple(replace(m, joining=False) if m.stream == stream else m for m in group) for group in segment.groups
+    )
+    return _with_segment(projection, replace(segment, groups=groups))
+
+
+def _ended(projection: Projection, index: int) -> Segment:
+    segment = projection.segment(index)
+    if segment is None or segment.is_open:
+        raise IllegalChange(f"segment {index} has not ended")
+    return segment
+
+
+def _with_segment(projection: Projection, segment: Segment) -> Projection:
+    segments = tuple(segment if old.index == segment.index else old for old in projection.segments)
+    return _next(projection, segments)
+
+
+def _next(projection: Projection, segments: tuple[Segment, ...]) -> Projection:
+    return replace(projection, epoch=projection.epoch + 1, segments=segments)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise IllegalChange(otherwise)

@@ -1,0 +1,283 @@
+"""The reader: returns entries in order, follows segments, fills holes, and reads around what is damaged.
+
+States
+    viewing --projection--> reading --frames--> reading (next position) ...
+    reading --nothing there, open chain--> peeking --granted--> hole --fill_after--> filling --settled--> reading
+    reading --nothing there, at the tail--> idle --quiet or pushed--> viewing / reading
+    reading / peeking --no answer, sealed--> ending --segment ended--> reading
+    reading --nothing there, ended and not repaired--> filling
+
+Rules
+ D1  ``trim`` and ``end`` come from the projection, and are applied before a node is asked.
+ D2  Open chain, and ended but not repaired: the last member only. A value found only at the head is never returned.
+ D3  Repaired: any member that is not joining. Open broadcast: any member, up to its LAC; one that is away or damaged is
+     left for another, and ending the segment is left to its owner.
+ D4  "Nothing there" is final only below the end. A hole is filled only if it lies below ``peek``, after ``fill_after``.
+ D5  A segment is left only at its end: every position below it has been returned, filled, trimmed or declared lost.
+ D6  A "nothing there" that is not fresh is believed only after another look at the projection.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import (
+    SELF,
+    Address,
+    Announce,
+    CancelTimer,
+    Complete,
+    Effects,
+    Message,
+    Send,
+    SetTimer,
+)
+from trunkline.core.entries import Frame
+from trunkline.core.events import EntriesRead, FollowedSegment, PositionsSkipped, SubscriptionEnded
+from trunkline.core.messages import (
+    EndOpenSegment,
+    Fill,
+    FillDone,
+    NotGranted,
+    Peek,
+    Peeked,
+    Read,
+    ReadFrames,
+    Reason,
+    Refresh,
+    Rejected,
+    Subscribe,
+    SubscribeRequested,
+    Unwritten,
+    ViewChanged,
+    target_of,
+)
+from trunkline.core.projection import Member, Policy, Projection, Segment
+
+
+class ReaderConfig(Struct, frozen=True):
+    log: str
+    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: readers stall this long
+    fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
+    quiet_ms: int = 500  # too small: idle readers load the metadata; too big: a reader learns of a lost member late
+    read_limit: int = 64  # frames per request
+    push: bool = True  # wait at the node for new entries instead of asking again
+
+
+class Reader:
+    def __init__(self, config: ReaderConfig, view: Projection | None = None) -> None:
+        self.config = config
+        self.view = view
+        self.state = "done"
+        self.request: SubscribeRequested | None = None
+        self.requester = "application"
+        self.next = 1
+        self.segment = -1
+        self.replica = 0  # which member of a repaired group is read
+        self.confirmed = False  # the projection was read after the last entry or pause: a stale node may be believed
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a reader asks for no choice, yet {key} was made")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case SubscribeRequested():
+                self.request, self.requester, self.next = message, source.role, message.start
+                self.segment = -1
+                return self._advance()
+            case ViewChanged(_, projection):
+                return self._on_view(projection)
+            case ReadFrames(stream, glsn, frames) if glsn == self.next and self.state in ("reading", "idle"):
+                return self._on_frames(frames) if self._asked(stream) else []
+            case Unwritten(stream, glsn) if glsn == self.next and self.state in ("reading", "idle"):
+                return self._on_unwritten(message) if self._asked(stream) else []
+            case Rejected(stream, glsn, reason) if self.state == "reading" and glsn in (0, self.next):
+                return self._on_rejected(reason) if self._asked(stream) else []
+            case Peeked(_, segment) if self.state == "peeking" and segment == self.segment:
+                return self._on_peeked(message)
+            case NotGranted(_, segment) if self.state == "peeking" and segment == self.segment:
+                return self._end((self._current().owner.process,))
+            case FillDone(_, glsn) if self.state == "filling" and glsn == self.next:
+                return self._on_fill_done(message)
+        return []  # a late answer
+
+    def on_timer(self, key: str) -> Effects:
+        match self.state:
+            case "hole":
+                return self._fill()
+            case "peeking":
+                return self._end((self._current().owner.process,))
+            case "reading" if self._current().is_open and self._current().policy is Policy.CHAIN:
+                return self._end((self._member(self._current()).node,))
+            case "reading":
+                self.replica += 1
+        return self._refresh()
+
+    # ----------------------------------------------------------------------------------------------------- where to read
+
+    def _current(self) -> Segment:
+        assert self.view is not None
+        segment = self.view.segment(self.segment)
+        assert segment is not None
+        return segment
+
+    def _member(self, segment: Segment) -> Member:
+        group = segment.serving(segment.group_of(self.next))
+        if segment.repaired or (segment.is_open and segment.policy is Policy.BROADCAST):  # D3
+            return group[self.replica % len(group)]
+        return group[-1]  # D2
+
+    def _asked(self, stream: str) -> bool:
+        return self._member(self._current()).stream == stream
+
+    def _advance(self) -> Effects:
+        view = self.view
+        if view is None:
+            return self._refresh()
+        assert self.request is not None
+        if self.request.until is not None and self.next > self.request.until:
+            return self._done()
+        if self.next <= view.trim:  # D1
+            return self._skip(view.trim + 1, "trimmed")
+        gap = view.gap_at(self.next)
+        if gap is not None:
+            return self._skip(gap.end, "lost")
+        segment = view.segment_of(self.next)
+        if segment is None:
+            return self._wait(push=False)
+        followed: Effects = []
+        if segment.index != self.segment:
+            followed = [Announce(FollowedSegment(self.config.log, segment.index))] if self.segment >= 0 else []
+            self.segment, self.replica = segment.index, 0
+        return [*followed, *self._read(view, segment)]
+
+    def _read(self, view: Projection, segment: Segment) -> Effects:
+        self.state = "reading"
+        member = self._member(segment)
+        read = Read(target_of(view, segment, member), self.next, self.config.read_limit)
+        return [Send(Address(member.node, "storage"), read), SetTimer("wait", self.config.suspect_after_ms)]
+
+    def _skip(self, end: int, why: str) -> Effects:
+        event = PositionsSkipped(self.config.log, self.next, end, why)
+        self.next = end
+        return [Announce(event), *self._advance()]
+
+    def _done(self) -> Effects:
+        assert self.request is not None
+        self.state = "done"
+        result = SubscriptionEnded(self.next)
+        if self.requester == "application":
+            return [CancelTimer("wait"), Complete(self.request.operation, result)]
+        return [CancelTimer("wait"), Send(Address(SELF, self.requester), ReadThrough(self.next))]
+
+    # ------------------------------------------------------------------------------------------------------------ answers
+
+    def _on_frames(self, frames: tuple[Frame, ...]) -> Effects:
+        effects: Effects = []
+        self.confirmed = False
+        end = self._current().end
+        for frame in frames:
+            if end is not None and frame.first >= end:  # D1: an end that this answer did not know
+                break
+            effects.append(Announce(EntriesRead(self.config.log, self.next, frame)))
+            self.next = frame.next
+        return [*effects, *self._advance()]
+
+    def _on_unwritten(self, answer: Unwritten) -> Effects:
+        segment, view = self._current(), self.view
+        assert view is not None
+        if not segment.is_open:
+            if not segment.repaired:
+                return self._fill()
+            self.replica += 1  # a member that should have it and does not: read another
+            return self._wait(push=False)
+        if answer.sealed:
+            return self._end(())
+        if not answer.fresh and not self.confirmed:  # D6
+            return self._refresh()
+        if segment.policy is Policy.BROADCAST:
+            return self._wait(push=True)
+        if self.state == "idle" and answer.written <= self.next:
+            return []
+        self.state = "peeking"
+        peek = Peek(self.config.log, segment)
+        return [Send(Address(segment.owner.process, "sequencer"), peek), SetTimer("wait", self.config.suspect_after_ms)]
+
+    def _on_peeked(self, answer: Peeked) -> Effects:
+        if not answer.fresh and not self.confirmed:
+            return self._refresh()
+        if self.next >= answer.next:  # D4
+            return self._wait(push=True)
+        self.state = "hole"
+        return [SetTimer("wait", self.config.fill_after_ms)]
+
+    def _on_rejected(self, reason: Reason) -> Effects:
+        segment = self._current()
+        match reason:
+            case Reason.UNKNOWN if segment.is_open:  # nothing was ever written to it
+                return self._on_unwritten(Unwritten("", self.next, segment.base, sealed=False, fresh=True))
+            case Reason.UNKNOWN if not segment.repaired:
+                return self._fill()
+            case Reason.TRIMMED:
+                return self._refresh()
+            case Reason.CORRUPT | Reason.MISMATCH | Reason.GONE if segment.is_open and segment.policy is Policy.CHAIN:
+                return self._end((self._member(segment).node,))
+        self.replica += 1
+        return self._wait(push=False)
+
+    def _on_fill_done(self, done: FillDone) -> Effects:
+        if done.frame is not None:
+            return self._on_frames((done.frame,))
+        if done.why is Reason.SEALED and self._current().is_open:
+            return self._end(())
+        if done.why is Reason.SILENT and self._current().is_open:
+            return self._end(())
+        return self._refresh() if done.why is Reason.MISMATCH else self._wait(push=False)
+
+    # ------------------------------------------------------------------------------------------------- waiting, and others
+
+    def _fill(self) -> Effects:
+        assert self.view is not None
+        self.state = "filling"
+        return [CancelTimer("wait"), Send(Address(SELF, "filler"), Fill(self.view, self.segment, self.next))]
+
+    def _wait(self, *, push: bool) -> Effects:
+        self.state, self.confirmed = "idle", False
+        later = SetTimer("wait", self.config.quiet_ms)
+        if not (push and self.config.push):
+            return [later]
+        segment, view = self._current(), self.view
+        assert view is not None
+        member = self._member(segment)
+        subscribe = Subscribe(target_of(view, segment, member), self.next, self.config.read_limit)
+        return [Send(Address(member.node, "storage"), subscribe), later]
+
+    def _refresh(self) -> Effects:
+        self.state = "viewing"
+        return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
+
+    def _end(self, suspects: tuple[str, ...]) -> Effects:
+        self.state = "ending"
+        job = EndOpenSegment(self.config.log, self.segment, suspects)
+        return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
+
+    def _on_view(self, projection: Projection | None) -> Effects:
+        if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
+            self.view = projection
+        if self.state not in ("viewing", "ending"):
+            return []
+        self.confirmed = True
+        return self._advance() if self.view is not None else self._wait(push=False)
+
+
+class ReadThrough(Message, frozen=True):
+    """Inside one process: everything below ``next`` has been read or filled."""
+
+    next: int

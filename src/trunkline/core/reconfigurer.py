@@ -1,0 +1,234 @@
+"""The reconfigurer: the one procedure that ends a segment, and the one place of a process that reads and swaps its log's projection.
+
+States
+    idle --job--> reading --projection--> sealing --answers--> choosing --placement--> swapping --Swapped--> idle
+                     ^                       |  blocked             |  none               |  lost or no answer
+                     +-----------------------+----------------------+---------------------+
+Rules
+ R1  Decide before repairing: nothing is cut or filled before the boundary is in the metadata.
+ R2  Each group needs an intact answer. A wrong incarnation, a dropped stream and lost data do not count; an uncertain answer counts
+     only where its group has no certain one.
+ R3  The end is the largest over groups of the smallest within each group: every committed entry is on every member.
+ R4  Survivors are those that answered, in their old order.
+ R5  Lost the swap, or no answer: read again. The owner written in the projection tells whose segment it is.
+ R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch moved.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import (
+    SELF,
+    Address,
+    Announce,
+    CancelTimer,
+    Choose,
+    Effects,
+    Message,
+    Send,
+    SetTimer,
+)
+from trunkline.core.events import NoRedundancy, ReconfigurationBlocked
+from trunkline.core.messages import (
+    ChangeProjection,
+    EndOpenSegment,
+    Get,
+    Got,
+    NodeInfo,
+    Refresh,
+    Rejected,
+    Seal,
+    Sealed,
+    Swap,
+    SwapLost,
+    Swapped,
+    ViewChanged,
+    descriptor_of,
+)
+from trunkline.core.placement import openings
+from trunkline.core.projection import EndSegment, Group, Opening, Policy, Projection, Reopen, Segment, apply
+
+Job = Refresh | EndOpenSegment | ChangeProjection
+
+
+class ReconfigurerConfig(Struct, frozen=True):
+    register: Address
+    log: str
+    retry_ms: int = 500  # too small: a slow register is asked twice; too big: a lost answer costs this long
+    seal_wait_ms: int = 300  # too small: slow members are dropped; too big: every fail-over waits this long
+
+
+class Reconfigurer:
+    def __init__(self, config: ReconfigurerConfig) -> None:
+        self.config = config
+        self.state = "idle"
+        self.jobs: list[tuple[str, Job]] = []  # role that asked, what it asked; the first is in work
+        self.view: Projection | None = None
+        self.nodes: tuple[NodeInfo, ...] = ()
+        self.answers: dict[str, Sealed | Rejected] = {}  # by stream, while sealing
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Refresh() | EndOpenSegment() | ChangeProjection():
+                return self._on_job(source.role, message)
+            case Got(_, _, projection, nodes) if self.state == "reading":
+                self.view, self.nodes = projection, nodes
+                return self._on_projection()
+            case Sealed(stream) | Rejected(stream) if self.state == "sealing":
+                return self._on_seal_answer(stream, message)
+            case Swapped(_, epoch) if self.state == "swapping" and self.view is not None:
+                return self._on_swapped() if epoch == self.view.epoch else []
+            case SwapLost(_, expected) if self.state == "swapping" and self.view is not None:
+                return self._read() if expected == self.view.epoch - 1 else []
+        return []  # late answers of an earlier round
+
+    def on_timer(self, key: str) -> Effects:
+        if self.state == "sealing":
+            return self._decide()
+        return self._read()
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        assert isinstance(option, Opening) and self.view is not None
+        return self._swap(_ending(self.view, self._current(), self.answers, option))
+
+    # ---------------------------------------------------------------------------------------------------------- jobs
+
+    def _on_job(self, role: str, job: Job) -> Effects:
+        if (role, job) in self.jobs:
+            return []
+        self.jobs.append((role, job))
+        return self._read() if self.state == "idle" else []
+
+    def _current(self) -> Job:
+        return self.jobs[0][1]
+
+    def _read(self) -> Effects:
+        self.state, self.answers = "reading", {}
+        return [Send(self.config.register, Get(self.config.log)), SetTimer("wait", self.config.retry_ms)]
+
+    def _finish(self) -> Effects:
+        role, _ = self.jobs.pop(0)
+        told: Effects = [Send(Address(SELF, role), ViewChanged(self.config.log, self.view, self.nodes))]
+        if self.jobs:
+            return [*told, *self._read()]
+        self.state, self.answers = "idle", {}
+        return [CancelTimer("wait"), *told]
+
+    def _on_projection(self) -> Effects:
+        job, view = self._current(), self.view
+        match job:
+            case EndOpenSegment(_, index) if view is not None and view.last.index == index and view.last.is_open:
+                return self._end(job, view)
+            case EndOpenSegment(_, index, reopen=True) if view is not None and not view.last.is_open:
+                return self._choose(view, job) if index == view.last.index and job.owner is None else self._finish()
+            case ChangeProjection(expected, projection) if (view.epoch if view is not None else 0) == expected:
+                return self._swap(projection)
+        return self._finish()
+
+    # ----------------------------------------------------------------------------------------------- ending a segment
+
+    def _end(self, job: EndOpenSegment, view: Projection) -> Effects:
+        if job.end is not None:  # R6
+            return self._choose(view, job) if view.last.owner == job.owner else self._finish()
+        self.state = "sealing"
+        seals: Effects = [
+            Send(Address(member.node, "storage"), Seal(descriptor_of(view, view.last, member)))
+            for member in view.last.members()
+        ]
+        return [*seals, SetTimer("wait", self.config.seal_wait_ms)]
+
+    def _on_seal_answer(self, stream: str, answer: Sealed | Rejected) -> Effects:
+        assert self.view is not None
+        streams = [member.stream for member in self.view.last.members()]
+        if stream not in streams:
+            return []
+        self.answers[stream] = answer
+        return self._decide() if len(self.answers) == len(streams) else []
+
+    def _decide(self) -> Effects:
+        view, job = self.view, self._current()
+        assert view is not None and isinstance(job, EndOpenSegment)
+        if not all(_voters(group, self.answers) for group in view.last.groups):  # R2
+            blocked = Announce(ReconfigurationBlocked(self.config.log, view.last.index))
+            return [blocked, *self._read()]
+        return self._choose(view, job)
+
+    def _choose(self, view: Projection, job: EndOpenSegment) -> Effects:
+        """Where the next segment goes. Nobody left to put it on: look again after a while."""
+        self.state = "choosing"
+        if not job.reopen:
+            return self._swap(_ending(view, job, self.answers, None))
+        silent = () if job.end is not None else self._silent(view.last)
+        preferred = tuple(member.node for member in view.last.members())
+        suspects, owner = job.suspects, job.owner
+        if view.settings.policy is Policy.BROADCAST and owner is None:
+            owner = view.last.owner
+        options = openings(
+            view.settings, self.nodes, preferred=preferred, silent=silent, suspects=suspects, owner=owner
+        )
+        if not options:
+            return [Announce(ReconfigurationBlocked(self.config.log, view.last.index)), SetTimer("wait", self.config.retry_ms)]
+        return [Choose("opening", options)]
+
+    def _silent(self, segment: Segment) -> tuple[str, ...]:
+        return tuple(m.node for m in segment.members() if m.stream not in self.answers) if segment.is_open else ()
+
+    def _swap(self, projection: Projection) -> Effects:
+        self.state = "swapping"
+        expected = projection.epoch - 1
+        self.view = projection
+        swap = Swap(self.config.log, expected, projection)
+        return [Send(self.config.register, swap), SetTimer("wait", self.config.retry_ms)]
+
+    def _on_swapped(self) -> Effects:
+        assert self.view is not None
+        last, wanted = self.view.last, self.view.settings.replicas
+        narrowest = min(len(group) for group in last.groups)
+        if last.is_open and last.epoch == self.view.epoch and narrowest < wanted:
+            warning = Announce(NoRedundancy(self.config.log, last.index, narrowest, wanted))
+            return [warning, *self._finish()]
+        return self._finish()
+
+
+def _voters(group: Group, answers: dict[str, Sealed | Rejected]) -> Group:
+    """The members whose answers count, in their old order (R2, R4)."""
+
+    def answered(*, uncertain: bool) -> Group:
+        return tuple(
+            member
+            for member in group
+            if isinstance(answer := answers.get(member.stream), Sealed)
+            and answer.intact
+            and answer.uncertain is uncertain
+        )
+
+    return answered(uncertain=False) or answered(uncertain=True)
+
+
+def _ending(
+    view: Projection, job: Job, answers: dict[str, Sealed | Rejected], opening: Opening | None
+) -> Projection:
+    """The projection after this ending (R3, R4, R6)."""
+    assert isinstance(job, EndOpenSegment)
+    if not view.last.is_open:
+        assert opening is not None
+        return apply(view, Reopen(opening))
+    if job.end is not None:
+        return apply(view, EndSegment(job.segment, job.end, view.last.groups, opening))
+    survivors = tuple(_voters(group, answers) for group in view.last.groups)
+    end = max(min(_next_of(answers, member.stream) for member in group) for group in survivors)
+    return apply(view, EndSegment(job.segment, end, survivors, opening))
+
+
+def _next_of(answers: dict[str, Sealed | Rejected], stream: str) -> int:
+    answer = answers[stream]
+    assert isinstance(answer, Sealed)
+    return answer.next

@@ -1,0 +1,58 @@
+"""What a stream's files say after a restart: which frames stand, which were lost, and whether that is certain.
+
+Each frame carries the synced mark known when it was written: how many frames before it were on disk for certain.
+
+    slot      0      1      2      3      4
+            [good] [good] [good] [BAD ] [good]
+    mark      0      1      1      3      3        highest mark seen: 3
+
+Rules
+ V1  A bad frame below a mark seen anywhere was acknowledged and is lost: the stream has lost data.
+ V2  Above the last mark lies one group that was perhaps never synced. It is cut from its first bad frame on, whatever looks good
+     behind it: a later frame may be on disk while an earlier one is not.
+ V3  If what was cut had its full length it may have been acknowledged and then rotted: the stream is uncertain. Its answer to Seal counts
+     only where no certain member of its group answers.
+ V4  A frame that does not match its checksum is never returned.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+from trunkline.core.entries import Frame
+
+
+class Condition(enum.Enum):
+    GOOD = "good"
+    BAD = "bad"  # full length, but header or payload does not match its checksum
+    SHORT = "short"  # the file ends inside it
+
+
+class Slot(Struct, frozen=True):
+    """One frame as found. What a bad slot claims to hold must not be believed."""
+
+    frame: Frame
+    mark: int
+    condition: Condition = Condition.GOOD
+
+
+class Recovered(Struct, frozen=True):
+    kept: int  # slots that stand, from the first on; the rest is cut
+    frames: tuple[Frame, ...]
+    data_loss: bool
+    uncertain: bool
+
+
+def recover(slots: tuple[Slot, ...], idle_mark: int = 0) -> Recovered:
+    """Judge the slots of a stream. ``idle_mark`` is the mark that an idle stream wrote by itself."""
+    marks = [slot.mark for slot in slots if slot.condition is Condition.GOOD]
+    mark = max([idle_mark, *marks])
+    bad = [index for index, slot in enumerate(slots) if slot.condition is not Condition.GOOD]
+    data_loss = any(index < mark for index in bad)  # V1
+    above = [index for index in bad if index >= mark]
+    kept = above[0] if above else len(slots)  # V2
+    uncertain = any(slot.condition is not Condition.SHORT for slot in slots[kept:])  # V3
+    frames = tuple(slot.frame for slot in slots[:kept] if slot.condition is Condition.GOOD)  # V4
+    return Recovered(kept, frames, data_loss, uncertain)

@@ -1,0 +1,115 @@
+"""The metadata register: projections under compare-and-swap, and the registry of nodes with their leases.
+
+It is the one place where a log's history is decided. In production a store with full sync or etcd plays this part behind the
+same messages; its contract is this role.
+
+Rules
+ M1  A projection is stored only if the log's epoch is the expected one, and the new epoch is that plus one.
+ M2  A swap that was answered is never lost.
+ M3  Leases are hints for choosing nodes and for duties. No safety rests on them, and their clock is the host's: it says
+     ``LeaseExpired``.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Record, Send
+from trunkline.core.events import LeaseLost, Projected
+from trunkline.core.messages import (
+    Get,
+    Got,
+    LeaseExpired,
+    NodeInfo,
+    NodeState,
+    Register,
+    Registered,
+    Swap,
+    SwapLost,
+    Swapped,
+)
+from trunkline.core.projection import Projection
+
+
+class RegisterImage(Struct, frozen=True):
+    projections: tuple[Projection, ...] = ()
+    nodes: tuple[NodeInfo, ...] = ()
+
+
+class ProjectionAccepted(Record, frozen=True):
+    projection: Projection
+
+
+class NodeRegistered(Record, frozen=True):
+    info: NodeInfo
+
+
+def fold(image: RegisterImage, record: Record) -> RegisterImage:
+    """The image after one record."""
+    match record:
+        case ProjectionAccepted(projection):
+            kept = tuple(p for p in image.projections if p.log != projection.log)
+            return replace(image, projections=(*kept, projection))
+        case NodeRegistered(info):
+            others = [n for n in image.nodes if n.node != info.node]
+            return replace(image, nodes=tuple(sorted([*others, info], key=lambda n: n.node)))
+    raise AssertionError(f"the register does not store {record}")
+
+
+class MetadataRegister:
+    def __init__(self, image: RegisterImage) -> None:
+        self.projections = {projection.log: projection for projection in image.projections}
+        self.nodes = {info.node: info for info in image.nodes}
+
+    @property
+    def phase(self) -> str:
+        return "ready"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"the register asks for no choice, yet {key} was made")
+
+    def on_timer(self, key: str) -> Effects:
+        raise AssertionError(f"the register sets no timer, yet {key} fired")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Get(log, nonce):
+                nodes = tuple(self.nodes[node] for node in sorted(self.nodes))
+                return [Send(source, Got(log, nonce, self.projections.get(log), nodes))]
+            case Swap(log, expected, projection):
+                return self._on_swap(source, log, expected, projection)
+            case Register(info):
+                return self._on_register(source, info)
+            case LeaseExpired(node, start):
+                return self._on_lease_expired(node, start)
+        raise AssertionError(f"the register does not take {message}")
+
+    def _on_swap(self, source: Address, log: str, expected: int, projection: Projection) -> Effects:
+        current = self.projections.get(log)
+        if (current.epoch if current is not None else 0) != expected:  # M1
+            return [Send(source, SwapLost(log, expected))]
+        assert projection.epoch == expected + 1
+        self.projections[log] = projection
+        accepted: Effects = [Persist(ProjectionAccepted(projection)), Announce(Projected(projection))]
+        return [*accepted, Send(source, Swapped(log, projection.epoch))]
+
+    def _on_register(self, source: Address, info: NodeInfo) -> Effects:
+        known = self.nodes.get(info.node)
+        effects: Effects = []
+        if known is not None and known.state is not NodeState.RW:
+            info = replace(info, state=known.state)
+        if known is None or replace(known, live=True) != info:
+            effects.append(Persist(NodeRegistered(info)))
+        self.nodes[info.node] = info
+        return [*effects, Send(source, Registered(info.node, info.start))]
+
+    def _on_lease_expired(self, node: str, start: int) -> Effects:
+        info = self.nodes.get(node)
+        if info is None or info.start != start or not info.live:
+            return []
+        self.nodes[node] = replace(info, live=False)  # M3: volatile, a restart gives every node a new chance
+        return [Announce(LeaseLost(node))]

@@ -1,0 +1,100 @@
+"""Repair of an ended chain segment: every position below the end and above the trim gets its one value on every member.
+
+Members are compared by digests, a span at a time; only positions that differ or are missing are settled, one by one, by the filler.
+
+Rules
+ E1  Only an ended segment is repaired, and only when all its members can be asked.
+ E2  It is repaired when every position of it holds the same frame on all members of its group.
+"""
+
+from __future__ import annotations
+
+from trunkline.core.effects import SELF, Address, Effects, Message, Send
+from trunkline.core.entries import Frame
+from trunkline.core.messages import Digest, Digested, Fill, FillDone, Rejected, target_of
+from trunkline.core.projection import Group, Projection, Segment
+
+SPAN = 4096  # positions compared at a time; too big: large messages; too small: more round trips
+
+
+class SegmentRepair:
+    def __init__(self, view: Projection, segment: Segment) -> None:
+        assert segment.end is not None
+        self.view = view
+        self.segment = segment
+        self.cursor = max(segment.base, view.trim + 1)
+        self.digests: dict[str, tuple[Frame, ...]] = {}
+        self.unsettled: list[int] = []
+        self.finished = self.cursor >= segment.end
+        self.failed = False
+
+    def start(self) -> Effects:
+        if self.finished:
+            return []
+        self.digests = {}
+        first, end = self._span()
+        return [
+            Send(Address(m.node, "storage"), Digest(target_of(self.view, self.segment, m), first, end))
+            for m in self.segment.members()
+            if not m.joining
+        ]
+
+    def on_message(self, message: Message) -> Effects:
+        match message:
+            case Digested(stream, first, _, frames) if not self.unsettled and first == self.cursor:
+                return self._on_digest(stream, frames)
+            case FillDone(_, glsn, frame) if self.unsettled and glsn == self.unsettled[0]:
+                return self._on_filled(frame is not None)
+            case Rejected():
+                self.failed = True
+        return []
+
+    def _span(self) -> tuple[int, int]:
+        assert self.segment.end is not None
+        return self.cursor, min(self.cursor + SPAN, self.segment.end)
+
+    def _on_digest(self, stream: str, frames: tuple[Frame, ...]) -> Effects:
+        serving = [m.stream for m in self.segment.members() if not m.joining]
+        if stream not in serving:
+            return []
+        self.digests[stream] = frames
+        if len(self.digests) < len(serving):
+            return []
+        self.unsettled = [
+            glsn for group in self.segment.groups for glsn in self._differing(self.segment.serving(group))
+        ]
+        return self._next()
+
+    def _differing(self, group: Group) -> list[int]:
+        """Positions at which the members of a group do not all hold one and the same frame.
+
+        A frame that began in the span before counts as missing here; settling it again is harmless.
+        """
+        first, end = self._span()
+        held = [{frame.first: frame for frame in self.digests[member.stream]} for member in group]
+        differing: list[int] = []
+        glsn = first
+        while glsn < end:
+            if self.segment.serving(self.segment.group_of(glsn)) != group:
+                glsn += 1
+                continue
+            frame = held[0].get(glsn)
+            if frame is None or any(other.get(glsn) != frame for other in held[1:]):
+                differing.append(glsn)
+            glsn = frame.next if frame is not None else glsn + 1
+        return differing
+
+    def _next(self) -> Effects:
+        if self.unsettled:
+            return [Send(Address(SELF, "filler"), Fill(self.view, self.segment.index, self.unsettled[0]))]
+        self.cursor = self._span()[1]
+        assert self.segment.end is not None
+        self.finished = self.cursor >= self.segment.end
+        return self.start()
+
+    def _on_filled(self, settled: bool) -> Effects:
+        if not settled:
+            self.failed = True
+            return []
+        self.unsettled.pop(0)
+        return self._next()

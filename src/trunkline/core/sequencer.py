@@ -1,0 +1,100 @@
+"""The sequencer: hands out the positions of an open chain segment.
+
+States (per log)
+    (none) --first Next or Peek of a segment that names this process as owner--> serving(segment, next)
+    serving(s, n) --a later segment that names this process--> serving(s', base of s')
+
+Rules
+ Q1  The owner is one start of one process. A restarted process never serves a segment that it did not open.
+ Q2  A segment is served from its base, once: it is never begun again, and an older one is never gone back to.
+ Q3  A grant of several groups never crosses a stripe unit; what it skips is told, so that the client fills it at once.
+ Q4  Nothing is persisted: losing the sequencer ends the segment.
+"""
+
+from __future__ import annotations
+
+from trunkline.core.effects import Address, Announce, Effects, Message, Send
+from trunkline.core.events import PositionsGranted
+from trunkline.core.messages import Freshness, Granted, Next, NotGranted, Peek, Peeked, Reason
+from trunkline.core.projection import Owner, Segment
+
+
+class Serving:
+    def __init__(self, segment: int, next_position: int) -> None:
+        self.segment = segment
+        self.next = next_position
+
+
+class Sequencer:
+    def __init__(self, me: Owner) -> None:
+        self.me = me
+        self.serving: dict[str, Serving] = {}
+        self.fresh = True
+
+    @property
+    def phase(self) -> str:
+        return "serving" if self.serving else "idle"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_timer(self, key: str) -> Effects:
+        raise AssertionError(f"a sequencer sets no timer, yet {key} fired")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a sequencer asks for no choice, yet {key} was made")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Freshness(fresh):
+                self.fresh = fresh
+                return []
+            case Next():
+                return self._on_next(source, message)
+            case Peek():
+                return self._on_peek(source, message)
+        raise AssertionError(f"a sequencer does not take {message}")
+
+    def _refusal(self, log: str, segment: Segment) -> Reason | None:
+        if segment.owner != self.me:  # Q1
+            return Reason.NOT_OWNER
+        serving = self.serving.get(log)
+        if serving is not None and serving.segment > segment.index:  # Q2
+            return Reason.SEALED
+        if serving is None or serving.segment < segment.index:
+            self.serving[log] = Serving(segment.index, segment.base)
+        return None
+
+    def _on_next(self, source: Address, message: Next) -> Effects:
+        log, segment = message.log, message.segment
+        reason = self._refusal(log, segment)
+        if reason is not None:
+            return [Send(source, NotGranted(log, segment.index, message.writer, message.seq, reason))]
+        serving = self.serving[log]
+        skipped = serving.next
+        first = unit_start(segment, skipped, message.count)
+        if message.expect is not None and message.expect != first:
+            refusal = NotGranted(log, segment.index, message.writer, message.seq, Reason.GAP, first)
+            return [Send(source, refusal)]
+        serving.next = first + message.count
+        granted = Granted(log, segment.index, message.writer, message.seq, first, skipped)
+        event = PositionsGranted(log, segment.index, self.me, first, message.count)
+        return [Announce(event), Send(source, granted)]
+
+    def _on_peek(self, source: Address, message: Peek) -> Effects:
+        reason = self._refusal(message.log, message.segment)
+        if reason is not None:
+            return [Send(source, NotGranted(message.log, message.segment.index, "", 0, reason))]
+        serving = self.serving[message.log]
+        return [Send(source, Peeked(message.log, message.segment.index, serving.next, self.fresh))]
+
+
+def unit_start(segment: Segment, position: int, count: int) -> int:
+    """The first position at or after ``position`` from which ``count`` positions stay in one group (Q3)."""
+    if len(segment.groups) == 1:
+        return position
+    assert count <= segment.stripe_unit, "a batch is never larger than a stripe unit"
+    into_unit = (position - segment.base) % segment.stripe_unit
+    if into_unit + count <= segment.stripe_unit:
+        return position
+    return position - into_unit + segment.stripe_unit

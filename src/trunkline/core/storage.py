@@ -1,0 +1,329 @@
+"""The storage node: keeps log streams and answers for them.
+
+States of a stream
+    (unknown) --Open--> open --Seal--> sealed --Finalize--> final        any --Drop--> (tombstone, for ever)
+    Seal and Finalize make an unknown stream, and what they make is durable before they answer.
+
+Rules
+ N1  Identity first: cluster, incarnation, segment index, segment epoch and stream id must be equal; otherwise nothing changes.
+ N2  Everything needed to give an answer again after a crash is persisted before the answer.
+ N3  A dropped stream id answers GONE and is never made again.
+ N4  Reads of an open broadcast stream stop at the LAC.
+ N5  What should be here and cannot be read is CORRUPT, never Unwritten.
+The order of the checks of a write: identity; trimmed; identical -> Stored; overlap -> Written; lost or sealed -> refused; store.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Send
+from trunkline.core.entries import Frame, Kind
+from trunkline.core.events import FrameStored, StreamFinalized, StreamSealed
+from trunkline.core.messages import (
+    Append,
+    Descriptor,
+    Digest,
+    Digested,
+    Drop,
+    Dropped,
+    Fetch,
+    Fetched,
+    Finalize,
+    Finalized,
+    FindTail,
+    Freshness,
+    Open,
+    Opened,
+    Read,
+    ReadFrames,
+    Reason,
+    Rejected,
+    Release,
+    Seal,
+    Sealed,
+    Stored,
+    Subscribe,
+    TailFound,
+    Target,
+    Trim,
+    TrimDone,
+    Unwritten,
+    Write,
+    Written,
+)
+from trunkline.core.streams import (
+    FrameWritten,
+    Key,
+    Stream,
+    StreamDropping,
+    StreamEnding,
+    StreamImage,
+    StreamOpened,
+    StreamSealing,
+    StreamTrimming,
+)
+
+
+class NodeImage(Struct, frozen=True):
+    """What recovery found on a node's disk."""
+
+    streams: tuple[StreamImage, ...] = ()
+    tombstones: tuple[Key, ...] = ()
+
+
+class SpaceChanged(Message, frozen=True):
+    """From the host: the disk is full (only the reserve is left), or has space again."""
+
+    full: bool
+
+
+class StorageNode:
+    def __init__(self, cluster: str, node: str, incarnation: int, image: NodeImage) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.incarnation = incarnation
+        self.streams = {stream.key: stream for stream in map(Stream, image.streams)}
+        self.tombstones = set(image.tombstones)
+        self.waiting: list[tuple[Address, Subscribe]] = []
+        self.fresh = True
+        self.full = False
+
+    @property
+    def phase(self) -> str:
+        if not self.streams:
+            return "empty"
+        newest = list(self.streams.values())[-1]
+        if newest.data_loss:
+            return "lossy"
+        if newest.end is not None:
+            return "final"
+        return "sealed" if newest.sealed else "open"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_timer(self, key: str) -> Effects:
+        raise AssertionError(f"a storage node sets no timer, yet {key} fired")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a storage node asks for no choice, yet {key} was made")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Freshness(fresh):
+                self.fresh = fresh
+                return []
+            case SpaceChanged(full):
+                self.full = full
+                return []
+            case Open(descriptor):
+                return self._on_open(source, descriptor)
+            case Seal(descriptor):
+                return self._on_seal(source, descriptor)
+            case Finalize(descriptor, end):
+                return self._on_finalize(source, descriptor, end)
+            case Drop(target):
+                return self._on_drop(source, target)
+            case Write() | Append() | Release() | Read() | Subscribe() | FindTail() | Trim() | Digest() | Fetch():
+                return self._on_stream_request(source, message)
+        raise AssertionError(f"a storage node does not take {message}")
+
+    # ------------------------------------------------------------------------------------------------ making streams
+
+    def _on_open(self, source: Address, descriptor: Descriptor) -> Effects:
+        refused = self._identity_refusal(descriptor.target, may_be_new=True)
+        if refused is not None:
+            return [Send(source, refused)]
+        _, effects = self._find_or_make(descriptor)
+        return [*effects, Send(source, Opened(descriptor.target.stream))]
+
+    def _find_or_make(self, descriptor: Descriptor) -> tuple[Stream, Effects]:
+        target = descriptor.target
+        stream = self.streams.get((target.log, target.stream))
+        if stream is not None:
+            return stream, []
+        stream = Stream(StreamImage(descriptor))
+        self.streams[stream.key] = stream
+        return stream, [Persist(StreamOpened(descriptor))]
+
+    def _on_seal(self, source: Address, descriptor: Descriptor) -> Effects:
+        refused = self._identity_refusal(descriptor.target, may_be_new=True)
+        if refused is not None:
+            return [Send(source, refused)]
+        stream, effects = self._find_or_make(descriptor)
+        answer = Sealed(stream.id, stream.seal_answer(), not stream.data_loss, stream.uncertain)
+        if not stream.sealed:
+            stream.sealed = True
+            event = StreamSealed(self.node, descriptor.target.log, descriptor.target.segment, stream.id, answer.next)
+            effects += [Persist(StreamSealing(stream.key)), Announce(event)]
+        return [*effects, Send(source, answer), *self._wake(stream)]
+
+    def _on_finalize(self, source: Address, descriptor: Descriptor, end: int) -> Effects:
+        refused = self._identity_refusal(descriptor.target, may_be_new=True)
+        if refused is not None:
+            return [Send(source, refused)]
+        stream, effects = self._find_or_make(descriptor)
+        if stream.end is None:
+            stream.sealed, stream.end = True, end
+            stream.frames.cut_from(end)
+            event = StreamFinalized(self.node, descriptor.target.log, descriptor.target.segment, stream.id, end)
+            effects += [Persist(StreamEnding(stream.key, end)), Announce(event)]
+        assert stream.end == end, f"stream {stream.id} ends at {stream.end}, not at {end}"
+        return [*effects, Send(source, Finalized(stream.id)), *self._wake(stream)]
+
+    def _on_drop(self, source: Address, target: Target) -> Effects:
+        key = (target.log, target.stream)
+        if key not in self.tombstones:
+            refused = self._identity_refusal(target, may_be_new=True)
+            if refused is not None:
+                return [Send(source, refused)]
+            self.streams.pop(key, None)
+            self.tombstones.add(key)
+            return [Persist(StreamDropping(key)), Send(source, Dropped(target.stream))]
+        return [Send(source, Dropped(target.stream))]
+
+    # ----------------------------------------------------------------------------------------- requests to a stream
+
+    def _identity_refusal(self, target: Target, *, may_be_new: bool) -> Rejected | None:
+        """Why this node is not the one that the request is for (N1, N3)."""
+        if target.cluster != self.cluster or target.incarnation != self.incarnation:
+            return Rejected(target.stream, 0, Reason.MISMATCH, self.incarnation)
+        key = (target.log, target.stream)
+        if key in self.tombstones:
+            return Rejected(target.stream, 0, Reason.GONE)
+        stream = self.streams.get(key)
+        if stream is None:
+            return None if may_be_new else Rejected(target.stream, 0, Reason.UNKNOWN)
+        if stream.descriptor.target != target:
+            return Rejected(target.stream, 0, Reason.MISMATCH, self.incarnation)
+        return None
+
+    def _on_stream_request(
+        self,
+        source: Address,
+        message: Write | Append | Release | Read | Subscribe | FindTail | Trim | Digest | Fetch,
+    ) -> Effects:
+        refused = self._identity_refusal(message.target, may_be_new=False)
+        if refused is not None:
+            return [Send(source, Rejected(refused.stream, _position(message), refused.reason, refused.point))]
+        stream = self.streams[(message.target.log, message.target.stream)]
+        match message:
+            case Write():
+                return self._on_write(source, stream, message)
+            case Append():
+                return self._on_append(source, stream, message)
+            case Release():
+                return self._on_release(stream, message)
+            case Read(_, glsn, limit):
+                return [Send(source, self._read_answer(stream, glsn, limit))]
+            case Subscribe(_, glsn, limit):
+                return self._on_subscribe(source, stream, message)
+            case FindTail(_, operation):
+                written = max(stream.seal_answer(), stream.descriptor.base)
+                return [Send(source, TailFound(stream.id, operation, written, stream.lac))]
+            case Trim(_, point):
+                return self._on_trim(source, stream, point)
+            case Digest(_, first, end):
+                return [Send(source, self._digest_answer(stream, message))]
+            case Fetch(_, first, end):
+                return [Send(source, self._digest_answer(stream, message))]
+
+    def _on_write(self, source: Address, stream: Stream, message: Write) -> Effects:
+        frame = message.frame
+        if frame.first <= stream.trim:
+            return [Send(source, stream.reject(frame.first, Reason.TRIMMED, stream.trim))]
+        existing = stream.frames.overlapping(frame.first, frame.count)
+        if existing is not None:  # S1
+            same = existing == frame
+            return [Send(source, Stored(stream.id, frame) if same else Written(stream.id, frame, existing))]
+        reason = stream.write_refusal(frame, repair=message.repair)
+        if reason is None and self.full and frame.kind is Kind.DATA and not message.repair:
+            reason = Reason.NO_SPACE
+        if reason is not None:
+            return [Send(source, stream.reject(frame.first, reason))]
+        return self._store(source, stream, frame)
+
+    def _on_append(self, source: Address, stream: Stream, message: Append) -> Effects:
+        frame, owner = message.frame, stream.descriptor.owner
+        if message.owner != owner:
+            return [Send(source, stream.reject(frame.first, Reason.NOT_OWNER))]
+        stream.lac = max(stream.lac, message.lac)
+        if stream.frames.at(frame.first) == frame or frame.next <= stream.trim + 1:
+            return [Send(source, Stored(stream.id, frame)), *self._wake(stream)]
+        reason = stream.write_refusal(frame, repair=False)
+        if reason is None and stream.contiguous_end() != frame.first:
+            reason = Reason.GAP
+        if reason is None and self.full:
+            reason = Reason.NO_SPACE
+        if reason is not None:
+            refusal = stream.reject(frame.first, reason, stream.contiguous_end())
+            return [Send(source, refusal), *self._wake(stream)]
+        return self._store(source, stream, frame)
+
+    def _store(self, source: Address, stream: Stream, frame: Frame) -> Effects:
+        stream.frames.add(frame)
+        target = stream.descriptor.target
+        event = FrameStored(self.node, self.incarnation, target.log, target.segment, stream.id, frame)
+        effects: Effects = [Persist(FrameWritten(stream.key, frame)), Announce(event)]
+        return [*effects, Send(source, Stored(stream.id, frame)), *self._wake(stream)]
+
+    def _on_release(self, stream: Stream, message: Release) -> Effects:
+        if message.owner == stream.descriptor.owner:
+            stream.lac = max(stream.lac, message.lac)
+        return self._wake(stream)
+
+    def _on_trim(self, source: Address, stream: Stream, point: int) -> Effects:
+        if point <= stream.trim:
+            return [Send(source, TrimDone(stream.id, stream.trim))]
+        stream.trim = point
+        stream.frames.drop_through(point)
+        return [Persist(StreamTrimming(stream.key, point)), Send(source, TrimDone(stream.id, point))]
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def _read_answer(self, stream: Stream, glsn: int, limit: int) -> ReadFrames | Unwritten | Rejected:
+        if glsn <= stream.trim:
+            return stream.reject(glsn, Reason.TRIMMED, stream.trim)
+        frames = stream.readable_from(glsn, limit)
+        if frames:
+            return ReadFrames(stream.id, glsn, frames)
+        if stream.data_loss:
+            return stream.reject(glsn, Reason.CORRUPT)  # N5
+        return Unwritten(stream.id, glsn, stream.seal_answer(), stream.sealed, self.fresh)
+
+    def _on_subscribe(self, source: Address, stream: Stream, message: Subscribe) -> Effects:
+        answer = self._read_answer(stream, message.glsn, message.limit)
+        if isinstance(answer, Unwritten) and not answer.sealed and answer.written <= message.glsn:
+            if (source, message) not in self.waiting:
+                self.waiting.append((source, message))
+            return []
+        return [Send(source, answer)]
+
+    def _wake(self, stream: Stream) -> Effects:
+        """Answer the subscribers that waited for what just changed."""
+        waiting = [entry for entry in self.waiting if entry[1].target == stream.descriptor.target]
+        if not waiting:
+            return []
+        self.waiting = [entry for entry in self.waiting if entry not in waiting]
+        return [effect for source, message in waiting for effect in self._on_subscribe(source, stream, message)]
+
+    def _digest_answer(self, stream: Stream, message: Digest | Fetch) -> Digested | Fetched | Rejected:
+        if stream.data_loss:
+            return stream.reject(message.first, Reason.CORRUPT)
+        frames = stream.frames.between(message.first, message.end)
+        answer = Fetched if isinstance(message, Fetch) else Digested
+        return answer(stream.id, message.first, message.end, frames)
+
+
+def _position(message: Message) -> int:
+    match message:
+        case Write(_, frame, _):
+            return frame.first
+        case Append(_, _, frame, _):
+            return frame.first
+        case Read(_, glsn, _) | Subscribe(_, glsn, _):
+            return glsn
+        case Digest(_, first, _) | Fetch(_, first, _):
+            return first
+    return 0

@@ -1,0 +1,118 @@
+"""One log stream: the state of one group's share of one segment on one node, and what of it is durable.
+
+Rules
+ S1  A position holds one value for ever. An identical frame is ``Stored`` again, any other overlap is ``Written``.
+ S2  ``sealed`` and ``end`` are final; ``end`` is set once and implies sealed.
+ S3  A repair write passes the seal only below a known ``end``.
+ S4  The answer to Seal covers every write ever acknowledged, trimmed ones included.
+ S5  A stream that lost acknowledged data is never an authority: it is sealed, not intact, and answers ``CORRUPT`` for what
+     it lacks.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import Record
+from trunkline.core.entries import Frame, Frames
+from trunkline.core.messages import Descriptor, Reason, Rejected
+from trunkline.core.projection import Policy
+
+Key = tuple[str, str]  # log, stream id
+
+
+class StreamImage(Struct, frozen=True):
+    """What recovery found of a stream."""
+
+    descriptor: Descriptor
+    frames: tuple[Frame, ...] = ()
+    sealed: bool = False
+    end: int | None = None
+    trim: int = 0
+    data_loss: bool = False
+    uncertain: bool = False
+
+
+class StreamOpened(Record, frozen=True):
+    descriptor: Descriptor
+
+
+class FrameWritten(Record, frozen=True):
+    key: Key
+    frame: Frame
+
+
+class StreamSealing(Record, frozen=True):
+    key: Key
+
+
+class StreamEnding(Record, frozen=True):
+    key: Key
+    end: int
+
+
+class StreamTrimming(Record, frozen=True):
+    key: Key
+    point: int
+
+
+class StreamDropping(Record, frozen=True):
+    """The stream is gone and its id stays behind as a tombstone."""
+
+    key: Key
+
+
+class Stream:
+    def __init__(self, image: StreamImage) -> None:
+        self.descriptor = image.descriptor
+        self.frames = Frames(image.frames)
+        self.sealed = image.sealed or image.data_loss  # S5
+        self.end = image.end
+        self.trim = image.trim
+        self.data_loss = image.data_loss
+        self.uncertain = image.uncertain
+        self.lac = 0
+
+    @property
+    def id(self) -> str:
+        return self.descriptor.target.stream
+
+    @property
+    def key(self) -> Key:
+        return (self.descriptor.target.log, self.id)
+
+    def seal_answer(self) -> int:
+        """The first position that was certainly never written here (S4)."""
+        base = self.descriptor.base
+        if self.descriptor.policy is Policy.BROADCAST:
+            return self.contiguous_end()
+        return max(self.frames.highest() + 1, self.trim + 1, base)
+
+    def contiguous_end(self) -> int:
+        return self.frames.contiguous_end(max(self.descriptor.base, self.trim + 1))
+
+    def write_refusal(self, frame: Frame, *, repair: bool) -> Reason | None:
+        """Why a frame that overlaps nothing cannot be stored now."""
+        if self.data_loss:
+            return Reason.CORRUPT
+        if not self.sealed:
+            return None
+        if not repair:
+            return Reason.SEALED
+        if self.end is None:
+            return Reason.END_UNKNOWN  # S3
+        return Reason.SEALED if frame.next > self.end else None
+
+    def readable_end(self) -> int | None:
+        """Reads stop before this position: the end, or (open broadcast) what the owner has released."""
+        if self.end is not None:
+            return self.end
+        return self.lac + 1 if self.descriptor.policy is Policy.BROADCAST else None
+
+    def readable_from(self, glsn: int, limit: int) -> tuple[Frame, ...]:
+        bound = self.readable_end()
+        run = self.frames.run_from(glsn, limit)
+        return run if bound is None else tuple(frame for frame in run if frame.next <= bound)
+
+    def reject(self, glsn: int, reason: Reason, point: int = 0) -> Rejected:
+        return Rejected(self.id, glsn, reason, point)

@@ -1,0 +1,135 @@
+"""Finding the tail: the position after the last committed entry, linearizable.
+
+States
+    (none) --request--> viewing --projection--> asking --answers--> done
+
+Rules
+ T1  The projection is read after the call began, so everything committed before it lies in its segments.
+ T2  chain: the largest "highest written + 1" over the last members of all groups, at least the base. Grants are not entries: ``peek`` runs
+     ahead of the tail, and would make it go back.
+ T3  broadcast: one member's contiguous end c, once its LAC has reached c - 1; if the segment ends first, the smaller of c and
+     its end.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import SELF, Address, CancelTimer, Complete, Effects, Message, Send, SetTimer
+from trunkline.core.events import TailIs
+from trunkline.core.messages import (
+    EndOpenSegment,
+    FindTail,
+    Get,
+    Got,
+    Reason,
+    Rejected,
+    TailFound,
+    TailRequested,
+    ViewChanged,
+    target_of,
+)
+from trunkline.core.projection import Member, Policy, Projection
+
+
+class TailConfig(Struct, frozen=True):
+    register: Address
+    log: str
+    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: a tail call stalls this long
+    poll_ms: int = 50  # broadcast: how soon to ask again while the owner has not released its last entry
+
+
+class TailFinder:
+    def __init__(self, config: TailConfig) -> None:
+        self.config = config
+        self.state = "idle"
+        self.operation = 0
+        self.view: Projection | None = None
+        self.found: dict[str, int] = {}  # by stream
+        self.contiguous = 0  # broadcast: the c that must be released ...
+        self.segment = -1  # ... and the segment that it was found in
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a tail finder asks for no choice, yet {key} was made")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case TailRequested(operation):
+                self.operation, self.contiguous, self.segment = operation, 0, -1
+                return self._look()
+            case Got(_, nonce, projection) if self.state == "viewing" and nonce == self.operation:
+                return self._on_projection(projection)
+            case TailFound(stream, operation, written, lac) if self.state == "asking" and operation == self.operation:
+                return self._on_found(stream, written, lac)
+            case Rejected(stream, _, Reason.UNKNOWN) if self.state == "asking":
+                return self._on_found(stream, 0, 0)
+            case Rejected() if self.state == "asking":
+                return self._end()
+            case ViewChanged() if self.state == "ending":
+                return self._look()
+        return []  # a late answer
+
+    def on_timer(self, key: str) -> Effects:
+        if self.state == "asking" and self.view is not None and self.view.last.policy is Policy.CHAIN:
+            return self._end()
+        return self._look()
+
+    def _look(self) -> Effects:
+        self.state = "viewing"  # T1
+        ask = Send(self.config.register, Get(self.config.log, self.operation))
+        return [ask, SetTimer("wait", self.config.suspect_after_ms)]
+
+    def _end(self) -> Effects:
+        assert self.view is not None
+        self.state = "ending"
+        job = EndOpenSegment(self.config.log, self.view.last.index)
+        return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
+
+    def _on_projection(self, projection: Projection | None) -> Effects:
+        self.view = projection
+        if projection is None:
+            return self._done(1)
+        last = projection.last
+        if last.end is not None:
+            return self._done(last.end)
+        held = projection.segment(self.segment)
+        if held is not None and held.end is not None:
+            return self._done(min(self.contiguous, held.end))  # T3
+        self.state, self.found = "asking", {}
+        asks: Effects = [self._ask(projection, member) for member in self._members(projection)]
+        return [*asks, SetTimer("wait", self.config.suspect_after_ms)]
+
+    def _members(self, projection: Projection) -> list[Member]:
+        return [group[-1] for group in projection.last.groups]
+
+    def _ask(self, projection: Projection, member: Member) -> Send:
+        target = target_of(projection, projection.last, member)
+        return Send(Address(member.node, "storage"), FindTail(target, self.operation))
+
+    def _on_found(self, stream: str, written: int, lac: int) -> Effects:
+        assert self.view is not None
+        last = self.view.last
+        if stream not in [member.stream for member in self._members(self.view)]:
+            return []
+        if last.policy is Policy.BROADCAST:
+            self.segment = last.index
+            self.contiguous = max(self.contiguous, written, last.base)
+            if lac >= self.contiguous - 1 or self.contiguous == last.base:
+                return self._done(self.contiguous)
+            self.state = "waiting"
+            return [SetTimer("wait", self.config.poll_ms)]
+        self.found[stream] = written
+        if len(self.found) < len(self._members(self.view)):
+            return []
+        return self._done(max(last.base, *self.found.values()))  # T2
+
+    def _done(self, tail: int) -> Effects:
+        self.state = "idle"
+        return [CancelTimer("wait"), Complete(self.operation, TailIs(tail))]

@@ -1,0 +1,281 @@
+"""The writer: the one owner of a broadcast log. It numbers its batches and sends each to all replicas at once.
+
+States
+    idle --first append--> claiming --segment with me as owner--> owning --all replicas have it--> committed ...
+    owning --a replica is silent, sealed or full--> rolling --new segment of mine--> owning
+                                                      |--segment ended by another, log owned by another--> idle
+
+    base        committed        next
+     |-- acknowledged --|-- in flight --|            positions below `committed` are on every replica
+
+Rules
+ W1  An entry is committed when all members have it, and entries commit in order.
+ W2  Freeze before the roll's swap: once the count is named as the end, nothing more is acknowledged in this segment.
+ W3  After a segment has ended, its end settles what was in flight: below it committed, at or past it not.
+ W4  What is not committed is sent again only in a segment of my own, under a new seq; otherwise it is refused.
+ W5  The owner is this process start. Another owner's log is taken only on request, by ending its segment.
+ W6  The LAC never runs ahead of what is committed. It rides on the next batch, or on Release when nothing is in flight.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import (
+    SELF,
+    Address,
+    Announce,
+    CancelTimer,
+    Complete,
+    Effects,
+    Message,
+    Send,
+    SetTimer,
+)
+from trunkline.core.entries import Frame, Kind
+from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
+from trunkline.core.messages import (
+    Append,
+    AppendRequested,
+    EndOpenSegment,
+    Open,
+    Opened,
+    Reason,
+    Refresh,
+    Rejected,
+    Release,
+    Stored,
+    ViewChanged,
+    descriptor_of,
+    target_of,
+)
+from trunkline.core.projection import Member, Owner, Projection, Segment
+
+
+class WriterConfig(Struct, frozen=True):
+    log: str
+    me: Owner
+    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
+    in_flight_max: int = 64  # too small: throughput; too big: memory, and more to send again after a roll
+
+    @property
+    def writer(self) -> str:
+        return f"{self.me.process}#{self.me.start}"
+
+
+class Sending:
+    """One batch in flight: where it goes and who has it."""
+
+    def __init__(self, request: AppendRequested, frame: Frame, missing: list[str]) -> None:
+        self.request = request
+        self.frame = frame
+        self.missing = missing  # streams that have not stored it
+
+
+class Writer:
+    def __init__(self, config: WriterConfig, view: Projection | None = None) -> None:
+        self.config = config
+        self.view = view
+        self.state = "idle"
+        self.seq = 0
+        self.segment = -1
+        self.next = 0
+        self.committed = 0  # every position below it is committed
+        self.in_flight: list[Sending] = []
+        self.queue: list[AppendRequested] = []
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a writer asks for no choice, yet {key} was made")
+
+    def on_timer(self, key: str) -> Effects:
+        assert self.state == "owning" and self.in_flight
+        missing = self.in_flight[0].missing
+        return self._roll(tuple(m.node for m in self._current().members() if m.stream in missing))
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case AppendRequested():
+                self.queue.append(message)
+                return self._pump()
+            case Stored(stream, frame) if self.state == "owning":
+                return self._on_stored(stream, frame)
+            case Opened(stream) if self.state == "owning":
+                return self._resend(stream, 0)
+            case Rejected(stream, _, reason, point) if self.state == "owning":
+                return self._on_rejected(stream, reason, point)
+            case ViewChanged(_, projection):
+                return self._on_view(projection)
+        return []  # frozen (W2), or a late answer of a segment that is over
+
+    def ignores(self, source: Address, message: Message) -> bool:
+        """A seq is used once: what is not in flight now never will be again."""
+        if isinstance(message, Stored):
+            return not any(sending.frame == message.frame for sending in self.in_flight)
+        return False
+
+    # ---------------------------------------------------------------------------------------------------------- sending
+
+    def _current(self) -> Segment:
+        assert self.view is not None
+        segment = self.view.segment(self.segment)
+        assert segment is not None
+        return segment
+
+    def _pump(self) -> Effects:
+        """Begin what can be begun now."""
+        if self.state == "idle" and self.queue:
+            return self._claim()
+        effects: Effects = []
+        while self.state == "owning" and self.queue and len(self.in_flight) < self.config.in_flight_max:
+            effects += self._send(self.queue.pop(0))
+        return effects
+
+    def _claim(self) -> Effects:
+        view = self.view
+        if view is None:
+            self.state = "viewing"
+            return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
+        if view.last.owner == self.config.me and view.last.is_open:
+            return self._own(view)
+        if not self.queue[0].takeover:  # W5
+            return self._refuse_queue(f"owned by {view.last.owner.process}")
+        self.state = "claiming"
+        job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me)
+        return [Send(Address(SELF, "reconfigurer"), job)]
+
+    def _own(self, view: Projection) -> Effects:
+        self.state, self.segment = "owning", view.last.index
+        self.next = self.committed = view.last.base
+        return self._pump()
+
+    def _send(self, request: AppendRequested) -> Effects:
+        self.seq += 1
+        frame = Frame(self.next, request.count, Kind.DATA, self.config.writer, self.seq, request.checksum)
+        self.next = frame.next
+        members = self._current().members()
+        self.in_flight.append(Sending(request, frame, [member.stream for member in members]))
+        return [*(self._append(member, frame) for member in members), self._suspect_later()]
+
+    def _append(self, member: Member, frame: Frame) -> Send:
+        assert self.view is not None
+        target = target_of(self.view, self._current(), member)
+        return Send(Address(member.node, "storage"), Append(target, self.config.me, frame, self.committed - 1))
+
+    def _suspect_later(self) -> SetTimer:
+        return SetTimer("ack", self.config.suspect_after_ms)
+
+    def _on_stored(self, stream: str, frame: Frame) -> Effects:
+        for sending in self.in_flight:
+            if sending.frame == frame and stream in sending.missing:
+                sending.missing.remove(stream)
+                return self._commit_ready()
+        return []
+
+    def _commit_ready(self) -> Effects:
+        effects: Effects = []
+        while self.in_flight and not self.in_flight[0].missing:  # W1
+            effects += self._committed(self.in_flight.pop(0))
+        if not effects:
+            return []
+        if self.in_flight:
+            return [*effects, self._suspect_later(), *self._pump()]
+        more = self._pump()
+        return [*effects, *(more if more else [CancelTimer("ack"), *self._release()])]
+
+    def _committed(self, sending: Sending) -> Effects:
+        self.committed = sending.frame.next
+        event = Committed(self.config.log, self.segment, self.config.me, sending.frame)
+        return [Announce(event), Complete(sending.request.operation, Appended(sending.frame.first))]
+
+    def _release(self) -> Effects:
+        assert self.view is not None
+        segment = self._current()
+        return [
+            Send(
+                Address(member.node, "storage"),
+                Release(target_of(self.view, segment, member), self.config.me, self.committed - 1),
+            )
+            for member in segment.members()
+        ]
+
+    # ------------------------------------------------------------------------------------------------------- the bad paths
+
+    def _on_rejected(self, stream: str, reason: Reason, point: int) -> Effects:
+        member = next((m for m in self._current().members() if m.stream == stream), None)
+        if member is None or not self.in_flight:
+            return []
+        if reason is Reason.UNKNOWN:
+            assert self.view is not None
+            ask = Open(descriptor_of(self.view, self._current(), member))
+            return [Send(Address(member.node, "storage"), ask)]
+        if reason is Reason.GAP:
+            return self._resend(stream, point)
+        return self._roll(() if reason is Reason.SEALED else (member.node,))
+
+    def _resend(self, stream: str, start: int) -> Effects:
+        """Send again, in order, what a member lacks from ``start`` on."""
+        member = next((m for m in self._current().members() if m.stream == stream), None)
+        if member is None:
+            return []
+        lacking = [s.frame for s in self.in_flight if stream in s.missing and s.frame.first >= start]
+        return [self._append(member, frame) for frame in lacking]
+
+    def _roll(self, suspects: tuple[str, ...]) -> Effects:
+        self.state = "rolling"  # W2: from here on nothing is acknowledged in this segment
+        job = EndOpenSegment(self.config.log, self.segment, suspects, owner=self.config.me, end=self.committed)
+        return [CancelTimer("ack"), Send(Address(SELF, "reconfigurer"), job)]
+
+    # ------------------------------------------------------------------------------------------------------------ settling
+
+    def _on_view(self, projection: Projection | None) -> Effects:
+        if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
+            self.view = projection
+        view = self.view
+        if view is None:
+            self.state = "idle"
+            return self._refuse_queue("no such log")
+        match self.state:
+            case "viewing":
+                self.state = "idle"
+                return self._claim()
+            case "claiming":
+                self.state = "idle"
+                if view.last.is_open and view.last.owner == self.config.me:
+                    return self._own(view)
+                return self._refuse_queue(f"owned by {view.last.owner.process}")
+            case "rolling":
+                return self._settle(view)
+        return []
+
+    def _settle(self, view: Projection) -> Effects:
+        """The segment is over: its end decides what was in flight (W3), a segment of mine takes the rest (W4)."""
+        ended = view.segment(self.segment)
+        pending, self.in_flight = self.in_flight, []
+        effects: Effects = []
+        unsettled: list[AppendRequested] = []
+        for sending in pending:
+            if ended is None or view.gap_at(sending.frame.first) is not None:
+                result = OutcomeUnknown(sending.frame.first)
+                effects.append(Complete(sending.request.operation, result))
+            elif ended.end is not None and sending.frame.next <= ended.end:
+                effects += self._committed(sending)
+            else:
+                unsettled.append(sending.request)
+        self.queue = unsettled + self.queue
+        self.state = "idle"
+        if view.last.is_open and view.last.owner == self.config.me:
+            return [*effects, *self._own(view)]
+        refused = [Complete(r.operation, AppendRefused(f"owned by {view.last.owner.process}")) for r in unsettled]
+        self.queue = self.queue[len(unsettled) :]
+        return [*effects, *refused, *self._pump()]
+
+    def _refuse_queue(self, why: str) -> Effects:
+        refused, self.queue = self.queue, []
+        return [Complete(request.operation, AppendRefused(why)) for request in refused]

@@ -1,0 +1,124 @@
+"""The ``run`` script, in a small repository of its own whose environment counts as installed."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = """
+import signal, sys
+if sys.argv[1] == "exit":
+    sys.exit(int(sys.argv[2]))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(43))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def clone(repository: Path, tmp_path: Path) -> Path:
+    """A repository with one benchmark; its .venv leads to the Python that runs this test."""
+    shutil.copy(repository / "run", tmp_path / "run")
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'small'\nversion = '1'\n")
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "tiny.py").write_text(BENCHMARK)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / ".venv" / "installed-from").write_text(installation_of(tmp_path / "run"))
+    return tmp_path
+
+
+def installation_of(script: Path) -> str:
+    loader = importlib.machinery.SourceFileLoader("run_script", str(script))
+    spec = importlib.util.spec_from_loader("run_script", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return str(module.installation())
+
+
+def run(clone: Path, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [str(clone / "run"), *arguments]
+    return subprocess.run(command, cwd=directory or clone, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_help_names_every_command(clone: Path) -> None:
+    done = run(clone, "--help")
+    assert done.returncode == 0
+    for command in ("test", "lint", "check", "demo", "bench", "trunkline"):
+        assert f"./run {command}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tset"], "there is no command 'tset'"),
+        (["bench"], "bench needs the name of a benchmark: tiny"),
+        (["bench", "unknown"], "bench needs the name of a benchmark: tiny"),
+        (["bench", "../run"], "bench needs the name of a benchmark: tiny"),
+        (["lint", "src"], "lint takes no arguments"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line_and_exit_code_2(clone: Path, arguments: list[str], said: str) -> None:
+    done = run(clone, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+def test_the_exit_code_of_a_command_is_passed_on_from_any_directory(clone: Path) -> None:
+    elsewhere = clone / "some" / "where"
+    elsewhere.mkdir(parents=True)
+    done = run(clone, "bench", "tiny", "exit", "17", directory=elsewhere)
+    assert done.returncode == 17
+    assert done.stderr == ""
+
+
+def test_a_signal_reaches_the_command(clone: Path) -> None:
+    with subprocess.Popen([clone / "run", "bench", "tiny", "wait"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 43
+
+
+def test_a_failure_of_the_installation_is_shown_and_leaves_no_stamp(clone: Path) -> None:
+    python = clone / ".venv" / "bin" / "python"
+    python.write_text("#!/bin/sh\necho no such package >&2\nexit 1\n")
+    (clone / ".venv" / "bin" / "pip").touch()
+    (clone / ".venv" / "installed-from").unlink()
+    done = run(clone, "bench", "tiny", "exit", "0")
+    assert done.returncode == 1
+    assert "no such package" in done.stderr
+    assert not (clone / ".venv" / "installed-from").exists()
+
+
+def test_a_changed_pyproject_calls_for_a_new_installation(clone: Path) -> None:
+    before = installation_of(clone / "run")
+    with (clone / "pyproject.toml").open("a") as project:
+        project.write("dependencies = ['msgspec']\n")
+    assert installation_of(clone / "run") != before
+
+
+def test_without_apt_or_root_a_missing_program_is_reported_and_nothing_fails(clone: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "python3").symlink_to(sys.executable)
+    command = [str(clone / "run"), "test", "--version"]
+    environment = {**os.environ, "PATH": str(bare)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "chromium is missing (this is not Debian: there is no apt-get): the tests in a browser will be" in done.stderr
+    )
