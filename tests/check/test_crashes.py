@@ -20,7 +20,7 @@ from toy_world import (
     scenario,
     stories,
 )
-from trunkline.check.scenario import Faults, Violation
+from trunkline.check.scenario import Faults, Observed, ProcessEnded, Violation
 from trunkline.check.search import explore
 from trunkline.check.world import World
 from trunkline.core.effects import (
@@ -35,23 +35,20 @@ from trunkline.core.effects import (
 
 
 class AckedIsKept:
-    """What was announced is found again by every later start of the same process."""
+    """What was announced is found by every later start: 105 before 999, where 5 was announced before."""
 
     name = "AckedIsKept"
 
     def initial(self) -> tuple[bool, bool]:
-        return (False, False)  # announced, found again since the last start
+        return (False, False)  # announced, found by the present start
 
-    def observe(self, state: tuple[bool, bool], observed: object) -> tuple[bool, bool]:
+    def observe(self, state: tuple[bool, bool], observed: Observed) -> tuple[bool, bool]:
         announced, found = state
-        event = getattr(observed, "event", None)
-        if isinstance(event, Saw):
-            if event.value == 5:
-                return (True, True)
-            if event.value == 999 and announced and not found:
-                raise Violation("an announced value was lost")
-            return (announced, found or event.value == 105)
-        return (announced, False)
+        if isinstance(observed.event, ProcessEnded):
+            return (announced, False)
+        if observed.event == Saw(999) and announced and not found:
+            raise Violation("an announced value was lost")
+        return (announced or observed.event == Saw(5), found or observed.event in (Saw(5), Saw(105)))
 
     def hot(self, state: tuple[bool, bool]) -> str:
         return ""

@@ -11,12 +11,15 @@ from random import Random
 
 import pytest
 
-from toy_store import careless, impatient, put_scenario
+from toy_store import Acknowledged, Answered, Put, ValuesDisk, careless, impatient, put_scenario
+from trunkline.check import random_search
 from trunkline.check.heal import Healer
 from trunkline.check.mutant import Strategy
 from trunkline.check.random_search import search, walk
+from trunkline.check.scenario import Operation, ProcessSpec, Scenario
 from trunkline.check.strategies import draw_mix
 from trunkline.check.world import World
+from trunkline.core.effects import Address, Choose, Complete, Effects, Message, SetTimer
 
 RANDOM: tuple[Strategy, ...] = ("random", "pct", "swarm")
 
@@ -69,6 +72,20 @@ def test_a_request_never_sent_again_is_found_by_the_fair_phase(strategy: Strateg
     assert "wait for their answer" in found.walk.finding.text
 
 
+def test_a_step_that_breaks_a_property_is_taken_wherever_it_is_enabled() -> None:
+    with careless():
+        world = World(put_scenario())
+        walks = [walk(world, seed, "random") for seed in range(300)]
+    for one in walks:
+        state = one.world.initial()
+        for action_id in one.action_ids:
+            options = one.world.expand(state)
+            broken = [each for each, after in options if one.world.violation(after) is not None]
+            assert not broken or action_id in broken
+            state = dict(options)[action_id]
+    assert any(one.finding for one in walks)
+
+
 def test_the_fair_phase_restarts_a_process_that_has_no_restart_left() -> None:
     scenario = put_scenario()
     world = World(replace(scenario, faults=replace(scenario.faults, restart=0)))
@@ -92,6 +109,47 @@ def test_the_fair_phase_takes_no_fault_and_serves_every_caller() -> None:
     assert healing.finding is None
     assert not any(world.is_fault(each) for each in healing.action_ids)
     assert len(healing.action_ids) == 2 * 2 * 3  # a request and an answer for each value of each caller
+
+
+class Wanderer:
+    """Done only when it goes right; going left leads back to the fork."""
+
+    @property
+    def phase(self) -> str:
+        return "wandering"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        return [SetTimer("fork", 10)]
+
+    def on_timer(self, key: str) -> Effects:
+        return [Choose("way", ("left", "right"))]
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        return [SetTimer("fork", 10)] if option == "left" else [Complete(1, Acknowledged(1))]
+
+
+def test_the_fair_phase_tries_every_option_of_a_choice() -> None:
+    journey = (Operation("wanderer", Put(1, 1)),)
+    process = ProcessSpec("w", lambda boot: {"wanderer": Wanderer()}, ValuesDisk(), (), journey)
+    world = World(Scenario("fork", "one choice", (process,), (Answered(),)))
+    healing = Healer(world).heal(world.initial(), 10)
+    assert healing.finding is None
+    assert [world.action(each).text() for each in healing.action_ids] == [
+        "timer[0] w.wanderer fork",
+        "timer[1] w.wanderer fork",
+    ]
+
+
+def test_worlds_that_remember_too_much_begin_anew_and_nothing_else_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = search(World(put_scenario()), 60, 0, "swarm")
+    monkeypatch.setattr(random_search, "STEPS_KEPT_MAX", 10)
+    renewed = search(World(put_scenario()), 60, 0, "swarm")
+    assert (renewed.transitions, renewed.depth, renewed.coverage) == (usual.transitions, usual.depth, usual.coverage)
+    assert renewed.distinct > usual.distinct
+    assert not renewed.exact
 
 
 def test_a_mix_only_takes_faults_away() -> None:

@@ -22,11 +22,17 @@ def careless_violation() -> ViolationReport:
 
 
 def test_an_action_file_reads_back_to_the_same_value() -> None:
-    file = ActionFile("put", ("deliver a>b X()", "crash k"), smaller=1, mutant="m", fifo=True, fair_steps=20)
-    parsed = parse_action_file(file.text())
-    assert parsed.text() == file.text()
-    assert (parsed.smaller, parsed.mutant, parsed.fifo, parsed.fair_steps) == (1, "m", True, 20)
-    assert parsed.actions == file.actions
+    actions = ("deliver a>b X()", "crash k")
+    full = ActionFile("put", actions, smaller=1, mutant="m", fifo=True, without=("loss", "wipe"), fair_steps=20)
+    assert parse_action_file(full.text()) == full
+    plain = ActionFile("put", actions)
+    assert parse_action_file(plain.text()) == plain
+
+
+def test_a_run_of_a_mix_replays_in_that_mix() -> None:
+    scenario = put_scenario()
+    mixed = ActionFile("put", (), fifo=True, without=("loss",)).version_of(scenario)
+    assert (mixed.fifo, mixed.faults.loss, mixed.faults.crash) == (True, 0, scenario.faults.crash)
 
 
 def test_a_written_violation_replays_to_the_same_finding_and_lines() -> None:
@@ -75,6 +81,7 @@ def test_an_action_that_cannot_happen_is_refused_with_its_place() -> None:
         ("trunkline-actions 1\n", "names no scenario"),
         ("trunkline-actions 1\nscenario put\ncolour red\n", "line 3: not a line of the head"),
         ("trunkline-actions 1\nscenario put\nfair soon\n", "line 3: bad value for fair"),
+        ("trunkline-actions 1\nscenario put\nwithout luck\n", "line 3: bad value for without"),
         ("trunkline-actions 1\nscenario put\nscenario put\n", "line 3: not a line of the head"),
     ],
 )

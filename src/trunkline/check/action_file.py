@@ -12,6 +12,7 @@ The head ends at the first empty line. ``scenario`` is needed, the rest is not:
     smaller K       the run happens in the scenario's smaller version number K, from 0
     mutant NAME     it needs this bug put back
     network fifo    it was found under a FIFO network although the scenario has a bag
+    without F ...   it was found with these fault budgets at zero
     fair N          after the actions comes the fair phase, of at most N steps
 
 Lines that begin with ``#`` are skipped.
@@ -22,9 +23,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from trunkline.check.scenario import Scenario
+from trunkline.check.scenario import Faults, Scenario
 
 FIRST_LINE = "trunkline-actions 1"
+HEAD_KEYS = ("scenario", "smaller", "mutant", "network", "without", "fair")
 
 
 class ActionFileError(ValueError):
@@ -38,8 +40,8 @@ class ActionFile:
     smaller: int | None = None
     mutant: str | None = None
     fifo: bool = False
+    without: tuple[str, ...] = ()  # names of fault budgets
     fair_steps: int | None = None  # None: the run ends with its last action
-    first_line: int = 1  # the file's line of the first action, for messages
 
     def text(self) -> str:
         head = [FIRST_LINE, f"scenario {self.scenario}"]
@@ -49,6 +51,8 @@ class ActionFile:
             head.append(f"mutant {self.mutant}")
         if self.fifo:
             head.append("network fifo")
+        if self.without:
+            head.append(f"without {' '.join(self.without)}")
         if self.fair_steps is not None:
             head.append(f"fair {self.fair_steps}")
         return "\n".join([*head, "", *self.actions, ""])
@@ -59,7 +63,8 @@ class ActionFile:
             if self.smaller >= len(scenario.smaller):
                 raise ActionFileError(f"scenario {scenario.name} has no smaller version {self.smaller}")
             scenario = scenario.smaller[self.smaller]()
-        return dataclasses.replace(scenario, fifo=True) if self.fifo else scenario
+        faults = dataclasses.replace(scenario.faults, **dict.fromkeys(self.without, 0))
+        return dataclasses.replace(scenario, fifo=scenario.fifo or self.fifo, faults=faults)
 
 
 def parse_action_file(text: str) -> ActionFile:
@@ -70,20 +75,27 @@ def parse_action_file(text: str) -> ActionFile:
     head: dict[str, str] = {}
     for number, line in lines[1:end]:
         key, _, value = line.strip().partition(" ")
-        if key not in ("scenario", "smaller", "mutant", "network", "fair") or key in head or not value:
+        if key not in HEAD_KEYS or key in head or not value:
             raise ActionFileError(f"line {number}: not a line of the head: {line.strip()!r}")
-        if (key in ("smaller", "fair") and not value.isdecimal()) or (key == "network" and value != "fifo"):
+        if not _fits(key, value):
             raise ActionFileError(f"line {number}: bad value for {key}: {value!r}")
         head[key] = value
     if "scenario" not in head:
         raise ActionFileError("the head names no scenario")
-    body = [(number, line.rstrip()) for number, line in lines[end:] if line.strip()]
     return ActionFile(
         scenario=head["scenario"],
-        actions=tuple(line for _, line in body),
+        actions=tuple(line.rstrip() for _, line in lines[end:] if line.strip()),
         smaller=int(head["smaller"]) if "smaller" in head else None,
         mutant=head.get("mutant"),
         fifo="network" in head,
+        without=tuple(head.get("without", "").split()),
         fair_steps=int(head["fair"]) if "fair" in head else None,
-        first_line=body[0][0] if body else 1,
     )
+
+
+def _fits(key: str, value: str) -> bool:
+    if key in ("smaller", "fair"):
+        return value.isdecimal()
+    if key == "without":
+        return all(name in {field.name for field in dataclasses.fields(Faults)} for name in value.split())
+    return key != "network" or value == "fifo"

@@ -182,11 +182,13 @@ def _violation(scenario: Scenario, failure: Failure) -> ViolationReport:
     shrunk = shrink(scenario, failure)
     small = shrunk.failure
     replay = replay_actions(small.world, small.actions, small.fair_steps)
+    mix = small.world.scenario if shrunk.smaller is None else scenario
     file = ActionFile(
         scenario=scenario.name,
         actions=tuple(action.text() for action in small.actions),
         smaller=shrunk.smaller,
-        fifo=small.world.scenario.fifo and not scenario.fifo and shrunk.smaller is None,
+        fifo=mix.fifo and not scenario.fifo,
+        without=tuple(name for name, count in vars(mix.faults).items() if count < getattr(scenario.faults, name)),
         fair_steps=small.fair_steps,
     )
     return ViolationReport(small.finding, file, replay)

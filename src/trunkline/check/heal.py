@@ -3,7 +3,7 @@
 No fault happens any more, cuts are healed, and every process that is down and may come back is started. From there the
 schedule is *fair*, because an unfair one starves timers and accuses correct code:
 
-1. Restarts and healing come first.
+1. A step that breaks a property is taken at once: all that is enabled is judged. Restarts and healing come next.
 2. Then whatever has waited longest: a message, a sync or the next operation. Among equals the process that was served
    longest ago is next.
 3. A timer fires only when nothing of the above is possible, and each timer in its turn.
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trunkline.check.actions import Action
+from trunkline.check.strategies import breaking
 from trunkline.check.views import Finding
 from trunkline.check.world import State, World
 
@@ -63,7 +64,8 @@ class Healer:
             if not options:
                 reasons = "; ".join(world.hot(state))
                 return Healing(Finding(PROGRESS, f"nothing more can happen: {reasons}"), start, tuple(taken))
-            action_id, state = order.pick(options)
+            broken = breaking(world, [(action_id, after) for _, action_id, after in options])
+            action_id, state = broken or order.pick(options)
             taken.append(action_id)
         finding, hot = world.violation(state), world.hot(state)
         if finding is None and hot:

@@ -13,7 +13,7 @@ from random import Random
 from trunkline.check.actions import Action
 from trunkline.check.heal import Healer
 from trunkline.check.mutant import Strategy
-from trunkline.check.strategies import draw_mix, picker
+from trunkline.check.strategies import breaking, draw_mix, picker
 from trunkline.check.views import Finding
 from trunkline.check.world import State, World
 
@@ -112,7 +112,7 @@ class Schedules:
             options = world.expand(state)
             if not options:
                 break
-            action_id, state = choose(step, options)
+            action_id, state = breaking(world, options) or choose(step, options)
             taken.append(action_id)
         finding = world.violation(state)
         if finding is not None:

@@ -21,6 +21,7 @@ from typing import Literal
 
 from trunkline.check.actions import Action
 from trunkline.check.liveness import Graph, Liveness
+from trunkline.check.symmetry import Audit
 from trunkline.check.views import Finding
 from trunkline.check.world import State, World
 
@@ -66,7 +67,10 @@ def explore(
     on_progress: Callable[[Progress], None] | None = None,
     keep_edges: bool = False,
 ) -> Exploration:
-    """Explore until everything was seen, a property broke, or a bound was reached."""
+    """Explore until everything was seen, a property broke, or a bound was reached.
+
+    Raises ValueError when ``symmetry`` is asked for and the scenario turns out not to be symmetric.
+    """
     search = _Search(world, symmetry=symmetry, keep_edges=keep_edges)
     collecting = gc.isenabled()
     gc.disable()  # states hold no cycles, and walking millions of them costs a third of the time
@@ -80,7 +84,7 @@ def explore(
 class _Search:
     def __init__(self, world: World, *, symmetry: bool, keep_edges: bool) -> None:
         self._world = world
-        self._key = world.symmetry().key if symmetry and world.scenario.symmetric else None
+        self._key = _audited(world) if symmetry and world.scenario.symmetric else None
         self._seen: dict[int, int] | set[int] = {} if keep_edges else set()
         self._graph = Graph() if keep_edges else None
         self._parents = array("I")
@@ -193,6 +197,19 @@ class _Search:
     def _progress(self, frontier: int) -> Progress:
         seconds = time.process_time() - self._started
         return Progress(len(self._parents), self._transitions, self._depth, frontier, seconds)
+
+
+def _audited(world: World) -> Callable[[State], State]:
+    """The key of a state under the scenario's symmetry, with an eye on whether that symmetry is real."""
+    symmetry = world.symmetry()
+    audit = Audit(symmetry, world.scenario.name, world.expand)
+
+    def key(state: State) -> State:
+        found = symmetry.key(state)
+        audit.meet(found, state)
+        return found
+
+    return key
 
 
 def peak_memory_bytes() -> int:

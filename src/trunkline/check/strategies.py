@@ -6,6 +6,9 @@ pct     Every process has a random priority and the highest that can act acts; a
         exact orderings with a probability that does not shrink with the length of the run.
 swarm   Each seed draws its own mix: which fault budgets exist at all, bag or FIFO network, how likely each kind of
         fault is. Then as ``random``.
+
+Under each of them a step that breaks a property is taken wherever one is enabled (``breaking``). A world computes all
+that is enabled and counts it as covered, so all of it has to be judged, not only the step that was drawn.
 """
 
 from __future__ import annotations
@@ -25,6 +28,11 @@ FAULT_PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3)
 SWARM_LIKELIHOODS = (0.1, 1.0, 10.0)
 CHANGE_POINTS_MAX = 4
 FAULT_POINTS_MAX = 4
+
+
+def breaking(world: World, options: Sequence[Option]) -> Option | None:
+    """The first step after which a property is broken."""
+    return next((option for option in options if world.violation(option[1]) is not None), None)
 
 
 class Picker(Protocol):

@@ -4,13 +4,15 @@
 search keeps the state that it met first and only compares by key, so traces stay real and roles never see a value that
 they did not make.
 
-A renaming replaces whole strings, wherever they are: in roles, disks, messages, timers, monitors. Names inside longer
-strings, and dicts or tuples whose order follows the names, make fewer states alike, and never two that are not.
+A renaming replaces whole strings, wherever they are: in roles, disks, messages, timers, monitors. What hangs on a name
+in another way is not renamed: a field or a place in a tuple for each process, a name inside a longer string, an order
+that follows the names. A scenario that does so is not symmetric to this code, and taking its states as alike would skip
+behaviour. ``Audit`` watches for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import permutations, product
 
 from trunkline.check.frozen import rename
@@ -20,6 +22,8 @@ from trunkline.check.role_steps import RoleSteps
 from trunkline.check.scenario import Scenario
 from trunkline.check.verdicts import Verdicts
 from trunkline.core.effects import Address
+
+State = tuple[int, ...]
 
 
 class Symmetry:
@@ -38,9 +42,42 @@ class Symmetry:
             _Renaming(names, places, network, roles, verdicts, moves) for names in _name_maps(scenario.symmetric)
         ]
 
-    def key(self, state: tuple[int, ...]) -> tuple[int, ...]:
+    def key(self, state: State) -> State:
         """The same for all states that are alike, and only for those."""
         return min((renaming.apply(state) for renaming in self._renamings), default=state)
+
+
+class Audit:
+    """Compares states that a search takes as alike: they must be able to do the same.
+
+    It watches the first ``STATES_MAX`` states, which is a test and not a proof; a wrong renaming shows early.
+    """
+
+    STATES_MAX = 20_000
+
+    def __init__(self, symmetry: Symmetry, name: str, expand: Callable[[State], list[tuple[int, State]]]) -> None:
+        self._symmetry = symmetry
+        self._name = name
+        self._expand = expand
+        self._first: dict[State, State] = {}
+        self._compared: set[State] = set()
+
+    def meet(self, key: State, state: State) -> None:
+        """Raises ValueError when ``state`` has the key of an earlier state and can do something else."""
+        first = self._first.get(key)
+        if first is None:
+            if len(self._first) < self.STATES_MAX:
+                self._first[key] = state
+        elif state != first and state not in self._compared:
+            self._compared.add(state)
+            if self._future(state) != self._future(first):
+                raise ValueError(
+                    f"{self._name}: not symmetric: two states that differ only in names can do different things; "
+                    "something hangs on a process by its place, by an order, or by a part of a string"
+                )
+
+    def _future(self, state: State) -> list[State]:
+        return sorted(self._symmetry.key(after) for _, after in self._expand(state))
 
 
 class _Renaming:
@@ -66,7 +103,7 @@ class _Renaming:
         self._told: dict[int, int] = {}
         self._processes: dict[int, int] = {}
 
-    def apply(self, state: Sequence[int]) -> tuple[int, ...]:
+    def apply(self, state: Sequence[int]) -> State:
         renamed = list(state)
         count = len(self._target)
         for index, target in enumerate(self._target):

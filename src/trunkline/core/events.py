@@ -28,6 +28,17 @@ class FrameStored(Event, frozen=True):
     frame: Frame
 
 
+class StreamRecovered(Event, frozen=True):
+    """A node that starts holds these frames durably."""
+
+    node: str
+    incarnation: int
+    log: str
+    segment: int
+    stream: str
+    frames: tuple[Frame, ...]
+
+
 class StreamSealed(Event, frozen=True):
     node: str
     log: str
@@ -79,6 +90,14 @@ class PositionsSkipped(Event, frozen=True):
 
 
 class HoleFilled(Event, frozen=True):
+    log: str
+    segment: int
+    frame: Frame
+
+
+class ValueCarried(Event, frozen=True):
+    """A value that only some members had is now on all of them."""
+
     log: str
     segment: int
     frame: Frame

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.entries import Frame, Kind, junk
-from trunkline.core.events import HoleFilled
+from trunkline.core.events import HoleFilled, ValueCarried
 from trunkline.core.messages import (
     Fill,
     FillDone,
@@ -155,7 +155,8 @@ class Filler:
     def _done(self, filling: Filling, frame: Frame | None, why: Reason | None) -> Effects:
         del self.fillings[filling.key]
         effects: Effects = [CancelTimer(filling.key)]
-        if frame is not None and frame.kind is Kind.JUNK:
-            effects.append(Announce(HoleFilled(filling.projection.log, filling.segment.index, frame)))
+        if frame is not None:
+            settled = HoleFilled if frame.kind is Kind.JUNK else ValueCarried
+            effects.append(Announce(settled(filling.projection.log, filling.segment.index, frame)))
         answer = FillDone(filling.segment.index, filling.glsn, frame, why)
         return effects + [Send(Address(SELF, role), answer) for role in filling.requesters]

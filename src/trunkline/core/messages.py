@@ -237,7 +237,7 @@ class Rejected(Message, frozen=True):
     """The request changed nothing. ``point``: trim point (TRIMMED), expected position (GAP), incarnation (MISMATCH)."""
 
     stream: str
-    glsn: int  # the position that was asked for; 0 where a request has none
+    glsn: int  # the position that was asked for (FindTail: its operation); 0 where a request has none
     reason: Reason
     point: int = 0
 

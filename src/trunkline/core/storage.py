@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Send
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.events import FrameStored, StreamFinalized, StreamSealed
+from trunkline.core.events import FrameStored, StreamFinalized, StreamRecovered, StreamSealed
 from trunkline.core.messages import (
     Append,
     Descriptor,
@@ -101,7 +101,20 @@ class StorageNode:
         return "sealed" if newest.sealed else "open"
 
     def on_start(self) -> Effects:
-        return []
+        """Say what was found: a frame may have become durable just before a crash, with nobody told."""
+        return [
+            Announce(
+                StreamRecovered(
+                    self.node,
+                    self.incarnation,
+                    stream.descriptor.target.log,
+                    stream.descriptor.target.segment,
+                    stream.id,
+                    stream.frames.all(),
+                )
+            )
+            for stream in self.streams.values()
+        ]
 
     def on_timer(self, key: str) -> Effects:
         raise AssertionError(f"a storage node sets no timer, yet {key} fired")
@@ -326,4 +339,6 @@ def _position(message: Message) -> int:
             return glsn
         case Digest(_, first, _) | Fetch(_, first, _):
             return first
+        case FindTail(_, operation):
+            return operation
     return 0

@@ -68,10 +68,8 @@ class TailFinder:
                 return self._on_projection(projection)
             case TailFound(stream, operation, written, lac) if self.state == "asking" and operation == self.operation:
                 return self._on_found(stream, written, lac)
-            case Rejected(stream, _, Reason.UNKNOWN) if self.state == "asking":
-                return self._on_found(stream, 0, 0)
-            case Rejected() if self.state == "asking":
-                return self._end()
+            case Rejected(stream, operation, reason) if self.state == "asking" and operation == self.operation:
+                return self._on_found(stream, 0, 0) if reason is Reason.UNKNOWN else self._end()
             case ViewChanged() if self.state == "ending":
                 return self._look()
         return []  # a late answer

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from trunkline.check.scenario import Observed, Violation
 from trunkline.core.entries import Frame
-from trunkline.core.events import Committed, EntriesRead, FrameStored, Projected
+from trunkline.core.events import Committed, EntriesRead, FrameStored, Projected, StreamRecovered
 from trunkline.core.projection import Projection
 
 
@@ -20,10 +20,15 @@ class Kept(NamedTuple):
         match observed.event:
             case Projected(projection):
                 return self._replace(projection=projection)
-            case FrameStored(stream=stream, frame=frame) if (stream, frame) not in self.stored:
-                stored = (*self.stored, (stream, frame))
-                return self._replace(stored=tuple(sorted(stored, key=lambda each: (each[0], each[1].first, each[1].seq))))
+            case FrameStored(stream=stream, frame=frame):
+                return self._with(stream, (frame,))
+            case StreamRecovered(stream=stream, frames=frames):
+                return self._with(stream, frames)
         return self
+
+    def _with(self, stream: str, frames: tuple[Frame, ...]) -> Kept:
+        stored = {*self.stored, *((stream, frame) for frame in frames)}
+        return self._replace(stored=tuple(sorted(stored, key=lambda each: (each[0], each[1].first, each[1].seq))))
 
     def lacking(self, frame: Frame) -> list[str]:
         """Serving members, by node, that were never seen to store the frame."""

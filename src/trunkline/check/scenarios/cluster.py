@@ -12,17 +12,20 @@ from trunkline.check.scenario import Boot, Operation, ProcessSpec
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
-from trunkline.core.effects import Address
+from trunkline.core.effects import Address, Effects, Message, Record, Send, SetTimer
 from trunkline.core.filler import Filler
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import (
     AppendRequested,
     CreateLog,
+    Descriptor,
+    LeaseExpired,
     NodeInfo,
     SealRequested,
     SubscribeRequested,
     TailRequested,
     TrimRequested,
+    descriptor_of,
 )
 from trunkline.core.projection import Opening, Owner, Policy, Projection, Seat, Settings, create
 from trunkline.core.reader import Reader, ReaderConfig
@@ -31,6 +34,7 @@ from trunkline.core.register import MetadataRegister, RegisterImage, fold
 from trunkline.core.role import Role
 from trunkline.core.sequencer import Sequencer
 from trunkline.core.storage import StorageNode
+from trunkline.core.streams import StreamOpened
 from trunkline.core.tail import TailConfig, TailFinder
 from trunkline.core.writer import Writer, WriterConfig
 
@@ -58,8 +62,13 @@ def _seats(groups: tuple[str, ...]) -> tuple[tuple[Seat, ...], ...]:
     return tuple(tuple(Seat(node, 1) for node in group.split()) for group in groups)
 
 
-def node(name: str, *, leases: bool = False, up: bool = True) -> ProcessSpec:
-    """A storage node that may also be a sequencer. It registers at every start but the first, which the registry knows."""
+def node(
+    name: str, log: Projection | None = None, *, leases: bool = False, records: tuple[Record, ...] = ()
+) -> ProcessSpec:
+    """A storage node that may also be a sequencer. It registers at every start but the first, which the registry knows.
+
+    Its disk has the streams of the log's segments open, and what ``records`` add.
+    """
 
     def start(boot: Boot) -> Mapping[str, Role]:
         roles: dict[str, Role] = {
@@ -72,11 +81,25 @@ def node(name: str, *, leases: bool = False, up: bool = True) -> ProcessSpec:
             roles["lease"] = LeaseKeeper(info, REGISTER, retry_ms=1000, lease_ms=lease_ms)
         return roles
 
-    return ProcessSpec(name, start, StorageDisk(), NodeFiles(), up=up)
+    opened = () if log is None else tuple(StreamOpened(each) for each in descriptors(log, name))
+    disk, image = StorageDisk(), NodeFiles()
+    for record in (*opened, *records):
+        image = disk.sync(disk.write(image, record))
+    return ProcessSpec(name, start, disk, image)
 
 
-def meta(projection: Projection | None, nodes: str, *, dead: str = "", expiring: str = "") -> ProcessSpec:
-    """The metadata register. ``expiring``: nodes whose lease runs out once, at some moment (the host's clock says so)."""
+def descriptors(log: Projection, name: str) -> tuple[Descriptor, ...]:
+    """The descriptors of the streams that a node keeps of a log."""
+    return tuple(
+        descriptor_of(log, segment, member)
+        for segment in log.segments
+        for member in segment.members()
+        if member.node == name
+    )
+
+
+def meta(projection: Projection | None, nodes: str, *, dead: str = "") -> ProcessSpec:
+    """The metadata register; leases of ``dead`` nodes have run out."""
     infos = tuple(NodeInfo(name, 1, 1, live=name not in dead.split()) for name in nodes.split())
     image = RegisterImage((projection,) if projection is not None else (), infos)
 
@@ -84,6 +107,38 @@ def meta(projection: Projection | None, nodes: str, *, dead: str = "", expiring:
         return {"register": MetadataRegister(boot.durable)}
 
     return ProcessSpec(META, start, FoldingDisk(fold), Folded(image))
+
+
+class LeaseClock:
+    """The clock of the register's host: says once, at some moment, that the lease of a node has run out."""
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        self.nodes = nodes
+
+    @property
+    def phase(self) -> str:
+        return "running"
+
+    def on_start(self) -> Effects:
+        return [SetTimer(node, 3000) for node in self.nodes]
+
+    def on_timer(self, key: str) -> Effects:
+        return [Send(REGISTER, LeaseExpired(key, 1))]
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        raise AssertionError(f"a clock takes no message, yet {message} came")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a clock asks for no choice, yet {key} was made")
+
+
+def clock(nodes: str) -> ProcessSpec:
+    """Lets the leases of these nodes run out, whether they are dead or not."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"clock": LeaseClock(tuple(nodes.split()))}
+
+    return ProcessSpec("clock", start, Nothing(), None)
 
 
 def appends(*checksums: int, count: int = 1, takeover: bool = False) -> tuple[AppendRequested, ...]:
