@@ -11,7 +11,21 @@ from typing import Any
 import pytest
 
 from alternating_bit import alternating_bit
-from toy_world import Never, Note, Quiet, Saw, main, pair, process, reachable, run, scenario
+from toy_world import (
+    Never,
+    Note,
+    Quiet,
+    Reporter,
+    Saw,
+    Sender,
+    Story,
+    main,
+    pair,
+    process,
+    reachable,
+    run,
+    scenario,
+)
 from trunkline.check.scenario import Boot, Faults, Scenario
 from trunkline.check.search import Progress, explore
 from trunkline.check.world import World
@@ -176,6 +190,33 @@ def test_liveness_names_the_first_state_from_which_the_goal_cannot_be_reached() 
     assert found.liveness.finding.monitor == "Progress"
     assert "Asked: nobody has answered" in found.liveness.finding.text
     assert [action.kind for action in found.liveness.trace] == ["lose"]
+
+
+def test_a_goal_that_only_a_fault_can_reach_is_not_reached() -> None:
+    class WantsTwo(Reporter):
+        """Announces when it has got two notes; only one is ever sent."""
+
+        def __init__(self, boot: Boot) -> None:
+            self.got = 0
+
+        def on_message(self, source: Address, message: Message) -> Effects:
+            self.got += 1
+            return [Announce(Saw(2))] if self.got == 2 else []
+
+    class SendsOne(Sender):
+        def on_start(self) -> Effects:
+            return [Send(main("b"), Note(1))]
+
+    doubling = scenario(
+        process("a", SendsOne),
+        process("b", WantsTwo),
+        monitors=(Story(rest=lambda told: "b saw 2" in told),),
+        faults=Faults(duplicate=1),
+    )
+    found = explore(World(doubling), keep_edges=True)
+    assert found.liveness is not None
+    assert found.liveness.finding is not None
+    assert found.liveness.trace == ()
 
 
 def test_liveness_is_not_judged_on_a_graph_that_was_cut_short() -> None:

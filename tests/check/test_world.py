@@ -106,6 +106,19 @@ def test_a_message_that_its_target_ignores_is_not_in_flight() -> None:
     assert len(reachable(world)) == 3
 
 
+def test_a_message_sent_in_answer_to_one_that_wants_no_answer_is_not_in_flight() -> None:
+    class Deaf(Sender):
+        def ignores(self, source: Address, message: Message) -> bool:
+            return True
+
+    class Answering(Reporter):
+        def on_message(self, source: Address, message: Message) -> Effects:
+            return [Send(source, Note(7))]
+
+    world = World(scenario(process("a", Deaf), process("b", Answering)))
+    assert all(sent.target == "b" for state in reachable(world) for sent in world.describe(state).network)
+
+
 # Time
 
 

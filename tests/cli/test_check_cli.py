@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,16 @@ def test_violations_go_to_the_named_directory(tmp_path: Path) -> None:
         "pair-NoLostAck.actions",
         "pair-NoLostAck.html",
     ]
+
+
+def test_a_long_fair_phase_is_shown_by_its_beginning_and_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    needed = replace(put_scenario(), stays_down=("k",), smaller=())
+    assert run("put", "--schedules", "200", "--strategy", "random", known=Catalogue({"put": lambda: needed})) == 1
+    out = capsys.readouterr().out
+    assert "not reached by 2000 fair steps" in out
+    assert " fair steps ...\n" in out
+    assert len(out.splitlines()) < 80
+    assert "the first 60 of 2000 fair steps" in Path("check-out/put-Progress.html").read_text()
 
 
 def test_a_seed_replays_one_line_per_step(capsys: pytest.CaptureFixture[str]) -> None:

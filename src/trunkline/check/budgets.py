@@ -26,12 +26,11 @@ class Left(NamedTuple):
 class Budget:
     """One ``Left`` made ready for the hot path: the number of the budget that remains after each spending, or None."""
 
-    __slots__ = (*NAMES, "blocked", "cut_now", "early_crash", "faulty", "healed", "healing", "restart_crash")
+    __slots__ = (*NAMES, "blocked", "cut_now", "early_crash", "faulty", "healed", "restart_crash")
 
     def __init__(self) -> None:
         self.cut_now = 0  # as in Left.cut
         self.blocked: frozenset[tuple[str, str]] = frozenset()
-        self.healing = False
         self.faulty = False  # some fault can still happen
         self.loss: int | None = None
         self.duplicate: int | None = None
@@ -84,7 +83,6 @@ class Budgets:
             setattr(budget, name, self._spent(left, name))
         budget.faulty = any(count for name, count in zip(NAMES, left.faults, strict=True) if name != "restart")
         budget.early_crash = self._spent(left, "early_timer", "crash")
-        budget.healing = left.healing
         if left.healing:
             budget.restart = self._numbers.intern(left)
         budget.restart_crash = self._spent(left, "restart", "crash")

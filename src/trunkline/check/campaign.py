@@ -124,7 +124,7 @@ def hunt(mutant: Mutant, build: Callable[[], Scenario], bounds: Bounds, tell: Te
         found_after=after if violation else None,
         finding=violation.finding if violation else None,
         expected=mutant.monitors,
-        trace_length=len(violation.replay.steps) if violation and violation.replay else 0,
+        trace_length=len(violation.file.actions) if violation and violation.file else 0,
         violation=violation,
     )
 

@@ -61,7 +61,7 @@ class Local:
         "deliveries",
         "doubles",
         "early_timers",
-        "ignored",
+        "kept",
         "power_cut",
         "process",
         "restart",
@@ -79,7 +79,7 @@ class Local:
         self.arrivals: dict[int, Handled] = {}  # by message
         self.deliveries: dict[tuple[int, int], tuple[Delivery, ...]] = {}  # by inbox and lasting cut
         self.doubles: dict[int, Moves] = {}
-        self.ignored: dict[int, bool] = {}
+        self.kept: dict[int, int] = {}  # by inbox: what of it is not ignored
         self.waiting: tuple[Handled, ...] | None = None
         self.timers: tuple[Handled, ...] | None = None
         self.early_timers: tuple[Handled, ...] | None = None
@@ -167,8 +167,11 @@ class LocalMoves:
         here = self.locals[process]
         if not here.attention or not here.up:
             return inbox
-        ignored = [each for each in self._network.contents(inbox) if self._ignores(here, each)]
-        return self._network.without(inbox, ignored) if ignored else inbox
+        kept = here.kept.get(inbox)
+        if kept is None:
+            ignored = [each for each in self._network.contents(inbox) if self._ignores(here, each)]
+            kept = here.kept[inbox] = self._network.without(inbox, ignored) if ignored else inbox
+        return kept
 
     def doubled(self, here: Local, message: int) -> Moves:
         """The moves of an arrival, as those of a message that stays in flight."""
@@ -269,12 +272,8 @@ class LocalMoves:
     # How it is found
 
     def _ignores(self, here: Local, message: int) -> bool:
-        ignored = here.ignored.get(message)
-        if ignored is None:
-            source, target, content = self._network.messages.values[message]
-            ignored = self._processes.ignores(here.process, source, target.role, content)
-            here.ignored[message] = ignored
-        return ignored
+        source, target, content = self._network.messages.values[message]
+        return self._processes.ignores(here.process, source, target.role, content)
 
     def _fired(self, here: Local, kind: str) -> tuple[Handled, ...]:
         actions = [Action(kind, self._name(here), f"{role} {key}") for role, key in here.process.timers]

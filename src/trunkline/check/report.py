@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from trunkline.check.replay import lines
+from trunkline.check.replay import Replay, lines
 from trunkline.check.results import (
     SURVIVAL_FACTOR,
     MutantReport,
@@ -17,6 +17,7 @@ from trunkline.check.results import (
 from trunkline.check.scenario import Faults, Scenario
 from trunkline.check.trace import Verdict
 
+FAIR_FIRST, FAIR_LAST = 20, 15  # steps of a fair phase that are shown
 Survivals = dict[tuple[str, str], SurvivalReport]  # by scenario and strategy
 
 
@@ -161,12 +162,22 @@ def violation_text(scenario: str, violation: ViolationReport, commands: Sequence
     parts = [f"VIOLATION in {scenario}: {violation.finding.monitor}", f"  {violation.finding.text}"]
     if violation.replay is not None:
         parts += ["", f"  {_count(len(violation.replay.steps), 'step')}:"]
-        parts += [f"  {line}" for line in lines(violation.replay)]
+        parts += [f"  {line}" for line in _readable(violation.replay)]
         parts.append("")
     parts += [f"  replay:  {command}" for command in commands]
     if page is not None:
         parts.append(f"  diagram: {page}")
     return "\n".join(parts)
+
+
+def _readable(replay: Replay) -> list[str]:
+    """Every step before the fair phase; of a long fair phase its beginning and its end, which is often a loop."""
+    shown = list(lines(replay))
+    fair_from = len(shown) if replay.fair_from is None else replay.fair_from
+    hidden = len(shown) - fair_from - FAIR_FIRST - FAIR_LAST
+    if hidden <= 0:
+        return shown
+    return [*shown[: fair_from + FAIR_FIRST], f"... {_count(hidden, 'fair step')} ...", *shown[-FAIR_LAST:]]
 
 
 def verdict_text(verdict: Verdict) -> str:

@@ -49,7 +49,10 @@ class ScenarioReport:
 
 @dataclass(frozen=True)
 class MutantReport:
-    """Whether one known bug was found. ``found_after`` counts states (breadth) or schedules."""
+    """Whether one known bug was found. ``found_after`` counts states (breadth) or schedules.
+
+    ``trace_length`` is that of the shrunk run, without the fair phase that may follow it.
+    """
 
     mutant: str
     scenario: str

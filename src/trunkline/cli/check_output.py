@@ -18,6 +18,7 @@ from trunkline.cli import WrongInput
 
 DEFAULT_DIRECTORY = Path("check-out")
 REFRESH_SECONDS = 0.2
+PAGE_FAIR_STEPS = 60  # of a fair phase that are drawn: thousands make a page of many megabytes
 
 
 class Output:
@@ -66,8 +67,13 @@ class Output:
         if violation.file is None or violation.replay is None:
             return None, None
         actions, page = directory / f"{stem}.actions", directory / f"{stem}.html"
-        steps, states = list(violation.replay.steps), list(violation.replay.states)
+        shown = len(violation.replay.steps)
         title = f"{scenario}: {violation.finding.monitor}"
+        fair_from = violation.replay.fair_from
+        if fair_from is not None and shown > fair_from + PAGE_FAIR_STEPS:
+            title += f" (the first {PAGE_FAIR_STEPS} of {shown - fair_from} fair steps)"
+            shown = fair_from + PAGE_FAIR_STEPS
+        steps, states = violation.replay.steps[:shown], violation.replay.states[: shown + 1]
         replay = f"trunkline check {scenario} --actions {actions}"
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from trunkline.core.projection import Owner, Projection
 
 
 class Projected(Event, frozen=True):
-    """The metadata accepted this projection."""
+    """The metadata accepted this projection (told again when its process starts)."""
 
     projection: Projection
 
@@ -29,7 +29,7 @@ class FrameStored(Event, frozen=True):
 
 
 class StreamRecovered(Event, frozen=True):
-    """A node that starts holds these frames durably."""
+    """A node that starts holds these frames durably, and knows this end."""
 
     node: str
     incarnation: int
@@ -37,6 +37,7 @@ class StreamRecovered(Event, frozen=True):
     segment: int
     stream: str
     frames: tuple[Frame, ...]
+    end: int | None
 
 
 class StreamSealed(Event, frozen=True):

@@ -117,7 +117,7 @@ class Reader:
             case "reading" if self._current().is_open and self._current().policy is Policy.CHAIN:
                 return self._end((self._member(self._current()).node,))
             case "reading":
-                self.replica += 1
+                self._turn()
         return self._refresh()
 
     # ----------------------------------------------------------------------------------------------------- where to read
@@ -133,6 +133,11 @@ class Reader:
         if segment.repaired or (segment.is_open and segment.policy is Policy.BROADCAST):  # D3
             return group[self.replica % len(group)]
         return group[-1]  # D2
+
+    def _turn(self) -> None:
+        """Read another member from now on."""
+        segment = self._current()
+        self.replica = (self.replica + 1) % len(segment.serving(segment.group_of(self.next)))
 
     def _asked(self, stream: str) -> bool:
         return self._member(self._current()).stream == stream
@@ -196,7 +201,7 @@ class Reader:
         if not segment.is_open:
             if not segment.repaired:
                 return self._fill()
-            self.replica += 1  # a member that should have it and does not: read another
+            self._turn()  # a member that should have it and does not
             return self._wait(push=False)
         if answer.sealed:
             return self._end(())
@@ -229,7 +234,7 @@ class Reader:
                 return self._refresh()
             case Reason.CORRUPT | Reason.MISMATCH | Reason.GONE if segment.is_open and segment.policy is Policy.CHAIN:
                 return self._end((self._member(segment).node,))
-        self.replica += 1
+        self._turn()
         return self._wait(push=False)
 
     def _on_fill_done(self, done: FillDone) -> Effects:

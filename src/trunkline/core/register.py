@@ -67,7 +67,8 @@ class MetadataRegister:
         return "ready"
 
     def on_start(self) -> Effects:
-        return []
+        """Say what was found: a swap may have become durable just before a crash, with nobody told."""
+        return [Announce(Projected(projection)) for projection in self.projections.values()]
 
     def on_choice(self, key: str, option: object) -> Effects:
         raise AssertionError(f"the register asks for no choice, yet {key} was made")

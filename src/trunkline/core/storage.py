@@ -111,6 +111,7 @@ class StorageNode:
                     stream.descriptor.target.segment,
                     stream.id,
                     stream.frames.all(),
+                    stream.end,
                 )
             )
             for stream in self.streams.values()

@@ -21,7 +21,7 @@ def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
         RealTimeOrder(),
         SingleOwner(projection),
         BoundaryWrittenOnce(projection),
-        NoLostAck(),
+        NoLostAck(projection),
     )
 
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trunkline.check.scenario import Observed, Violation
-from trunkline.core.events import Committed, PositionsGranted, Projected, StreamFinalized
+from trunkline.core.events import (
+    Committed,
+    HoleFilled,
+    PositionsGranted,
+    Projected,
+    StreamFinalized,
+    StreamSealed,
+)
 from trunkline.core.projection import Owner, Projection, Segment
 
 
 class SingleOwner:
-    """Each segment is ordered by one owner: one start of one process grants its positions, each of them once."""
+    """Each segment is ordered by one owner: one start of one process grants its positions, each of them once.
+
+    What nobody was granted is not filled either.
+    """
 
     name = "SingleOwner"
 
@@ -33,14 +43,19 @@ class SingleOwner:
                 return self._granted(state, segment, first, count)
             case Committed(_, segment, owner) if owner is not None:
                 self._is_owner(state, segment, owner)
+            case HoleFilled(_, segment, frame) if frame.first >= dict(state.granted)[segment]:
+                raise Violation(f"position {frame.first} was filled, but never granted")
         return state
 
     def hot(self, state: State) -> str:
         return ""
 
     def _projected(self, state: State, projection: Projection) -> State:
-        owners = {**dict(state.owners), **{segment.index: segment.owner for segment in projection.segments}}
-        return state._replace(owners=tuple(sorted(owners.items())))
+        owners, granted = dict(state.owners), dict(state.granted)
+        for segment in projection.segments:
+            owners[segment.index] = segment.owner
+            granted.setdefault(segment.index, segment.base if segment.end is None else segment.end)
+        return self.State(tuple(sorted(owners.items())), tuple(sorted(granted.items())))
 
     def _is_owner(self, state: State, segment: int, owner: Owner) -> None:
         named = dict(state.owners).get(segment)
@@ -48,7 +63,7 @@ class SingleOwner:
             raise Violation(f"{owner} ordered segment {segment}, which belongs to {named}")
 
     def _granted(self, state: State, segment: int, first: int, count: int) -> State:
-        free = dict(state.granted).get(segment, 0)
+        free = dict(state.granted)[segment]
         if first < free:
             raise Violation(f"position {first} of segment {segment} was granted twice")
         granted = {**dict(state.granted), segment: first + count}
@@ -56,13 +71,17 @@ class SingleOwner:
 
 
 class BoundaryWrittenOnce:
-    """A segment's end is written once, in the metadata; survivors keep their order; nobody joins an open segment."""
+    """A segment's end is written once, in the metadata; survivors keep their order; nobody joins an open segment.
+
+    A stream that was finalized stays so.
+    """
 
     name = "BoundaryWrittenOnce"
 
     class State(NamedTuple):
         projection: Projection | None = None
         ends: tuple[tuple[int, int], ...] = ()  # of every segment that ever ended
+        final: tuple[str, ...] = ()  # streams that were finalized
 
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
@@ -78,12 +97,17 @@ class BoundaryWrittenOnce:
                 decided = dict(state.ends).get(segment)
                 if decided != end:
                     raise Violation(f"stream {stream} was ended at {end}; the metadata says {decided}")
+                return state._replace(final=tuple(sorted({*state.final, stream})))
+            case StreamSealed(stream=stream) if stream in state.final:
+                raise Violation(f"stream {stream} was finalized, and then sealed anew")
         return state
 
     def hot(self, state: State) -> str:
         return ""
 
     def _projected(self, state: State, projection: Projection) -> State:
+        if projection == state.projection:  # told again at a restart
+            return state
         ends = dict(state.ends)
         for segment in projection.segments:
             if segment.end is None:
@@ -92,7 +116,7 @@ class BoundaryWrittenOnce:
                 raise Violation(f"segment {segment.index} ended at {ends[segment.index]}, and now at {segment.end}")
         if state.projection is not None:
             _succeeds(state.projection, projection)
-        return self.State(projection, tuple(sorted(ends.items())))
+        return state._replace(projection=projection, ends=tuple(sorted(ends.items())))
 
 
 def _succeeds(before: Projection, after: Projection) -> None:

@@ -8,6 +8,7 @@ from trunkline.check.scenario import Completed, Invoked, Observed, Violation
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import AppendRefused, Committed, EntriesRead, Projected
 from trunkline.core.messages import AppendRequested
+from trunkline.core.projection import Projection
 
 
 class NoLostAck:
@@ -23,9 +24,13 @@ class NoLostAck:
         acknowledged: tuple[tuple[int, int], ...] = ()  # segment, position after it
         placed: tuple[tuple[int, int], ...] = ()  # checksum, first position
         refused: tuple[int, ...] = ()  # checksums
+        ends: tuple[tuple[int, int], ...] = ()  # of segments that ended
+
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._projection = projection
 
     def initial(self) -> State:
-        return self.State()
+        return self._projected(self.State(), self._projection) if self._projection is not None else self.State()
 
     def observe(self, state: State, observed: Observed) -> State:
         match observed.event:
@@ -35,13 +40,13 @@ class NoLostAck:
             case Completed(operation, AppendRefused()):
                 return self._refused(state, observed.process, operation)
             case Committed(_, segment, _, frame):
+                self._keeps(segment, frame.next, dict(state.ends).get(segment))
                 acknowledged = {*state.acknowledged, (segment, frame.next)}
                 return self._placed(state._replace(acknowledged=tuple(sorted(acknowledged))), frame)
             case EntriesRead(_, _, frame):
                 return self._placed(state, frame)
             case Projected(projection):
-                for segment in projection.segments:
-                    self._keeps(state, segment.index, segment.end)
+                return self._projected(state, projection)
         return state
 
     def hot(self, state: State) -> str:
@@ -65,7 +70,12 @@ class NoLostAck:
             raise Violation(f"value {frame.checksum} was refused, and then read at {frame.first}")
         return state._replace(placed=tuple(sorted({*state.placed, (frame.checksum, first)})))
 
-    def _keeps(self, state: State, segment: int, end: int | None) -> None:
+    def _projected(self, state: State, projection: Projection) -> State:
+        ends = {**dict(state.ends), **{s.index: s.end for s in projection.segments if s.end is not None}}
         for index, after in state.acknowledged:
-            if index == segment and end is not None and end < after:
-                raise Violation(f"segment {segment} ended at {end}, but {after - 1} in it was acknowledged")
+            self._keeps(index, after, ends.get(index))
+        return state._replace(ends=tuple(sorted(ends.items())))
+
+    def _keeps(self, segment: int, after: int, end: int | None) -> None:
+        if end is not None and end < after:
+            raise Violation(f"segment {segment} ended at {end}, but {after - 1} in it was acknowledged")

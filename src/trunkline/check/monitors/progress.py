@@ -11,6 +11,7 @@ from trunkline.core.events import (
     PositionsSkipped,
     Projected,
     StreamFinalized,
+    StreamRecovered,
 )
 from trunkline.core.messages import SubscribeRequested
 from trunkline.core.projection import Projection
@@ -53,6 +54,8 @@ class Progress:
             case Projected(projection) if self._finishing:
                 return state._replace(unfinished=_unfinished(state.unfinished, projection))
             case StreamFinalized(stream=stream) if self._finishing:
+                return state._replace(unfinished=_without(state.unfinished, stream))
+            case StreamRecovered(stream=stream, end=end) if self._finishing and end is not None:
                 return state._replace(unfinished=_without(state.unfinished, stream))
             case ProcessEnded():
                 return self._ended(state, process)

@@ -42,10 +42,15 @@ def scenario(
     leases: str = "",
     cuts: tuple[Cut, ...] = (),
     records: Mapping[str, tuple[Record, ...]] = MappingProxyType({}),
+    opened: bool = True,
 ) -> Scenario:
-    """A chain log on some nodes with some clients; the log exists already. ``records``: what is on a node's disk besides."""
+    """A chain log on some nodes with some clients; the log exists already.
+
+    ``records``: what is on a node's disk besides. ``opened=False``: no stream has been made yet.
+    """
+    streams = projection if opened else None
     storage = tuple(
-        node(each, projection, leases=each in leases.split(), records=records.get(each, ())) for each in nodes.split()
+        node(each, streams, leases=each in leases.split(), records=records.get(each, ())) for each in nodes.split()
     )
     return Scenario(
         name,
@@ -285,6 +290,65 @@ def striping() -> Scenario:
     )
 
 
+def striping_readers() -> Scenario:
+    """Readers that begin at different stripe units must agree on what a batch covers."""
+    settings = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=2)
+    log = chain_log(settings, "n1 n2", "n2 n1", sequencer="n3")
+    clients = (
+        appender("c1", log, *appends(1)),
+        appender("c2", log, *appends(2, count=2)),
+        reader("r1", log),
+        reader("r2", log, start_at=3),
+    )
+    return scenario(
+        "striping-readers",
+        "two groups, a batch that must not cross a stripe unit, readers from different positions",
+        log,
+        *clients,
+        sometimes=("HoleFilled", "Committed", "EntriesRead"),
+    )
+
+
+def append_order() -> Scenario:
+    clients = (appender("c1", PAIR, *appends(1, 2)), appender("c2", PAIR, *appends(3)))
+    return scenario(
+        "append-order",
+        "what is appended after another append ended comes after it",
+        PAIR,
+        *clients,
+        sometimes=("Committed",),
+    )
+
+
+def unopened() -> Scenario:
+    """One replica, no stream made yet: a seal must make it, and remember it across a crash."""
+    log = chain_log(Settings(Policy.CHAIN, replicas=1), "n1", sequencer="n2")
+    clients = (appender("c1", log, *appends(1)), appender("c2", log, *appends(2)))
+    return scenario(
+        "unopened",
+        "a segment is ended before its only stream was made; the node forgets nothing when it restarts",
+        log,
+        *clients,
+        faults=Faults(crash=1, restart=1, early_timer=1),
+        crashable="n1",
+        sometimes=("StreamSealed", "Committed"),
+        opened=False,
+    )
+
+
+def metadata_restart() -> Scenario:
+    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)))
+    return scenario(
+        "metadata-restart",
+        "the metadata register crashes and comes back while two clients end a segment",
+        PAIR,
+        *clients,
+        faults=Faults(crash=1, restart=1, early_timer=2),
+        crashable="meta",
+        sometimes=("Projected", "Committed"),
+    )
+
+
 def node_crash_during_creation() -> Scenario:
     clients = (appender("c1", PAIR, *appends(1)), reader("r", PAIR))
     return scenario(
@@ -339,7 +403,7 @@ def tail() -> Scenario:
         PAIR,
         *clients,
         faults=Faults(crash=1),
-        crashable="n1 n2",
+        crashable="n1 n3",
         sometimes=("Completed", "Committed"),
     )
 
@@ -390,6 +454,10 @@ CHAIN_SCENARIOS = (
     node_returns_wiped,
     subscribe_across,
     striping,
+    striping_readers,
+    append_order,
+    unopened,
+    metadata_restart,
     node_crash_during_creation,
     cascade,
     client_without_storage,

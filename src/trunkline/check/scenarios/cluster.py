@@ -32,7 +32,7 @@ from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.register import MetadataRegister, RegisterImage, fold
 from trunkline.core.role import Role
-from trunkline.core.sequencer import Sequencer
+from trunkline.core.sequencer import Sequencer, Serving
 from trunkline.core.storage import StorageNode
 from trunkline.core.streams import StreamOpened
 from trunkline.core.tail import TailConfig, TailFinder
@@ -63,11 +63,17 @@ def _seats(groups: tuple[str, ...]) -> tuple[tuple[Seat, ...], ...]:
 
 
 def node(
-    name: str, log: Projection | None = None, *, leases: bool = False, records: tuple[Record, ...] = ()
+    name: str,
+    log: Projection | None = None,
+    *,
+    leases: bool = False,
+    records: tuple[Record, ...] = (),
+    granted: int | None = None,
 ) -> ProcessSpec:
     """A storage node that may also be a sequencer. It registers at every start but the first, which the registry knows.
 
-    Its disk has the streams of the log's segments open, and what ``records`` add.
+    Its disk has the streams of the log's segments open, and what ``records`` add. ``granted``: as a sequencer it has served
+    segment 0 up to this position.
     """
 
     def start(boot: Boot) -> Mapping[str, Role]:
@@ -75,6 +81,10 @@ def node(
             "storage": StorageNode(CLUSTER, boot.process, boot.incarnation, boot.durable),
             "sequencer": Sequencer(Owner(boot.process, boot.start)),
         }
+        if granted is not None and boot.start == 1:
+            served = Sequencer(Owner(boot.process, boot.start))
+            served.serving[LOG] = Serving(0, granted)
+            roles["sequencer"] = served
         if leases or boot.start > 1:
             info = NodeInfo(boot.process, boot.incarnation, boot.start)
             lease_ms = 3000 if leases else None

@@ -1,0 +1,15 @@
+"""Every walk-through by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trunkline.check.scenario import Scenario
+from trunkline.check.scenarios.broadcast import BROADCAST_SCENARIOS
+from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
+from trunkline.check.scenarios.disks import DISKS_SCENARIOS
+from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
+
+SCENARIOS: dict[str, Callable[[], Scenario]] = {
+    build().name: build for build in (*CHAIN_SCENARIOS, *BROADCAST_SCENARIOS, *DUTIES_SCENARIOS, *DISKS_SCENARIOS)
+}

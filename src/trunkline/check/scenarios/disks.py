@@ -1,0 +1,102 @@
+"""Walk-throughs of power cuts and rot: group commit, and the rule by which a stream recovers."""
+
+from __future__ import annotations
+
+from trunkline.check.monitors import Progress, safety
+from trunkline.check.scenario import Faults, ProcessSpec, Scenario
+from trunkline.check.scenarios.cluster import (
+    BROADCAST2,
+    CHAIN2,
+    appender,
+    appends,
+    broadcast_log,
+    chain_log,
+    meta,
+    node,
+    reader,
+    writer,
+)
+from trunkline.core.projection import Projection
+
+CHAIN = chain_log(CHAIN2, "n1 n2", sequencer="n3")
+BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
+
+
+def scenario(
+    name: str,
+    summary: str,
+    projection: Projection,
+    *clients: ProcessSpec,
+    faults: Faults,
+    sometimes: tuple[str, ...],
+    crashable: str = "",
+) -> Scenario:
+    nodes = "n1 n2 n3"
+    storage = tuple(node(each, projection) for each in nodes.split())
+    return Scenario(
+        name,
+        summary,
+        (*storage, meta(projection, nodes), *clients),
+        (*safety(projection), Progress()),
+        faults,
+        atomic_disk=False,
+        every_choice=False,
+        crashable=tuple(crashable.split()),
+        power_domain=("n1", "n2"),
+        sometimes=sometimes,
+    )
+
+
+def power_cut() -> Scenario:
+    return scenario(
+        "power-cut",
+        "both replicas of a chain lose power at once; unsynced writes are lost in any part",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
+        appender("c2", CHAIN, *appends(2)),
+        reader("r", CHAIN),
+        faults=Faults(power_cut=1, restart=2),
+        sometimes=("Committed", "StreamRecovered", "EntriesRead"),
+    )
+
+
+def broadcast_power_cut() -> Scenario:
+    return scenario(
+        "broadcast-power-cut",
+        "both replicas of a broadcast log lose power with two batches in flight",
+        BROADCAST,
+        writer("w1", BROADCAST, *appends(1, 2)),
+        reader("r", BROADCAST),
+        faults=Faults(power_cut=1, restart=2),
+        sometimes=("Committed", "StreamRecovered", "EntriesRead"),
+    )
+
+
+def rot() -> Scenario:
+    """One replica crashes, one of its synced frames goes bad, it comes back and the segment is ended."""
+    return scenario(
+        "rot",
+        "a synced frame of a crashed replica goes bad before it comes back; it must not vote the entry away",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
+        reader("r", CHAIN),
+        faults=Faults(crash=1, rot=1, restart=1, early_timer=1),
+        crashable="n1 n2",
+        sometimes=("Committed", "StreamRecovered", "StreamSealed"),
+    )
+
+
+def broadcast_rot() -> Scenario:
+    return scenario(
+        "broadcast-rot",
+        "a frame of a broadcast replica goes bad; a takeover must not cut what was acknowledged",
+        BROADCAST,
+        writer("w1", BROADCAST, *appends(1)),
+        writer("w2", BROADCAST, *appends(2, takeover=True)),
+        faults=Faults(crash=1, rot=1, restart=1),
+        crashable="n1 n2",
+        sometimes=("Committed", "StreamRecovered", "StreamSealed"),
+    )
+
+
+DISKS_SCENARIOS = (power_cut, broadcast_power_cut, rot, broadcast_rot)

@@ -1,0 +1,337 @@
+"""Walk-throughs of the coordinator's duties and of an operator's: finish, repair, replace, rebuild, trim, create."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from trunkline.check.monitors import Progress, safety
+from trunkline.check.scenario import Faults, ProcessSpec, Scenario
+from trunkline.check.scenarios.cluster import (
+    BROADCAST2,
+    CHAIN2,
+    CHAIN3,
+    LOG,
+    administrator,
+    appender,
+    appends,
+    broadcast_log,
+    chain_log,
+    clock,
+    coordinator,
+    meta,
+    node,
+    reader,
+    writer,
+)
+from trunkline.core.effects import Record
+from trunkline.core.entries import Frame, Kind
+from trunkline.core.messages import CreateLog, TrimRequested
+from trunkline.core.projection import (
+    AddJoiner,
+    EndSegment,
+    MarkRepaired,
+    Opening,
+    Owner,
+    Projection,
+    Seat,
+    Settings,
+    apply,
+)
+from trunkline.core.streams import FrameWritten, StreamEnding, StreamSealing
+
+NODES = "n1 n2 n3"
+PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
+VALUE = Frame(1, 1, Kind.DATA, "old#1", 1, 100)
+NEXT = Opening(((Seat("n1", 1), Seat("n3", 1)),), Owner("n3", 1))
+
+
+def scenario(
+    name: str,
+    summary: str,
+    projection: Projection | None,
+    *clients: ProcessSpec,
+    nodes: str = NODES,
+    dead: str = "",
+    faults: Faults = Faults(),
+    crashable: str = "",
+    lossy: str = "",
+    sometimes: tuple[str, ...] = (),
+    records: Mapping[str, tuple[Record, ...]] = MappingProxyType({}),
+    finishing: bool = True,
+    granted: Mapping[str, int] = MappingProxyType({}),
+) -> Scenario:
+    """Nodes, of which the ``dead`` ones are registered but not there, and clients (a coordinator among them, mostly)."""
+    storage = tuple(
+        node(each, projection, records=records.get(each, ()), granted=granted.get(each))
+        for each in nodes.split()
+        if each not in dead.split()
+    )
+    gone = tuple(replace(node(each, projection), up=False) for each in dead.split())
+    return Scenario(
+        name,
+        summary,
+        (*storage, *gone, meta(projection, nodes, dead=dead), *clients),
+        (*safety(projection), Progress(finishing=finishing)),
+        faults,
+        every_choice=False,
+        crashable=tuple(crashable.split()),
+        lossy=tuple(lossy.split()),
+        sometimes=sometimes,
+        stays_down=tuple(dead.split()),
+    )
+
+
+def _ended(*, repaired: bool, survivors: str = "n1 n2") -> Projection:
+    """Segment 0 held one entry and has ended; segment 1 is open on n1 and n3."""
+    group = tuple(member for member in PAIR.last.groups[0] if member.node in survivors.split())
+    ended = apply(PAIR, EndSegment(0, 2, (group,), NEXT))
+    return apply(ended, MarkRepaired(0)) if repaired else ended
+
+
+def _kept(stream: str, *, ended: bool = False) -> tuple[Record, ...]:
+    """A stream of segment 0 with its one entry, sealed, and perhaps finalized."""
+    key = (LOG, stream)
+    end: tuple[Record, ...] = (StreamEnding(key, 2),) if ended else ()
+    return (FrameWritten(key, VALUE), StreamSealing(key), *end)
+
+
+def _half_written() -> tuple[Projection, dict[str, tuple[Record, ...]]]:
+    """Segment 0 ended at 4: position 1 is on the head alone, 2 is a hole, 3 is on both."""
+    first, third = VALUE, Frame(3, 1, Kind.DATA, "old#1", 3, 101)
+    head, tail = (LOG, "1.0.0"), (LOG, "1.0.1")
+    records: dict[str, tuple[Record, ...]] = {
+        "n1": (FrameWritten(head, first), FrameWritten(head, third), StreamSealing(head)),
+        "n2": (FrameWritten(tail, third), StreamSealing(tail)),
+    }
+    return apply(PAIR, EndSegment(0, 4, PAIR.last.groups, NEXT)), records
+
+
+def finish_segment() -> Scenario:
+    log, records = _half_written()
+    return scenario(
+        "finish-segment",
+        "the coordinator finalizes and repairs an ended segment although messages are lost",
+        log,
+        coordinator(),
+        faults=Faults(loss=2),
+        lossy="n1 n2",
+        sometimes=("StreamFinalized", "Projected", "ValueCarried", "HoleFilled"),
+        records=records,
+    )
+
+
+def repair_race() -> Scenario:
+    log, records = _half_written()
+    return scenario(
+        "repair-race",
+        "a coordinator and a reader repair the same positions of an ended segment at once",
+        log,
+        coordinator(),
+        reader("r", log),
+        faults=Faults(early_timer=2),
+        sometimes=("StreamFinalized", "ValueCarried", "HoleFilled", "EntriesRead"),
+        records=records,
+    )
+
+
+def sequencer_replaced() -> Scenario:
+    return scenario(
+        "sequencer-replaced",
+        "the coordinator ends the segment of a sequencer whose lease ran out, dead or not, beside a client that appends",
+        PAIR,
+        coordinator(),
+        clock("n3"),
+        appender("c1", PAIR, *appends(1)),
+        faults=Faults(crash=1),
+        crashable="n3",
+        sometimes=("LeaseLost", "Projected", "Committed"),
+    )
+
+
+def dead_member() -> Scenario:
+    return scenario(
+        "dead-member",
+        "a member of an ended, unrepaired segment dies and is removed, so that repair and a reader can finish",
+        _ended(repaired=False),
+        coordinator(),
+        reader("r", _ended(repaired=False)),
+        clock("n2"),
+        faults=Faults(crash=1),
+        crashable="n2",
+        sometimes=("MemberRemoved", "Projected", "EntriesRead"),
+        records={"n1": _kept("1.0.0"), "n2": _kept("1.0.1")},
+    )
+
+
+def rebuild() -> Scenario:
+    log = _ended(repaired=True, survivors="n1")
+    return scenario(
+        "rebuild",
+        "a repaired segment with one replica left is copied to another node, while that may crash and come back",
+        log,
+        coordinator(),
+        faults=Faults(crash=1, restart=1),
+        crashable="n2 n3 coordinator",
+        sometimes=("MemberRebuilt", "Projected"),
+        records={"n1": _kept("1.0.0", ended=True)},
+    )
+
+
+def abandoned_joiner() -> Scenario:
+    log = apply(_ended(repaired=True, survivors="n1"), AddJoiner(0, 0, Seat("n4", 1)))
+    return scenario(
+        "abandoned-joiner",
+        "a joiner whose node died is removed, and another node takes its place",
+        log,
+        coordinator(),
+        nodes="n1 n2 n3 n4",
+        dead="n4",
+        faults=Faults(loss=1),
+        lossy="n1 n2",
+        sometimes=("MemberRemoved", "MemberRebuilt"),
+        records={"n1": _kept("1.0.0", ended=True)},
+    )
+
+
+def widen() -> Scenario:
+    log = chain_log(CHAIN3, "n1 n2", sequencer="n1")
+    return scenario(
+        "widen",
+        "a log with too few replicas gets a wider segment when a node is there",
+        log,
+        coordinator(),
+        appender("c1", log, *appends(1)),
+        sometimes=("Projected", "Committed"),
+    )
+
+
+def trim() -> Scenario:
+    log = PAIR
+    return scenario(
+        "trim",
+        "the log is trimmed while it is read and appended to",
+        log,
+        administrator("a", TrimRequested(1, LOG, 1)),
+        appender("c1", log, *appends(1, 2)),
+        reader("r", log),
+        coordinator(),
+        faults=Faults(early_timer=1),
+        sometimes=("Projected", "PositionsSkipped", "EntriesRead"),
+    )
+
+
+def trim_and_end() -> Scenario:
+    """An entry is trimmed away everywhere, then the segment ends: Seal's answer must still count it."""
+    log = PAIR
+    return scenario(
+        "trim-and-end",
+        "a segment ends after everything in it was trimmed, beside a client that settles its append",
+        log,
+        administrator("a", TrimRequested(1, LOG, 1)),
+        appender("c1", log, *appends(1)),
+        appender("c2", log, *appends(2)),
+        coordinator(),
+        faults=Faults(crash=1, loss=1),
+        crashable="n3",
+        lossy="c1",
+        sometimes=("Projected", "StreamSealed"),
+    )
+
+
+def forget() -> Scenario:
+    """Segment 0 is trimmed away: it leaves the projection, and its streams are dropped for ever."""
+    log = _ended(repaired=True)
+    late = _ended(repaired=True)
+    return scenario(
+        "forget",
+        "a trimmed segment is forgotten and its streams are dropped, under a late reader",
+        log,
+        administrator("a", TrimRequested(1, LOG, 1)),
+        coordinator(),
+        reader("r", late),
+        faults=Faults(duplicate=1, early_timer=2),
+        lossy="n1",
+        sometimes=("Projected", "EntriesRead", "PositionsSkipped"),
+        records={"n1": _kept("1.0.0", ended=True), "n2": _kept("1.0.1", ended=True)},
+    )
+
+
+def dropped_streams() -> Scenario:
+    """A client that slept since segment 0 was open finds its streams gone, and may not make them again."""
+    log = _ended(repaired=True)
+    return scenario(
+        "dropped-streams",
+        "a client that slept for long meets streams that were dropped",
+        log,
+        administrator("a", TrimRequested(1, LOG, 1)),
+        coordinator(),
+        appender("c1", PAIR, *appends(1)),
+        faults=Faults(early_timer=2),
+        sometimes=("Projected", "Committed"),
+        records={"n1": _kept("1.0.0", ended=True), "n2": _kept("1.0.1", ended=True)},
+        granted={"n3": 2},
+    )
+
+
+def create() -> Scenario:
+    return scenario(
+        "create",
+        "a log is created on registered nodes, written and read by clients that begin with nothing",
+        None,
+        administrator("a", CreateLog(1, LOG, CHAIN2)),
+        appender("c1", None, *appends(1)),
+        reader("r", None),
+        sometimes=("Projected", "Completed"),
+        finishing=False,
+    )
+
+
+def create_race() -> Scenario:
+    other = Settings(CHAIN2.policy, replicas=3)
+    return scenario(
+        "create-race",
+        "two operators create the log with different settings: one wins, the other is told",
+        None,
+        administrator("a1", CreateLog(1, LOG, CHAIN2)),
+        administrator("a2", CreateLog(1, LOG, other)),
+        administrator("a3", CreateLog(1, LOG, CHAIN2)),
+        faults=Faults(loss=1),
+        lossy="meta",
+        sometimes=("Projected", "Created", "CreateRefused"),
+        finishing=False,
+    )
+
+
+def broadcast_finish() -> Scenario:
+    log = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
+    return scenario(
+        "broadcast-finish",
+        "segments of a broadcast log are finalized by the coordinator after a roll and a takeover",
+        log,
+        writer("w1", log, *appends(1)),
+        writer("w2", log, *appends(2, takeover=True)),
+        coordinator(),
+        faults=Faults(loss=1),
+        lossy="n1",
+        sometimes=("StreamFinalized", "Committed"),
+    )
+
+
+DUTIES_SCENARIOS = (
+    create,
+    create_race,
+    finish_segment,
+    repair_race,
+    sequencer_replaced,
+    dead_member,
+    rebuild,
+    abandoned_joiner,
+    widen,
+    trim,
+    trim_and_end,
+    forget,
+    dropped_streams,
+    broadcast_finish,
+)
