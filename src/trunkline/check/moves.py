@@ -12,7 +12,7 @@ from trunkline.check.network import Network
 from trunkline.check.process_values import Cause, Process, Told
 from trunkline.check.processes import Processes
 from trunkline.check.role_steps import Alarm, Arrival, Coverage
-from trunkline.check.scenario import Scenario
+from trunkline.check.scenario import Completed, Scenario
 from trunkline.check.verdicts import Verdicts
 
 
@@ -298,8 +298,10 @@ class LocalMoves:
     def _count(self, told: tuple[Told, ...]) -> None:
         for each in told:
             if each.observed is not None:
-                name = type(each.observed.event).__name__
-                self._coverage.events[name] = self._coverage.events.get(name, 0) + 1
+                event = each.observed.event
+                for seen in (event, event.result) if isinstance(event, Completed) else (event,):
+                    name = type(seen).__name__
+                    self._coverage.events[name] = self._coverage.events.get(name, 0) + 1
 
     def _move(self, action: Action, process: Process, sent: tuple[int, ...], told: tuple[Told, ...]) -> Move:
         bundle, story = self._network.bundle(sent), self._verdicts.story(told)

@@ -45,7 +45,7 @@ class Frames:
     """Frames of one stream, sorted by position and never overlapping."""
 
     def __init__(self, frames: tuple[Frame, ...] = ()) -> None:
-        self._frames = list(frames)
+        self._frames = sorted(frames, key=lambda frame: frame.first)  # a disk has them in order of arrival
 
     def __len__(self) -> int:
         return len(self._frames)

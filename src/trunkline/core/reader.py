@@ -5,7 +5,7 @@ States
     reading --nothing there, open chain--> peeking --granted--> hole --fill_after--> filling --settled--> reading
     reading --nothing there, at the tail--> idle --quiet or pushed--> viewing / reading
     reading / peeking --no answer, sealed--> ending --segment ended--> reading
-    reading --nothing there, ended and not repaired--> filling
+    reading --nothing there, ended--> filling
 
 Rules
  D1  ``trim`` and ``end`` come from the projection, and are applied before a node is asked.
@@ -198,11 +198,8 @@ class Reader:
     def _on_unwritten(self, answer: Unwritten) -> Effects:
         segment, view = self._current(), self.view
         assert view is not None
-        if not segment.is_open:
-            if not segment.repaired:
-                return self._fill()
-            self._turn()  # a member that should have it and does not
-            return self._wait(push=False)
+        if not segment.is_open:  # below the end there is a value, but this member may not know of the end yet
+            return self._fill()
         if answer.sealed:
             return self._end(())
         if not answer.fresh and not self.confirmed:  # D6
@@ -228,7 +225,7 @@ class Reader:
         match reason:
             case Reason.UNKNOWN if segment.is_open:  # nothing was ever written to it
                 return self._on_unwritten(Unwritten("", self.next, segment.base, sealed=False, fresh=True))
-            case Reason.UNKNOWN if not segment.repaired:
+            case Reason.UNKNOWN:
                 return self._fill()
             case Reason.TRIMMED:
                 return self._refresh()

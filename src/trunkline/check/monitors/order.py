@@ -123,7 +123,9 @@ class RealTimeOrder:
         return ""
 
     def _ended(self, state: State, process: str, operation: int, result: object) -> State:
-        begun = next(b for b in state.begun if b[:2] == (process, operation))
+        begun = next((b for b in state.begun if b[:2] == (process, operation)), None)
+        if begun is None:
+            raise Violation(f"operation {operation} of {process} ended, but is not under way")
         left = state._replace(begun=tuple(b for b in state.begun if b is not begun))
         match result:
             case Appended(glsn):

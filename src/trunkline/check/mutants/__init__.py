@@ -1,0 +1,9 @@
+"""The known bugs of the field, kept for ever: each is put back on purpose and must be found."""
+
+from __future__ import annotations
+
+from trunkline.check.mutants.clients import CLIENT_MUTANTS
+from trunkline.check.mutants.disks import DISK_MUTANTS
+from trunkline.check.mutants.servers import SERVER_MUTANTS
+
+MUTANTS = (*CLIENT_MUTANTS, *SERVER_MUTANTS, *DISK_MUTANTS)

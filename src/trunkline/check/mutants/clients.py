@@ -1,0 +1,318 @@
+"""Known bugs of clients: appenders, writers, readers, reconfigurers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trunkline.check.mutant import Mutant
+from trunkline.check.mutants.patching import patch
+from trunkline.core import projection as projections
+from trunkline.core import reconfigurer as reconfiguring
+from trunkline.core.appender import Appender, Attempt
+from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
+from trunkline.core.events import Appended, Committed, TailIs
+from trunkline.core.filler import Filling
+from trunkline.core.messages import (
+    EndOpenSegment,
+    Finalize,
+    Next,
+    Peek,
+    Peeked,
+    Reason,
+    Sealed,
+    Stored,
+    descriptor_of,
+)
+from trunkline.core.projection import EndSegment, Group, Member, Opening, Policy, Projection, Segment, apply
+from trunkline.core.reader import Reader
+from trunkline.core.reconfigurer import Reconfigurer
+from trunkline.core.tail import TailFinder
+from trunkline.core.writer import Writer
+
+_voters = reconfiguring._voters
+_choose = Reconfigurer._choose
+_filling = Filling.__init__
+_writer_message = Writer.on_message
+_tail_message = TailFinder.on_message
+_on_granted = Appender._on_granted
+_appender_rejected = Appender._on_rejected
+_on_unwritten = Reader._on_unwritten
+
+
+def _head(self: Reader, segment: Segment) -> Member:
+    return segment.serving(segment.group_of(self.next))[0]
+
+
+def _tail_first(self: Filling, projection: Projection, segment: Segment, glsn: int) -> None:
+    _filling(self, projection, segment, glsn)
+    self.group = self.group[::-1]
+
+
+def _past_peek(self: Reader, answer: Peeked) -> Effects:
+    self.state = "hole"
+    return [SetTimer("wait", self.config.fill_after_ms)]
+
+
+def _leaves_early(self: Reader, answer: Any) -> Effects:
+    segment = self._current()
+    if segment.end is not None and not segment.repaired:
+        self.next = segment.end
+        return self._advance()
+    return _on_unwritten(self, answer)
+
+
+def _reversed_voters(group: Group, answers: Any) -> Group:
+    return _voters(group, answers)[::-1]
+
+
+def _allow(holds: bool, otherwise: str) -> None:
+    """Every change is legal."""
+
+
+def _finalize_before_swap(self: Reconfigurer, view: Projection, job: EndOpenSegment) -> Effects:
+    answers = self.answers
+    ends = [a.next for a in answers.values() if isinstance(a, Sealed)]
+    early: Effects = [
+        Send(Address(m.node, "storage"), Finalize(descriptor_of(view, view.last, m), min(ends)))
+        for m in view.last.members()
+        if m.stream in answers and ends
+    ]
+    return [*early, *_choose(self, view, job)]
+
+
+def _largest(view: Projection, job: Any, answers: Any, opening: Opening | None) -> Projection:
+    if job.end is not None:
+        return apply(view, EndSegment(job.segment, job.end, view.last.groups, opening))
+    survivors = tuple(_voters(group, answers) for group in view.last.groups)
+    end = max(answers[member.stream].next for group in survivors for member in group)
+    return apply(view, EndSegment(job.segment, end, survivors, opening))
+
+
+def _claim_at_once(self: Writer) -> Effects:
+    view = self.view
+    assert view is not None
+    self.state = "claiming"
+    job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me, end=view.last.base)
+    return [Send(Address(SELF, "reconfigurer"), job)]
+
+
+def _end_for_anybody(self: Reconfigurer, job: EndOpenSegment, view: Projection) -> Effects:
+    return self._choose(view, job)
+
+
+def _not_frozen(self: Writer, source: Address, message: Message) -> Effects:
+    if isinstance(message, Stored) and self.state == "rolling":
+        return self._on_stored(message.stream, message.frame)
+    return _writer_message(self, source, message)
+
+
+def _keeps_grant(self: Appender, attempt: Attempt) -> Effects:
+    """Ask for two positions, use one, and keep the other for whatever is appended next."""
+    assert self.view is not None
+    last, kept = self.view.last, getattr(self, "kept", None)
+    self.seq += 1
+    attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last.index
+    if kept is not None and kept[0] == last.index:
+        self.kept = None  # type: ignore[attr-defined]
+        attempt.first, attempt.at = kept[1], 0
+        return self._write(attempt)
+    ask = Next(self.config.log, last, self.config.writer, attempt.seq, 2, None)
+    return [Send(Address(last.owner.process, "sequencer"), ask), self._suspect_later(attempt)]
+
+
+def _remembers_grant(self: Appender, attempt: Attempt, granted: Any) -> Effects:
+    self.kept = (attempt.segment, granted.first + 1)  # type: ignore[attr-defined]
+    return _on_granted(self, attempt, granted)
+
+
+def _open_somewhere(self: Appender, attempt: Attempt, reason: Reason) -> Effects:
+    """The head took it, so the segment was not sealed, so the append must have been in time."""
+    if reason is Reason.SEALED and attempt.at > 0:
+        assert attempt.first is not None
+        return self._committed(attempt)
+    return _appender_rejected(self, attempt, reason)
+
+
+def _trimmed_is_lost(self: Appender, attempt: Attempt, view: Projection) -> Effects:
+    segment = view.segment(attempt.segment)
+    if attempt.first is None:
+        still_ending = attempt.state == "ending" and segment is not None and segment.is_open
+        return [] if still_ending else self._ask(attempt)
+    if attempt.first <= view.trim or segment is None:
+        return self._again(attempt)
+    if segment.end is None:
+        return [] if attempt.state == "ending" else self._end(attempt, ())
+    if attempt.first >= segment.end:
+        return self._again(attempt)
+    attempt.state = "settling"
+    return self._fill(attempt.first, attempt.first + 1, attempt.segment)
+
+
+def _retries_unsettled(self: Appender, attempt: Attempt, view: Projection) -> Effects:
+    """After a reconfiguration, append again at once: the old position is never looked at."""
+    segment = view.segment(attempt.segment)
+    still_ending = attempt.state == "ending" and segment is not None and segment.is_open
+    return [] if still_ending else self._ask(attempt)
+
+
+def _head_is_enough(self: Appender, attempt: Attempt) -> Effects:
+    assert attempt.first is not None
+    event = Committed(self.config.log, attempt.segment, None, attempt.frame(self.config.writer))
+    return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
+
+
+def _asks_sequencer(self: TailFinder, projection: Projection | None) -> Effects:
+    assert projection is not None
+    self.view, self.state = projection, "asking"
+    last = projection.last
+    assert last.policy is Policy.CHAIN
+    return [
+        Send(Address(last.owner.process, "sequencer"), Peek(self.config.log, last)),
+        SetTimer("wait", self.config.suspect_after_ms),
+    ]
+
+
+def _believes_peek(self: TailFinder, source: Address, message: Message) -> Effects:
+    if isinstance(message, Peeked) and self.state == "asking":
+        self.state = "idle"
+        return [CancelTimer("wait"), Complete(self.operation, TailIs(message.next))]
+    return _tail_message(self, source, message)
+
+
+CLIENT_MUTANTS = (
+    Mutant(
+        "value-from-head",
+        "a reader of an open chain asks the head",
+        "chain",
+        patch((Reader, "_member", _head)),
+        "ReadCommitted",
+        "breadth",
+        5_000,
+    ),
+    Mutant(
+        "fill-from-tail",
+        "a hole is filled from the tail up",
+        "late-writer",
+        patch((Filling, "__init__", _tail_first)),
+        ("TotalOrder", "ReadCommitted", "CommitDurability"),
+        "breadth",
+        200_000,
+    ),
+    Mutant(
+        "fill-past-peek",
+        "a reader fills positions that were never granted",
+        "append",
+        patch((Reader, "_on_peeked", _past_peek)),
+        "SingleOwner",
+        "breadth",
+        50_000,
+    ),
+    Mutant(
+        "reader-leaves-at-node-tail",
+        "a reader leaves an ended segment where a member has no more",
+        "repair-race",
+        patch((Reader, "_on_unwritten", _leaves_early)),
+        "Completeness",
+        "breadth",
+        50_000,
+    ),
+    Mutant(
+        "survivors-reordered",
+        "survivors of an ending change places",
+        "chain",
+        patch((reconfiguring, "_voters", _reversed_voters), (projections, "_require", _allow)),
+        "BoundaryWrittenOnce",
+        "breadth",
+        50_000,
+    ),
+    Mutant(
+        "repair-before-swap",
+        "streams are finalized before the boundary is in the metadata",
+        "chain",
+        patch((Reconfigurer, "_choose", _finalize_before_swap)),
+        ("BoundaryWrittenOnce", "RoleError"),
+        "breadth",
+        50_000,
+    ),
+    Mutant(
+        "broadcast-end-largest",
+        "a broadcast segment ends at the largest count instead of the smallest",
+        "takeover",
+        patch((reconfiguring, "_ending", _largest)),
+        ("ReadCommitted", "CommitDurability", "NoLostAck"),
+        "breadth",
+        400_000,
+    ),
+    Mutant(
+        "unconditional-takeover",
+        "a writer takes a log without sealing, at the boundary that it happens to know",
+        "takeover",
+        patch((Writer, "_claim", _claim_at_once), (Reconfigurer, "_end", _end_for_anybody)),
+        ("NoLostAck", "SingleOwner", "CommitDurability"),
+        "breadth",
+        200_000,
+    ),
+    Mutant(
+        "roll-without-freezing",
+        "the owner goes on acknowledging while its roll is on the way",
+        "pipelined-roll",
+        patch((Writer, "on_message", _not_frozen)),
+        "NoLostAck",
+        "breadth",
+        400_000,
+    ),
+    Mutant(
+        "grant-kept",
+        "a grant is kept for an append that begins later",
+        "append-order",
+        patch((Appender, "_ask", _keeps_grant), (Appender, "_on_granted", _remembers_grant)),
+        "RealTimeOrder",
+        "breadth",
+        50_000,
+    ),
+    Mutant(
+        "unsealed-on-one-node",
+        "one unsealed member is taken as proof that the segment is open",
+        "two-reconfigurers",
+        patch((Appender, "_on_rejected", _open_somewhere)),
+        ("CommitDurability", "NoLostAck"),
+        "breadth",
+        200_000,
+    ),
+    Mutant(
+        "trimmed-is-not-committed",
+        "a position that was trimmed away is taken as not committed",
+        "trim-and-end",
+        patch((Appender, "_reconsider", _trimmed_is_lost)),
+        "NoLostAck",
+        "breadth",
+        600_000,
+    ),
+    Mutant(
+        "append-again-unsettled",
+        "after a reconfiguration the batch is appended again without settling its old position",
+        "chain",
+        patch((Appender, "_reconsider", _retries_unsettled)),
+        ("NoLostAck",),
+        "breadth",
+        100_000,
+    ),
+    Mutant(
+        "acknowledged-at-head",
+        "an append counts as committed when the head has it",
+        "chain",
+        patch((Appender, "_on_stored", _head_is_enough)),
+        "CommitDurability",
+        "breadth",
+        5_000,
+    ),
+    Mutant(
+        "peek-taken-as-tail",
+        "the sequencer's next position is given out as the tail",
+        "tail",
+        patch((TailFinder, "_on_projection", _asks_sequencer), (TailFinder, "on_message", _believes_peek)),
+        "RealTimeOrder",
+        "breadth",
+        200_000,
+    ),
+)
