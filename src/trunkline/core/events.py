@@ -137,10 +137,11 @@ class LeaseLost(Event, frozen=True):
 
 
 class FollowedSegment(Event, frozen=True):
-    """A reader went from one segment to a later one."""
+    """A reader went from one segment to a later one, and goes on at ``position``."""
 
     log: str
     segment: int
+    position: int
 
 
 # ------------------------------------------------------------------------------------------------------------ results

@@ -1,16 +1,17 @@
 """The reconfigurer: the one procedure that ends a segment, and the one place of a process that reads and swaps its log's projection.
 
 States
-    idle --job--> reading --projection--> sealing --answers--> choosing --placement--> swapping --Swapped--> idle
-                     ^                       |  blocked             |  none               |  lost or no answer
-                     +-----------------------+----------------------+---------------------+
+    idle --job--> reading --projection--> sealing --answers--> choosing --placement--> swapping
+      ^              | ^                     |  blocked             |  none               |  any answer, or none
+      +--job is done-+ +---------------------+----------------------+---------------------+
 Rules
  R1  Decide before repairing: nothing is cut or filled before the boundary is in the metadata.
- R2  Each group needs an intact answer. A wrong incarnation, a dropped stream and lost data do not count; an uncertain answer counts
-     only where its group has no certain one.
+ R2  Each group needs an intact answer. A wrong incarnation, a dropped stream and lost data do not count. An uncertain answer counts
+     only when every member of its group has answered and none is certain: one that is merely silent may know better.
  R3  The end is the largest over groups of the smallest within each group: every committed entry is on every member.
  R4  Survivors are those that answered, in their old order.
- R5  Lost the swap, or no answer: read again. The owner written in the projection tells whose segment it is.
+ R5  After a swap, whatever its answer: read again, and believe only what is read. An answer may belong to an earlier proposal for the
+     same epoch; the owner written in the projection tells whose segment it is.
  R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch moved.
 """
 
@@ -79,15 +80,13 @@ class Reconfigurer:
         match message:
             case Refresh() | EndOpenSegment() | ChangeProjection():
                 return self._on_job(source.role, message)
-            case Got(_, _, projection, nodes) if self.state == "reading":
+            case Got(_, _, projection, nodes) if self.state == "reading" and not self._is_older(projection):
                 self.view, self.nodes = projection, nodes
                 return self._on_projection()
             case Sealed(stream) | Rejected(stream) if self.state == "sealing":
                 return self._on_seal_answer(stream, message)
-            case Swapped(_, epoch) if self.state == "swapping" and self.view is not None:
-                return self._on_swapped() if epoch == self.view.epoch else []
-            case SwapLost(_, expected) if self.state == "swapping" and self.view is not None:
-                return self._read() if expected == self.view.epoch - 1 else []
+            case Swapped() | SwapLost() if self.state == "swapping":
+                return self._read()  # R5
         return []  # late answers of an earlier round
 
     def on_timer(self, key: str) -> Effects:
@@ -107,6 +106,11 @@ class Reconfigurer:
         self.jobs.append((role, job))
         return self._read() if self.state == "idle" else []
 
+    def _is_older(self, projection: Projection | None) -> bool:
+        """A late answer to an earlier question: what is known never goes back."""
+        known = self.view.epoch if self.view is not None else 0
+        return (projection.epoch if projection is not None else 0) < known
+
     def _current(self) -> Job:
         return self.jobs[0][1]
 
@@ -115,8 +119,9 @@ class Reconfigurer:
         return [Send(self.config.register, Get(self.config.log)), SetTimer("wait", self.config.retry_ms)]
 
     def _finish(self) -> Effects:
-        role, _ = self.jobs.pop(0)
-        told: Effects = [Send(Address(SELF, role), ViewChanged(self.config.log, self.view, self.nodes))]
+        role, job = self.jobs.pop(0)
+        told: Effects = self._warnings() if isinstance(job, EndOpenSegment) else []
+        told.append(Send(Address(SELF, role), ViewChanged(self.config.log, self.view, self.nodes)))
         if self.jobs:
             return [*told, *self._read()]
         self.state, self.answers = "idle", {}
@@ -125,6 +130,8 @@ class Reconfigurer:
     def _on_projection(self) -> Effects:
         job, view = self._current(), self.view
         match job:
+            case EndOpenSegment(_, index) if view is not None and view.last.index < index:
+                return [SetTimer("wait", self.config.retry_ms)]  # older than what the role knows: ask again
             case EndOpenSegment(_, index) if view is not None and view.last.index == index and view.last.is_open:
                 return self._end(job, view)
             case EndOpenSegment(_, index, reopen=True) if view is not None and not view.last.is_open:
@@ -183,34 +190,27 @@ class Reconfigurer:
 
     def _swap(self, projection: Projection) -> Effects:
         self.state = "swapping"
-        expected = projection.epoch - 1
-        self.view = projection
-        swap = Swap(self.config.log, expected, projection)
+        swap = Swap(self.config.log, projection.epoch - 1, projection)
         return [Send(self.config.register, swap), SetTimer("wait", self.config.retry_ms)]
 
-    def _on_swapped(self) -> Effects:
-        assert self.view is not None
+    def _warnings(self) -> Effects:
+        if self.view is None or not self.view.last.is_open:
+            return []
         last, wanted = self.view.last, self.view.settings.replicas
         narrowest = min(len(group) for group in last.groups)
-        if last.is_open and last.epoch == self.view.epoch and narrowest < wanted:
-            warning = Announce(NoRedundancy(self.config.log, last.index, narrowest, wanted))
-            return [warning, *self._finish()]
-        return self._finish()
+        warning = Announce(NoRedundancy(self.config.log, last.index, narrowest, wanted))
+        return [warning] if narrowest < wanted else []
 
 
 def _voters(group: Group, answers: dict[str, Sealed | Rejected]) -> Group:
     """The members whose answers count, in their old order (R2, R4)."""
-
-    def answered(*, uncertain: bool) -> Group:
-        return tuple(
-            member
-            for member in group
-            if isinstance(answer := answers.get(member.stream), Sealed)
-            and answer.intact
-            and answer.uncertain is uncertain
-        )
-
-    return answered(uncertain=False) or answered(uncertain=True)
+    sealed = [(member, answers.get(member.stream)) for member in group]
+    intact = [(m, answer) for m, answer in sealed if isinstance(answer, Sealed) and answer.intact]
+    certain = tuple(member for member, answer in intact if not answer.uncertain)
+    everybody_answered = all(answer is not None for _, answer in sealed)
+    if certain or not everybody_answered:
+        return certain
+    return tuple(member for member, _ in intact)
 
 
 def _ending(

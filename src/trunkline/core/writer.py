@@ -257,6 +257,8 @@ class Writer:
     def _settle(self, view: Projection) -> Effects:
         """The segment is over: its end decides what was in flight (W3), a segment of mine takes the rest (W4)."""
         ended = view.segment(self.segment)
+        if ended is not None and ended.is_open:
+            return self._roll(())
         pending, self.in_flight = self.in_flight, []
         effects: Effects = []
         unsettled: list[AppendRequested] = []

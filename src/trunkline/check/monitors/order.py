@@ -10,6 +10,7 @@ from trunkline.core.events import (
     Appended,
     Committed,
     EntriesRead,
+    FollowedSegment,
     PositionsSkipped,
     Projected,
     TailIs,
@@ -70,6 +71,8 @@ class Completeness:
                 if not frame.first <= position < frame.next:
                     raise Violation(f"{observed.process} was given {_value(frame)} for position {position}")
                 return self._moved(state, observed.process, frame.next)
+            case FollowedSegment(_, _, position):
+                self._at(state, observed.process, position)
             case PositionsSkipped(_, first, end, why):
                 self._at(state, observed.process, first)
                 self._may_skip(state, first, end, why)

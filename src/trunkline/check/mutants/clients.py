@@ -257,7 +257,7 @@ CLIENT_MUTANTS = (
         "the owner goes on acknowledging while its roll is on the way",
         "pipelined-roll",
         patch((Writer, "on_message", _not_frozen)),
-        "NoLostAck",
+        ("NoLostAck", "CommitDurability"),
         "breadth",
         400_000,
     ),

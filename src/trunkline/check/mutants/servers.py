@@ -228,7 +228,7 @@ SERVER_MUTANTS = (
         "a frame is acknowledged before it is on disk",
         "power-cut",
         patch((StorageNode, "_store", _answers_first)),
-        ("TotalOrder", "NoLostAck", "CommitDurability", "ReadCommitted"),
+        ("TotalOrder", "NoLostAck", "CommitDurability", "ReadCommitted", "Progress"),
         "swarm",
         20_000,
     ),
@@ -280,7 +280,7 @@ SERVER_MUTANTS = (
     Mutant(
         "finalize-sent-once",
         "Finalize is sent once and never again",
-        "finish-segment",
+        "finalize",
         patch((Coordinator, "_begin", _finalizes_once)),
         "Progress",
         "breadth",
@@ -327,11 +327,11 @@ SERVER_MUTANTS = (
     Mutant(
         "seal-answered-before-sync",
         "a seal is answered before it is on disk",
-        "power-cut",
+        "power-cut-after-seal",
         patch((StorageNode, "_on_seal", _seal_answers_first)),
         ("NoLostAck", "CommitDurability", "TotalOrder"),
-        "swarm",
-        20_000,
+        "breadth",
+        1_000_000,
     ),
     Mutant(
         "recovered-in-disk-order",

@@ -16,7 +16,7 @@ from trunkline.check.scenarios.cluster import (
     reader,
     writer,
 )
-from trunkline.core.projection import Projection
+from trunkline.core.projection import Policy, Projection, Settings
 
 CHAIN = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
@@ -30,6 +30,7 @@ def scenario(
     faults: Faults,
     sometimes: tuple[str, ...],
     crashable: str = "",
+    power_domain: str = "n1 n2",
 ) -> Scenario:
     nodes = "n1 n2 n3"
     storage = tuple(node(each, projection) for each in nodes.split())
@@ -42,7 +43,7 @@ def scenario(
         atomic_disk=False,
         every_choice=False,
         crashable=tuple(crashable.split()),
-        power_domain=("n1", "n2"),
+        power_domain=tuple(power_domain.split()),
         sometimes=sometimes,
     )
 
@@ -57,6 +58,21 @@ def power_cut() -> Scenario:
         reader("r", CHAIN),
         faults=Faults(power_cut=1, restart=2),
         sometimes=("Committed", "StreamRecovered", "EntriesRead"),
+    )
+
+
+def power_cut_after_seal() -> Scenario:
+    """One replica: if its seal is lost with the power, a late writer commits past the end."""
+    log = chain_log(Settings(Policy.CHAIN, replicas=1), "n1", sequencer="n2")
+    return scenario(
+        "power-cut-after-seal",
+        "a segment is ended while its only replica loses power; a late writer is still on the way",
+        log,
+        appender("c1", log, *appends(1)),
+        appender("c2", log, *appends(2)),
+        faults=Faults(power_cut=1, restart=1, early_timer=1),
+        sometimes=("Committed", "StreamRecovered", "StreamSealed"),
+        power_domain="n1",
     )
 
 
@@ -99,4 +115,4 @@ def broadcast_rot() -> Scenario:
     )
 
 
-DISKS_SCENARIOS = (power_cut, broadcast_power_cut, rot, broadcast_rot)
+DISKS_SCENARIOS = (power_cut, power_cut_after_seal, broadcast_power_cut, rot, broadcast_rot)

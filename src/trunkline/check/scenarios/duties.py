@@ -61,6 +61,7 @@ def scenario(
     records: Mapping[str, tuple[Record, ...]] = MappingProxyType({}),
     finishing: bool = True,
     granted: Mapping[str, int] = MappingProxyType({}),
+    stays_down: str = "",
 ) -> Scenario:
     """Nodes, of which the ``dead`` ones are registered but not there, and clients (a coordinator among them, mostly)."""
     storage = tuple(
@@ -79,7 +80,7 @@ def scenario(
         crashable=tuple(crashable.split()),
         lossy=tuple(lossy.split()),
         sometimes=sometimes,
-        stays_down=tuple(dead.split()),
+        stays_down=tuple((dead + " " + stays_down).split()),
     )
 
 
@@ -122,6 +123,20 @@ def finish_segment() -> Scenario:
     )
 
 
+def finalize() -> Scenario:
+    """Nothing needs repair, so nobody but the coordinator tells the nodes of the end."""
+    return scenario(
+        "finalize",
+        "the coordinator tells every member of an ended segment its end, although messages are lost",
+        _ended(repaired=False),
+        coordinator(),
+        faults=Faults(loss=2),
+        lossy="n1 n2",
+        sometimes=("StreamFinalized", "Projected"),
+        records={"n1": _kept("1.0.0"), "n2": _kept("1.0.1")},
+    )
+
+
 def repair_race() -> Scenario:
     log, records = _half_written()
     return scenario(
@@ -160,6 +175,7 @@ def dead_member() -> Scenario:
         clock("n2"),
         faults=Faults(crash=1),
         crashable="n2",
+        stays_down="n2",
         sometimes=("MemberRemoved", "Projected", "EntriesRead"),
         records={"n1": _kept("1.0.0"), "n2": _kept("1.0.1")},
     )
@@ -313,8 +329,7 @@ def broadcast_finish() -> Scenario:
         writer("w1", log, *appends(1)),
         writer("w2", log, *appends(2, takeover=True)),
         coordinator(),
-        faults=Faults(loss=1),
-        lossy="n1",
+        faults=Faults(early_timer=2),
         sometimes=("StreamFinalized", "Committed"),
     )
 
@@ -322,6 +337,7 @@ def broadcast_finish() -> Scenario:
 DUTIES_SCENARIOS = (
     create,
     create_race,
+    finalize,
     finish_segment,
     repair_race,
     sequencer_replaced,
