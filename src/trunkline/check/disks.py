@@ -20,6 +20,7 @@ from trunkline.core.streams import (
     StreamDropping,
     StreamEnding,
     StreamImage,
+    StreamLosing,
     StreamOpened,
     StreamSealing,
     StreamTrimming,
@@ -92,6 +93,7 @@ class StreamFiles(NamedTuple):
 
     facts: StreamImage  # its frames are not used: the slots are the frames
     slots: tuple[Slot, ...] = ()
+    mark: int = 0  # how many slots the seal vouches for
 
 
 class NodeFiles(NamedTuple):
@@ -160,6 +162,8 @@ def _cut_images(image: NodeFiles) -> Iterator[tuple[str, NodeFiles]]:
     before = image._replace(pending=())
     count = len(image.pending)
     for label, kept in _kept_parts(tuple(range(count))):
+        if not _possible(image.pending, kept):
+            continue
         found, torn = before, before
         last = max(kept, default=-1)
         for index, (record, mark) in enumerate(image.pending):
@@ -182,6 +186,17 @@ def _cut_images(image: NodeFiles) -> Iterator[tuple[str, NodeFiles]]:
             yield f"{label}, next torn", torn
 
 
+def _possible(pending: tuple[tuple[Record, int], ...], kept: tuple[int, ...]) -> bool:
+    """The manifest is written after a barrier: what it says of a stream is on disk only if the frames before it are."""
+    for at in kept:
+        fact = pending[at][0]
+        if isinstance(fact, StreamSealing | StreamEnding | StreamTrimming):
+            frames = [i for i, (r, _) in enumerate(pending[:at]) if isinstance(r, FrameWritten) and r.key == fact.key]
+            if any(i not in kept for i in frames):
+                return False
+    return True
+
+
 def _put(image: NodeFiles, record: Record, mark: int, condition: Condition) -> NodeFiles:
     """The image with one record on disk."""
     streams = dict(image.streams)
@@ -192,25 +207,29 @@ def _put(image: NodeFiles, record: Record, mark: int, condition: Condition) -> N
         case StreamDropping(key):
             streams.pop(key, None)
             image = image._replace(tombstones=(*image.tombstones, key))
-        case FrameWritten(key) | StreamSealing(key) | StreamEnding(key) | StreamTrimming(key) if key in streams:
+        case (
+            FrameWritten(key) | StreamSealing(key) | StreamEnding(key) | StreamTrimming(key) | StreamLosing(key)
+        ) if key in streams:
             streams[key] = _put_in_stream(streams[key], record, mark, condition)
     return image._replace(streams=tuple(streams.items()))
 
 
 def _put_in_stream(files: StreamFiles, record: Record, mark: int, condition: Condition) -> StreamFiles:
-    facts, slots = files
+    facts, slots, _ = files
     match record:
         case FrameWritten(_, frame):
             found = frame if condition is Condition.GOOD else replace(frame, checksum=-1)
-            return StreamFiles(facts, (*slots, Slot(found, mark, condition)))
+            return files._replace(slots=(*slots, Slot(found, mark, condition)))
         case StreamSealing():
-            return StreamFiles(replace(facts, sealed=True), slots)
+            return files._replace(facts=replace(facts, sealed=True), mark=len(slots))
+        case StreamLosing():
+            return files._replace(facts=replace(facts, data_loss=True))
         case StreamEnding(_, end):
             kept = tuple(slot for slot in slots if slot.frame.first < end)
-            return StreamFiles(replace(facts, sealed=True, end=end), _marked(kept))
+            return StreamFiles(replace(facts, sealed=True, end=end), _marked(kept), len(kept))
         case StreamTrimming(_, point):
             kept = tuple(slot for slot in slots if slot.frame.next > point + 1)
-            return StreamFiles(replace(facts, trim=point), _marked(kept))
+            return StreamFiles(replace(facts, trim=point), _marked(kept), min(files.mark, len(kept)))
     return files
 
 
@@ -227,19 +246,19 @@ def _settled(image: NodeFiles) -> NodeFiles:
 def _judged(files: StreamFiles) -> StreamFiles:
     if all(slot.condition is Condition.GOOD for slot in files.slots):
         return files
-    found = recover(files.slots)
+    found = recover(files.slots, files.mark)
     facts = replace(
         files.facts,
         data_loss=files.facts.data_loss or found.data_loss,
         uncertain=files.facts.uncertain or found.uncertain,
     )
     slots = tuple(slot for slot in files.slots[: found.kept] if slot.frame in found.frames)
-    return StreamFiles(facts, _marked(slots))
+    return StreamFiles(facts, _marked(slots), min(files.mark, len(slots)))
 
 
 def _with_condition(image: NodeFiles, key: Key, at: int, condition: Condition) -> NodeFiles:
     streams = dict(image.streams)
-    facts, slots = streams[key]
+    slots = streams[key].slots
     bad = replace(slots[at], frame=replace(slots[at].frame, checksum=-1), condition=condition)
-    streams[key] = StreamFiles(facts, (*slots[:at], bad, *slots[at + 1 :]))
+    streams[key] = streams[key]._replace(slots=(*slots[:at], bad, *slots[at + 1 :]))
     return image._replace(streams=tuple(streams.items()))

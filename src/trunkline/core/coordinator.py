@@ -39,6 +39,7 @@ from trunkline.core.messages import (
     Finalize,
     Finalized,
     NodeInfo,
+    Reason,
     Refresh,
     Rejected,
     Target,
@@ -108,6 +109,8 @@ class Coordinator:
             case Dropped(stream):
                 self.leftovers = [kept for kept in self.leftovers if kept[1].stream != stream]
                 return []
+            case Rejected(stream, _, Reason.CORRUPT):
+                self.done.damaged.add(stream)
             case Rejected() if self.procedure is None:
                 return []  # the next look decides
         return self._on_procedure_message(message)

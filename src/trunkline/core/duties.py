@@ -20,6 +20,8 @@ class EndTheSegment(Struct, frozen=True):
 
 
 class RemoveDeadMember(Struct, frozen=True):
+    """A member of an ended segment is away for good, or lost data. A rebuild under a new stream id takes its place."""
+
     segment: int
     stream: str
 
@@ -71,6 +73,7 @@ class Done:
     def __init__(self) -> None:
         self.finalized: set[str] = set()
         self.trimmed: dict[str, int] = {}
+        self.damaged: set[str] = set()  # streams that said that they lost data
 
 
 def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
@@ -79,7 +82,8 @@ def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty
 
     def lives(member: Member) -> bool:
         info = alive.get(member.node)
-        return info is not None and info.incarnation == member.incarnation
+        here = info is not None and info.incarnation == member.incarnation
+        return here and member.stream not in done.damaged
 
     duty: Duty | None = _open_segment_duty(view, nodes, alive) if view.last.is_open else None
     if duty is not None:

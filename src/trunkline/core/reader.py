@@ -15,6 +15,8 @@ Rules
  D4  "Nothing there" is final only below the end. A hole is filled only if it lies below ``peek``, after ``fill_after``.
  D5  A segment is left only at its end: every position below it has been returned, filled, trimmed or declared lost.
  D6  A "nothing there" that is not fresh is believed only after another look at the projection.
+ D7  A LAC may be lost (a restart, a lost Release, a dead owner). Entries that stay unreleased on every member are settled by ending the
+     segment; it keeps its owner.
 """
 
 from __future__ import annotations
@@ -74,6 +76,7 @@ class Reader:
         self.next = 1
         self.segment = -1
         self.replica = 0  # which member of a repaired group is read
+        self.blocked = 0  # how often in a row an open broadcast segment had entries that were not released
         self.confirmed = False  # the projection was read after the last entry or pause: a stale node may be believed
 
     @property
@@ -186,7 +189,7 @@ class Reader:
 
     def _on_frames(self, frames: tuple[Frame, ...]) -> Effects:
         effects: Effects = []
-        self.confirmed = False
+        self.confirmed, self.blocked = False, 0
         end = self._current().end
         for frame in frames:
             if end is not None and frame.first >= end:  # D1: an end that this answer did not know
@@ -205,12 +208,21 @@ class Reader:
         if not answer.fresh and not self.confirmed:  # D6
             return self._refresh()
         if segment.policy is Policy.BROADCAST:
-            return self._wait(push=True)
+            return self._on_unreleased(segment) if answer.written > self.next else self._wait(push=True)
         if self.state == "idle" and answer.written <= self.next:
             return []
         self.state = "peeking"
         peek = Peek(self.config.log, segment)
         return [Send(Address(segment.owner.process, "sequencer"), peek), SetTimer("wait", self.config.suspect_after_ms)]
+
+    def _on_unreleased(self, segment: Segment) -> Effects:
+        """The member has more than its owner released to it: ask the others, and if none was told, end the segment (D7)."""
+        self.blocked += 1
+        if self.blocked > len(segment.groups[0]):
+            self.blocked = 0
+            return self._end(())
+        self._turn()
+        return self._wait(push=True)
 
     def _on_peeked(self, answer: Peeked) -> Effects:
         if not answer.fresh and not self.confirmed:

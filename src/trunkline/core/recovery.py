@@ -12,7 +12,8 @@ Rules
      behind it: a later frame may be on disk while an earlier one is not.
  V3  If what was cut had its full length it may have been acknowledged and then rotted: the stream is uncertain. Its answer to Seal counts
      only where no certain member of its group answers.
- V4  A frame that does not match its checksum is never returned.
+ V4  A seal is a mark: it is written only after everything before it is on disk, so it vouches for all of it.
+ V5  A frame that does not match its checksum is never returned.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ class Recovered(Struct, frozen=True):
     uncertain: bool
 
 
-def recover(slots: tuple[Slot, ...], idle_mark: int = 0) -> Recovered:
-    """Judge the slots of a stream. ``idle_mark`` is the mark that an idle stream wrote by itself."""
+def recover(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
+    """Judge the slots of a stream. ``own_mark`` is the mark of a seal (V4), or one that an idle stream wrote by itself."""
     marks = [slot.mark for slot in slots if slot.condition is Condition.GOOD]
-    mark = max([idle_mark, *marks])
+    mark = max([own_mark, *marks])
     bad = [index for index, slot in enumerate(slots) if slot.condition is not Condition.GOOD]
     data_loss = any(index < mark for index in bad)  # V1
     above = [index for index in bad if index >= mark]
     kept = above[0] if above else len(slots)  # V2
     uncertain = any(slot.condition is not Condition.SHORT for slot in slots[kept:])  # V3
-    frames = tuple(slot.frame for slot in slots[:kept] if slot.condition is Condition.GOOD)  # V4
+    frames = tuple(slot.frame for slot in slots[:kept] if slot.condition is Condition.GOOD)  # V5
     return Recovered(kept, frames, data_loss, uncertain)

@@ -52,6 +52,7 @@ from trunkline.core.messages import (
     Write,
     Written,
 )
+from trunkline.core.projection import Policy
 from trunkline.core.streams import (
     FrameWritten,
     Key,
@@ -59,6 +60,7 @@ from trunkline.core.streams import (
     StreamDropping,
     StreamEnding,
     StreamImage,
+    StreamLosing,
     StreamOpened,
     StreamSealing,
     StreamTrimming,
@@ -178,6 +180,9 @@ class StorageNode:
         if refused is not None:
             return [Send(source, refused)]
         stream, effects = self._find_or_make(descriptor)
+        if stream.uncertain and stream.seal_answer() < end and not stream.data_loss:  # S6
+            stream.data_loss = True
+            effects.append(Persist(StreamLosing(stream.key)))
         if stream.end is None:
             stream.sealed, stream.end = True, end
             stream.frames.cut_from(end)
@@ -308,7 +313,8 @@ class StorageNode:
 
     def _on_subscribe(self, source: Address, stream: Stream, message: Subscribe) -> Effects:
         answer = self._read_answer(stream, message.glsn, message.limit)
-        if isinstance(answer, Unwritten) and not answer.sealed and answer.written <= message.glsn:
+        released_later = stream.descriptor.policy is Policy.BROADCAST
+        if isinstance(answer, Unwritten) and not answer.sealed and (released_later or answer.written <= message.glsn):
             if (source, message) not in self.waiting:
                 self.waiting.append((source, message))
             return []

@@ -7,6 +7,8 @@ Rules
  S4  The answer to Seal covers every write ever acknowledged, trimmed ones included.
  S5  A stream that lost acknowledged data is never an authority: it is sealed, not intact, and answers ``CORRUPT`` for what
      it lacks.
+ S6  A stream that may have lost data (``uncertain``) seals itself: nothing may be written where something may have been. An end
+     above what it has proves the loss.
 """
 
 from __future__ import annotations
@@ -56,6 +58,12 @@ class StreamTrimming(Record, frozen=True):
     point: int
 
 
+class StreamLosing(Record, frozen=True):
+    """The stream is known to have lost acknowledged data."""
+
+    key: Key
+
+
 class StreamDropping(Record, frozen=True):
     """The stream is gone and its id stays behind as a tombstone."""
 
@@ -66,7 +74,7 @@ class Stream:
     def __init__(self, image: StreamImage) -> None:
         self.descriptor = image.descriptor
         self.frames = Frames(image.frames)
-        self.sealed = image.sealed or image.data_loss  # S5
+        self.sealed = image.sealed or image.data_loss or image.uncertain  # S5, S6
         self.end = image.end
         self.trim = image.trim
         self.data_loss = image.data_loss

@@ -33,6 +33,7 @@ _voters = reconfiguring._voters
 _choose = Reconfigurer._choose
 _filling = Filling.__init__
 _writer_message = Writer.on_message
+_claim = Writer._claim
 _tail_message = TailFinder.on_message
 _on_granted = Appender._on_granted
 _appender_rejected = Appender._on_rejected
@@ -91,6 +92,8 @@ def _largest(view: Projection, job: Any, answers: Any, opening: Opening | None) 
 def _claim_at_once(self: Writer) -> Effects:
     view = self.view
     assert view is not None
+    if view.last.owner == self.config.me:
+        return _claim(self)
     self.state = "claiming"
     job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me, end=view.last.base)
     return [Send(Address(SELF, "reconfigurer"), job)]

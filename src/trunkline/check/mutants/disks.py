@@ -8,21 +8,21 @@ from trunkline.check.mutants.patching import patch
 from trunkline.core.recovery import Condition, Recovered, Slot, recover
 
 
-def _behind_the_hole(slots: tuple[Slot, ...], idle_mark: int = 0) -> Recovered:
+def _behind_the_hole(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
     """What looks good behind a bad frame is kept, and nothing is said of the frame that is missing."""
     good = tuple(slot.frame for slot in slots if slot.condition is Condition.GOOD)
     return Recovered(len(slots), good, False, False)
 
 
-def _never_uncertain(slots: tuple[Slot, ...], idle_mark: int = 0) -> Recovered:
-    found = recover(slots, idle_mark)
+def _never_uncertain(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
+    found = recover(slots, own_mark)
     return Recovered(found.kept, found.frames, found.data_loss, False)
 
 
 def _torn_files(files: disks.StreamFiles) -> disks.StreamFiles:
     """Recovery believes what a bad slot claims to hold."""
     good = tuple(Slot(slot.frame, slot.mark) for slot in files.slots)
-    return disks.StreamFiles(files.facts, good)
+    return files._replace(slots=good)
 
 
 DISK_MUTANTS = (

@@ -11,6 +11,7 @@ from trunkline.check.scenarios.cluster import (
     appends,
     broadcast_log,
     chain_log,
+    coordinator,
     meta,
     node,
     reader,
@@ -96,6 +97,7 @@ def rot() -> Scenario:
         CHAIN,
         appender("c1", CHAIN, *appends(1)),
         reader("r", CHAIN),
+        coordinator(),
         faults=Faults(crash=1, rot=1, restart=1, early_timer=1),
         crashable="n1 n2",
         sometimes=("Committed", "StreamRecovered", "StreamSealed"),
@@ -115,4 +117,18 @@ def broadcast_rot() -> Scenario:
     )
 
 
-DISKS_SCENARIOS = (power_cut, power_cut_after_seal, broadcast_power_cut, rot, broadcast_rot)
+def roll_rot() -> Scenario:
+    """A roll needs no seal, so a replica may lose a frame of a segment that has ended without knowing it."""
+    return scenario(
+        "roll-rot",
+        "a frame of a broadcast replica goes bad while the owner rolls; readers must not be given JUNK for it",
+        BROADCAST,
+        writer("w1", BROADCAST, *appends(1, 2)),
+        reader("r", BROADCAST),
+        faults=Faults(crash=1, rot=1, restart=1),
+        crashable="n1 n2",
+        sometimes=("Committed", "StreamRecovered", "EntriesRead"),
+    )
+
+
+DISKS_SCENARIOS = (power_cut, power_cut_after_seal, broadcast_power_cut, rot, broadcast_rot, roll_rot)

@@ -1,0 +1,83 @@
+"""The command line as a page of documentation: ``docs/cli.md`` is what this prints.
+
+    python -m trunkline.cli.reference > docs/cli.md
+
+It is made from the parser itself and not from its help text, whose line breaks hang on the terminal and on the Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from trunkline.cli import main
+
+HEAD = """\
+# The command line
+
+Made from the commands themselves by `python -m trunkline.cli.reference > docs/cli.md`; a test fails when it is stale.
+In a clone, `./run trunkline ...` runs the command from the project's own environment, and `./run check ...` is short for
+`./run trunkline check ...`."""
+
+
+def reference() -> str:
+    """The whole page."""
+    parser = main._parser()
+    parts = [HEAD, _paragraph(main.__doc__, "Exit codes")]
+    for name, command, summary in _commands(parser):
+        parts.append(f"## trunkline {name}")
+        parts.append(command.description or f"{summary[:1].upper()}{summary[1:]}.")
+        parts += _tables(command)
+        if command.epilog:
+            parts.append(f"```\n{command.epilog.strip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
+    """Every command with its parser and its line of help, in the order of ``--help``."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            summaries = {each.dest: each.help or "" for each in action._choices_actions}
+            for name, command in action.choices.items():
+                yield name, command, summaries.get(name, "")
+
+
+def _tables(command: argparse.ArgumentParser) -> Iterator[str]:
+    actions = [action for action in command._actions if action.help != argparse.SUPPRESS]
+    exclusive = [group._group_actions for group in command._mutually_exclusive_groups]
+    alone = [action for action in actions if not any(action in group for group in exclusive)]
+    positional = [action for action in alone if not action.option_strings]
+    options = [action for action in alone if action.option_strings and action.dest != "help"]
+    if positional:
+        yield _table("argument", positional)
+    for group in exclusive:
+        yield "At most one of these:"
+        yield _table("option", group)
+    if options:
+        yield "Further options:" if exclusive else "Options:"
+        yield _table("option", options)
+
+
+def _table(heading: str, actions: list[argparse.Action]) -> str:
+    rows = [f"| `{_invocation(action)}` | {action.help or ''} |" for action in actions]
+    return "\n".join([f"| {heading} | meaning |", "|---|---|", *rows])
+
+
+def _invocation(action: argparse.Action) -> str:
+    """How the option is written, with what it takes."""
+    value = str(action.metavar or "")
+    if action.choices is not None and not value:
+        value = f"{{{','.join(str(choice) for choice in action.choices)}}}"
+    if action.nargs == "*":
+        value = f"[{value} ...]"
+    return " ".join(part for part in (", ".join(action.option_strings), value) if part)
+
+
+def _paragraph(text: str | None, beginning: str) -> str:
+    """The paragraph of a docstring that begins with these words, on one line."""
+    paragraphs = [" ".join(each.split()) for each in (text or "").split("\n\n")]
+    return next(each for each in paragraphs if each.startswith(beginning))
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
