@@ -383,13 +383,11 @@ def test_a_subscriber_is_told_of_a_seal_and_of_an_end(ending: Message) -> None:
 def test_a_subscriber_of_a_broadcast_stream_waits_for_the_lac() -> None:
     node = DiskedNode()
     node.ask(Open(BD))
-    assert node.ask(Append(BT, ME, data(1), 0)) == [Stored(S, data(1))]
-    assert node.ask(Subscribe(BT, 1, 9)) == [Unwritten(S, 1, 2, sealed=False, fresh=True)]
+    node.ask(Append(BT, ME, data(1), 0))
+    assert node.ask(Subscribe(BT, 1, 9)) == []  # stored, but not released
+    assert node.ask(Append(BT, ME, data(2), 1)) == [Stored(S, data(2)), ReadFrames(S, 1, (data(1),))]
     assert node.ask(Subscribe(BT, 2, 9)) == []
-    assert node.ask(Append(BT, ME, data(2), 1)) == [Stored(S, data(2)), Unwritten(S, 2, 3, sealed=False, fresh=True)]
-    node.ask(Subscribe(BT, 3, 9))
-    assert node.ask(Release(BT, ME, 2)) == []  # 3 is neither written nor released: still waiting
-    assert node.role.waiting != []
+    assert node.ask(Release(BT, ME, 2)) == [ReadFrames(S, 2, (data(2),))]
 
 
 def test_a_subscriber_of_what_is_there_is_answered_at_once() -> None:
@@ -524,23 +522,47 @@ def test_s5_a_stream_image_that_lost_data_is_sealed_from_the_start() -> None:
     assert node.on_message(APPLICATION, Seal(D)) == [Send(APPLICATION, Sealed(S, 2, intact=False, uncertain=False))]
 
 
-# BUG (N5): everything in a finalized stream was acknowledged. If its last frame rots, recovery sees no mark above it (the
-# seal and the end raise none), cuts it and calls the stream "uncertain", which only the answer to Seal shows. The stream
-# then says Unwritten for a committed entry and takes JUNK in its place: a reader of a repaired segment that meets this
-# member has the hole filled and returns JUNK, while the other members go on returning the entry.
-@pytest.mark.xfail(
-    reason="BUG: JUNK takes the place of a committed entry that rotted in a finalized stream", strict=True
-)
-def test_n5_a_finalized_stream_whose_last_frame_rotted_takes_no_junk_for_it() -> None:
+@pytest.mark.parametrize("ending", [Seal(D), Finalize(D, 2)])
+def test_v4_n5_what_rots_in_a_sealed_stream_is_lost_data_and_takes_no_junk(ending: Message) -> None:
     node = DiskedNode()
-    play(
-        [(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1))), (Finalize(D, 2), Finalized(S))],
-        restarts=False,
-        node=node,
-    )
+    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
+    node.ask(ending)
     node.rot(0)
     assert node.ask(Read(T, 1, 9)) == [rejected(1, Reason.CORRUPT)]
     assert node.ask(Write(T, junk(1), repair=True)) == [rejected(1, Reason.CORRUPT)]
+
+
+def test_s6_a_stream_that_may_have_lost_data_is_sealed() -> None:
+    node = DiskedNode()
+    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
+    node.rot(0)
+    assert node.ask(Write(T, data(1, seq=2))) == [rejected(1, Reason.SEALED)]
+
+
+@RESTARTS
+def test_s6_an_end_above_what_an_uncertain_stream_has_proves_the_loss(restarts: bool) -> None:
+    node = DiskedNode()
+    play([(Open(BD), Opened(S)), (Append(BT, ME, data(1), 0), Stored(S, data(1)))], restarts=False, node=node)
+    node.rot(0)
+    play(
+        [
+            (Finalize(BD, 2), Finalized(S)),
+            (Read(BT, 1, 9), rejected(1, Reason.CORRUPT)),
+            (Write(BT, junk(1), repair=True), rejected(1, Reason.CORRUPT)),
+            (Seal(BD), Sealed(S, 1, intact=False, uncertain=True)),
+        ],
+        restarts=restarts,
+        node=node,
+    )
+
+
+def test_s6_an_end_below_what_an_uncertain_stream_has_proves_nothing() -> None:
+    node = DiskedNode()
+    frames = [data(1), data(2)]
+    play([(Open(BD), Opened(S)), *((Append(BT, ME, f, 0), Stored(S, f)) for f in frames)], restarts=False, node=node)
+    node.rot(1)
+    assert node.ask(Finalize(BD, 2)) == [Finalized(S)]
+    assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
 
 
 # BUG (N1): a Drop whose stream id is a tombstone is answered before its identity is looked at.

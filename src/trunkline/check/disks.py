@@ -52,9 +52,7 @@ class FoldingDisk:
         return not image.pending
 
     def after_power_cut(self, image: Folded) -> tuple[tuple[str, Hashable], ...]:
-        return tuple(
-            (label, self.sync(Folded(image.value, tuple(kept)))) for label, kept in _kept_parts(image.pending)
-        )
+        return tuple((label, self.sync(Folded(image.value, tuple(kept)))) for label, kept in _kept_parts(image.pending))
 
     def after_rot(self, image: Folded) -> tuple[tuple[str, Hashable], ...]:
         return ()
@@ -207,9 +205,9 @@ def _put(image: NodeFiles, record: Record, mark: int, condition: Condition) -> N
         case StreamDropping(key):
             streams.pop(key, None)
             image = image._replace(tombstones=(*image.tombstones, key))
-        case (
-            FrameWritten(key) | StreamSealing(key) | StreamEnding(key) | StreamTrimming(key) | StreamLosing(key)
-        ) if key in streams:
+        case FrameWritten(key) | StreamSealing(key) | StreamEnding(key) | StreamTrimming(key) | StreamLosing(key) if (
+            key in streams
+        ):
             streams[key] = _put_in_stream(streams[key], record, mark, condition)
     return image._replace(streams=tuple(streams.items()))
 

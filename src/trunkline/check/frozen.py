@@ -54,7 +54,9 @@ def rename(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def text(value: Any) -> str:
-    """One line, the same under any hash seed."""
+    """One line, the same under any hash seed. A value with a ``brief`` form of its own is shown in that."""
+    if hasattr(value, "brief"):
+        return str(value.brief())
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, FunctionType | type):

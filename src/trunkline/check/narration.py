@@ -17,6 +17,21 @@ from trunkline.check.scenario import Completed
 from trunkline.check.verdicts import Verdicts
 from trunkline.check.views import NamedTexts, ProcessView, RoleView, Sent, StateView, Step
 
+# What a message is about, the most telling field first.
+_ABOUT = (
+    "frame",
+    "existing",
+    "glsn",
+    "projection",
+    "end",
+    "next",
+    "first",
+    "point",
+    "seq",
+    "expected",
+    "epoch",
+    "value",
+)
 LABEL_LENGTH_MAX = 24
 
 
@@ -123,10 +138,14 @@ class Narrator:
 
 
 def label(message: Any) -> str:
-    """A message for an arrow: its type and its first field, when that is short."""
+    """A message for an arrow: its type and what it is about, when that is short."""
     name = type(message).__name__
-    first = next((text(value) for _, value in fields_of(message)), "")
-    return f"{name} {first}" if first and len(name) + len(first) < LABEL_LENGTH_MAX else name
+    known = dict(fields_of(message))
+    about = next((known[field] for field in _ABOUT if field in known), None)
+    if about is None:
+        return name
+    words = f"epoch {about.epoch}" if hasattr(about, "epoch") else text(about).split("=")[0]
+    return f"{name} {words}" if len(name) + len(words) < LABEL_LENGTH_MAX else name
 
 
 def _named(name: str, value: Any) -> NamedTexts:

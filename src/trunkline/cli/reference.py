@@ -16,8 +16,8 @@ HEAD = """\
 # The command line
 
 Made from the commands themselves by `python -m trunkline.cli.reference > docs/cli.md`; a test fails when it is stale.
-In a clone, `./run trunkline ...` runs the command from the project's own environment, and `./run check ...` is short for
-`./run trunkline check ...`."""
+In a clone, `./run trunkline ...` runs the command from the project's own environment, and `./run check ...` is short
+for `./run trunkline check ...`."""
 
 
 def reference() -> str:

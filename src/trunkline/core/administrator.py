@@ -9,19 +9,21 @@ Rules
  B1  Creating again with the same settings is a no-op; with others it is refused. Two at once: one wins.
  B2  A trim point is below the tail and settled: everything up to it has been read or filled first.
  B3  A trim is a swap on the projection; nodes follow later.
+ B4  A sealed log stays read-only until an operator opens it again.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from trunkline.core.effects import SELF, Address, Choose, Complete, Effects, Event, Message, Send
-from trunkline.core.events import Created, CreateRefused, SegmentEnded, Trimmed
+from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send
+from trunkline.core.events import Created, CreateRefused, ReopenRequested, SegmentEnded, Trimmed
 from trunkline.core.messages import (
     ChangeProjection,
     CreateLog,
     EndOpenSegment,
     NodeInfo,
+    OpenClosedLog,
     Refresh,
     SealRequested,
     SubscribeRequested,
@@ -119,8 +121,11 @@ class Administrator:
             assert segment.end is not None
             return self._done(SegmentEnded(segment.index, segment.end))
         self.state = "ending"
-        job = EndOpenSegment(self.config.log, view.last.index, reopen=task.reopen)
-        return [Send(Address(SELF, "reconfigurer"), job)]
+        if view.last.is_open or not task.reopen:
+            job = EndOpenSegment(self.config.log, view.last.index, reopen=task.reopen)
+            return [Send(Address(SELF, "reconfigurer"), job)]
+        announced = Announce(ReopenRequested(self.config.log))  # B4
+        return [announced, Send(Address(SELF, "reconfigurer"), OpenClosedLog(self.config.log))]
 
     def _done(self, result: Event) -> Effects:
         assert self.task is not None

@@ -310,6 +310,4 @@ class Appender:
 
     def _fill(self, first: int, end: int, segment: int) -> Effects:
         assert self.view is not None
-        return [
-            Send(Address(SELF, "filler"), Fill(self.view, segment, glsn)) for glsn in range(first, end)
-        ]
+        return [Send(Address(SELF, "filler"), Fill(self.view, segment, glsn)) for glsn in range(first, end)]

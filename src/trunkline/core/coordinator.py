@@ -98,6 +98,7 @@ class Coordinator:
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case ViewChanged(_, projection, nodes):
+                self._remember_leavers(self.view, projection)
                 self.view, self.nodes = projection, nodes
                 return self._decide()
             case Finalized(stream) if self.procedure is None:
@@ -136,15 +137,12 @@ class Coordinator:
                 job = EndOpenSegment(self.config.log, index, suspects)
                 return [Send(Address(SELF, "reconfigurer"), job)]
             case RemoveDeadMember(index, stream):
-                self._remember(view, index, stream)
                 event = Announce(MemberRemoved(self.config.log, index, stream))
                 return [event, *self._change(RemoveMember(index, stream))]
             case FinalizeMembers(index, members):
                 segment = self._segment(view, index)
                 assert segment.end is not None
-                return [
-                    Send(_storage(m), Finalize(descriptor_of(view, segment, m), segment.end)) for m in members
-                ]
+                return [Send(_storage(m), Finalize(descriptor_of(view, segment, m), segment.end)) for m in members]
             case RepairSegment(index):
                 return self._run(SegmentRepair(view, self._segment(view, index)))
             case CopyToJoiner(index, joiner):
@@ -155,8 +153,6 @@ class Coordinator:
                 segment = self._segment(view, index)
                 return [Send(_storage(m), Trim(target_of(view, segment, m), view.trim)) for m in members]
             case ForgetTheSegment(index):
-                for member in self._segment(view, index).members():
-                    self._remember(view, index, member.stream)
                 return self._change(ForgetSegment(index))
 
     def _copy(self, view: Projection, segment: Segment, joiner: Member) -> MemberCopy:
@@ -214,22 +210,24 @@ class Coordinator:
                 return [event, *self._change(AdmitJoiner(index, joiner.stream))]
         raise AssertionError(f"{duty} has no procedure")
 
-    def _remember(self, view: Projection, index: int, stream: str) -> None:
-        segment = self._segment(view, index)
-        member = next(m for m in segment.members() if m.stream == stream)
-        leftover = (member.node, target_of(view, segment, member))
-        if leftover not in self.leftovers:
-            self.leftovers.append(leftover)
+    def _remember_leavers(self, before: Projection | None, after: Projection | None) -> None:
+        """Streams that have left the projection, for whatever reason, are to be dropped (C3)."""
+        if before is None or after is None:
+            return
+        named = {member.stream for segment in after.segments for member in segment.members()}
+        for segment in before.segments:
+            for member in segment.members():
+                leftover = (member.node, target_of(before, segment, member))
+                if member.stream not in named and leftover not in self.leftovers:
+                    self.leftovers.append(leftover)
 
     def _drop_leftovers(self) -> Effects:
-        """Drop streams that have left the projection (C3), on nodes that are there."""
-        assert self.view is not None or not self.leftovers
-        named = {m.stream for s in self.view.segments for m in s.members()} if self.view is not None else set()
+        """On nodes that are there; the others are asked when they come back."""
         live = {(info.node, info.incarnation) for info in self.nodes if info.live}
         return [
             Send(Address(node, "storage"), Drop(target))
             for node, target in self.leftovers
-            if target.stream not in named and (node, target.incarnation) in live
+            if (node, target.incarnation) in live
         ]
 
 

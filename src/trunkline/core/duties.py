@@ -106,7 +106,9 @@ def _open_segment_duty(
     suspects = [
         m.node for m in last.members() if (info := alive.get(m.node)) is None or info.incarnation != m.incarnation
     ]
-    draining = [i.node for i in nodes if i.state is NodeState.DRAINING and any(m.node == i.node for m in last.members())]
+    draining = [
+        i.node for i in nodes if i.state is NodeState.DRAINING and any(m.node == i.node for m in last.members())
+    ]
     owner = alive.get(last.owner.process)
     if owner is None or owner.start != last.owner.start:
         suspects.append(last.owner.process)

@@ -35,6 +35,14 @@ class Frame(Struct, frozen=True):
     def next(self) -> int:
         return self.first + self.count
 
+    def brief(self) -> str:
+        at = str(self.first) if self.count == 1 else f"{self.first}-{self.next - 1}"
+        return (
+            f"JUNK {at}"
+            if self == junk(self.first)
+            else f"{self.kind.name} {at}={self.checksum} {self.writer}/{self.seq}"
+        )
+
 
 def junk(glsn: int) -> Frame:
     """The one canonical form of a filled hole: one position, no writer."""

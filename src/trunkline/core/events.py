@@ -113,6 +113,12 @@ class NoRedundancy(Event, frozen=True):
     wanted: int
 
 
+class ReopenRequested(Event, frozen=True):
+    """An operator asked for a read-only log to be opened again."""
+
+    log: str
+
+
 class ReconfigurationBlocked(Event, frozen=True):
     """No intact member of a group can be reached: ending the segment would risk committed entries."""
 

@@ -27,6 +27,9 @@ class Target(Struct, frozen=True):
     stream: str
     incarnation: int
 
+    def brief(self) -> str:
+        return f"{self.log}:{self.segment}@{self.epoch}/{self.stream}#{self.incarnation}"
+
 
 class Descriptor(Struct, frozen=True):
     """What a node must know of a stream."""
@@ -38,11 +41,13 @@ class Descriptor(Struct, frozen=True):
     members: Group
     owner: Owner
 
+    def brief(self) -> str:
+        members = " ".join(member.brief() for member in self.members)
+        return f"{self.target.brief()} from {self.base} {self.policy.value} {members} by {self.owner.brief()}"
+
 
 def target_of(projection: Projection, segment: Segment, member: Member) -> Target:
-    return Target(
-        projection.cluster, projection.log, segment.index, segment.epoch, member.stream, member.incarnation
-    )
+    return Target(projection.cluster, projection.log, segment.index, segment.epoch, member.stream, member.incarnation)
 
 
 def descriptor_of(projection: Projection, segment: Segment, member: Member) -> Descriptor:
@@ -306,6 +311,11 @@ class NodeInfo(Struct, frozen=True):
     state: NodeState = NodeState.RW
     live: bool = True
 
+    def brief(self) -> str:
+        notes = [] if self.state is NodeState.RW else [self.state.value]
+        notes += [] if self.live else ["lease lost"]
+        return f"{self.node}#{self.incarnation}.{self.start}" + (f" ({', '.join(notes)})" if notes else "")
+
 
 class Get(Message, frozen=True):
     log: str
@@ -376,6 +386,12 @@ class EndOpenSegment(Message, frozen=True):
     owner: Owner | None = None
     end: int | None = None
     reopen: bool = True
+
+
+class OpenClosedLog(Message, frozen=True):
+    """An operator opens a read-only log again. Nobody else does."""
+
+    log: str
 
 
 class ChangeProjection(Message, frozen=True):

@@ -61,9 +61,7 @@ def _opening(
         return Opening((_seats(pick),), owner)
     order = [info for info in (*pick, *pool) if info.node not in suspects] or list(pick)
     ring = list(dict.fromkeys((*pick, *pool)))
-    groups = tuple(
-        _seats(tuple(ring[(g + m) % len(ring)] for m in range(len(pick)))) for g in range(settings.groups)
-    )
+    groups = tuple(_seats(tuple(ring[(g + m) % len(ring)] for m in range(len(pick)))) for g in range(settings.groups))
     return Opening(groups, Owner(order[0].node, order[0].start))
 
 

@@ -39,12 +39,18 @@ class Owner(NamedTuple):
     process: str
     start: int
 
+    def brief(self) -> str:
+        return f"{self.process}#{self.start}"
+
 
 class Member(Struct, frozen=True):
     node: str
     incarnation: int
     stream: str
     joining: bool = False
+
+    def brief(self) -> str:
+        return f"{self.node}#{self.incarnation}:{self.stream}" + ("+joining" if self.joining else "")
 
 
 Group = tuple[Member, ...]
@@ -77,6 +83,14 @@ class Segment(Struct, frozen=True):
     def serving(self, group: Group) -> Group:
         return tuple(member for member in group if not member.joining)
 
+    def brief(self) -> str:
+        end = "open" if self.end is None else f"{self.end})" + (" repaired" if self.repaired else "")
+        groups = " / ".join(" ".join(member.brief() for member in group) for group in self.groups)
+        unit = f" unit {self.stripe_unit}" if len(self.groups) > 1 else ""
+        return (
+            f"{self.index}@{self.epoch} [{self.base}, {end} {self.policy.value} {groups} by {self.owner.brief()}{unit}"
+        )
+
 
 class Settings(Struct, frozen=True):
     policy: Policy = Policy.CHAIN
@@ -84,6 +98,11 @@ class Settings(Struct, frozen=True):
     min_replicas: int = 1
     groups: int = 1
     stripe_unit: int = 1024
+
+    def brief(self) -> str:
+        return (
+            f"{self.policy.value} {self.groups}x{self.replicas} (at least {self.min_replicas}) unit {self.stripe_unit}"
+        )
 
 
 class Gap(Struct, frozen=True):
@@ -116,6 +135,11 @@ class Projection(Struct, frozen=True):
             if segment.holds(glsn):
                 return segment
         return None
+
+    def brief(self) -> str:
+        segments = " | ".join(segment.brief() for segment in self.segments)
+        gaps = "".join(f" gap {gap.first}-{gap.end - 1}" for gap in self.gaps)
+        return f"<epoch {self.epoch} trim {self.trim}{gaps}: {segments}; {self.settings.brief()}>"
 
     def gap_at(self, glsn: int) -> Gap | None:
         return next((gap for gap in self.gaps if gap.first <= glsn < gap.end), None)
@@ -209,7 +233,9 @@ def apply(projection: Projection, change: Change) -> Projection:
             return replace(projection, epoch=projection.epoch + 1, trim=point)
         case ForgetSegment(index):
             oldest = projection.segments[0]
-            _require(index == oldest.index and oldest.end is not None, "only the oldest, ended segment can be forgotten")
+            _require(
+                index == oldest.index and oldest.end is not None, "only the oldest, ended segment can be forgotten"
+            )
             _require(oldest.end is not None and oldest.end <= projection.trim + 1, "the segment is not trimmed")
             _require(len(projection.segments) > 1, "a log keeps its last segment")
             return _next(projection, projection.segments[1:])

@@ -162,7 +162,9 @@ class Reader:
             return self._wait(push=False)
         followed: Effects = []
         if segment.index != self.segment:
-            followed = [Announce(FollowedSegment(self.config.log, segment.index, self.next))] if self.segment >= 0 else []
+            followed = (
+                [Announce(FollowedSegment(self.config.log, segment.index, self.next))] if self.segment >= 0 else []
+            )
             self.segment, self.replica = segment.index, 0
         return [*followed, *self._read(view, segment)]
 

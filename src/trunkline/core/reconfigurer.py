@@ -13,6 +13,7 @@ Rules
  R5  After a swap, whatever its answer: read again, and believe only what is read. An answer may belong to an earlier proposal for the
      same epoch; the owner written in the projection tells whose segment it is.
  R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch moved.
+ R7  A log that an operator closed is opened only by an operator.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from trunkline.core.messages import (
     Get,
     Got,
     NodeInfo,
+    OpenClosedLog,
     Refresh,
     Rejected,
     Seal,
@@ -50,7 +52,7 @@ from trunkline.core.messages import (
 from trunkline.core.placement import openings
 from trunkline.core.projection import EndSegment, Group, Opening, Policy, Projection, Reopen, Segment, apply
 
-Job = Refresh | EndOpenSegment | ChangeProjection
+Job = Refresh | EndOpenSegment | OpenClosedLog | ChangeProjection
 
 
 class ReconfigurerConfig(Struct, frozen=True):
@@ -78,7 +80,7 @@ class Reconfigurer:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case Refresh() | EndOpenSegment() | ChangeProjection():
+            case Refresh() | EndOpenSegment() | OpenClosedLog() | ChangeProjection():
                 return self._on_job(source.role, message)
             case Got(_, _, projection, nodes) if self.state == "reading" and not self._is_older(projection):
                 self.view, self.nodes = projection, nodes
@@ -134,8 +136,8 @@ class Reconfigurer:
                 return [SetTimer("wait", self.config.retry_ms)]  # older than what the role knows: ask again
             case EndOpenSegment(_, index) if view is not None and view.last.index == index and view.last.is_open:
                 return self._end(job, view)
-            case EndOpenSegment(_, index, reopen=True) if view is not None and not view.last.is_open:
-                return self._choose(view, job) if index == view.last.index and job.owner is None else self._finish()
+            case OpenClosedLog() if view is not None and not view.last.is_open:
+                return self._choose(view, job)
             case ChangeProjection(expected, projection) if (view.epoch if view is not None else 0) == expected:
                 return self._swap(projection)
         return self._finish()
@@ -168,25 +170,28 @@ class Reconfigurer:
             return [blocked, *self._read()]
         return self._choose(view, job)
 
-    def _choose(self, view: Projection, job: EndOpenSegment) -> Effects:
+    def _choose(self, view: Projection, job: EndOpenSegment | OpenClosedLog) -> Effects:
         """Where the next segment goes. Nobody left to put it on: look again after a while."""
         self.state = "choosing"
-        if not job.reopen:
-            return self._swap(_ending(view, job, self.answers, None))
-        silent = () if job.end is not None else self._silent(view.last)
+        suspects: tuple[str, ...] = ()
+        silent: tuple[str, ...] = ()
+        owner = view.last.owner if view.settings.policy is Policy.BROADCAST else None
+        if isinstance(job, EndOpenSegment):
+            if not job.reopen:
+                return self._swap(_ending(view, job, self.answers, None))
+            suspects, owner = job.suspects, job.owner or owner
+            silent = self._silent(view.last) if job.end is None else ()
         preferred = tuple(member.node for member in view.last.members())
-        suspects, owner = job.suspects, job.owner
-        if view.settings.policy is Policy.BROADCAST and owner is None:
-            owner = view.last.owner
         options = openings(
             view.settings, self.nodes, preferred=preferred, silent=silent, suspects=suspects, owner=owner
         )
         if not options:
-            return [Announce(ReconfigurationBlocked(self.config.log, view.last.index)), SetTimer("wait", self.config.retry_ms)]
+            blocked = Announce(ReconfigurationBlocked(self.config.log, view.last.index))
+            return [blocked, SetTimer("wait", self.config.retry_ms)]
         return [Choose("opening", options)]
 
     def _silent(self, segment: Segment) -> tuple[str, ...]:
-        return tuple(m.node for m in segment.members() if m.stream not in self.answers) if segment.is_open else ()
+        return tuple(member.node for member in segment.members() if member.stream not in self.answers)
 
     def _swap(self, projection: Projection) -> Effects:
         self.state = "swapping"
@@ -213,14 +218,12 @@ def _voters(group: Group, answers: dict[str, Sealed | Rejected]) -> Group:
     return tuple(member for member, _ in intact)
 
 
-def _ending(
-    view: Projection, job: Job, answers: dict[str, Sealed | Rejected], opening: Opening | None
-) -> Projection:
+def _ending(view: Projection, job: Job, answers: dict[str, Sealed | Rejected], opening: Opening | None) -> Projection:
     """The projection after this ending (R3, R4, R6)."""
-    assert isinstance(job, EndOpenSegment)
-    if not view.last.is_open:
+    if isinstance(job, OpenClosedLog):
         assert opening is not None
         return apply(view, Reopen(opening))
+    assert isinstance(job, EndOpenSegment)
     if job.end is not None:
         return apply(view, EndSegment(job.segment, job.end, view.last.groups, opening))
     survivors = tuple(_voters(group, answers) for group in view.last.groups)

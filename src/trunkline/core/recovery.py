@@ -11,7 +11,7 @@ Rules
  V2  Above the last mark lies one group that was perhaps never synced. It is cut from its first bad frame on, whatever looks good
      behind it: a later frame may be on disk while an earlier one is not.
  V3  If what was cut had its full length it may have been acknowledged and then rotted: the stream is uncertain. Its answer to Seal counts
-     only where no certain member of its group answers.
+     only when everybody in its group has answered and nobody is certain.
  V4  A seal is a mark: it is written only after everything before it is on disk, so it vouches for all of it.
  V5  A frame that does not match its checksum is never returned.
 """

@@ -10,6 +10,7 @@ from trunkline.core.events import (
     HoleFilled,
     PositionsGranted,
     Projected,
+    ReopenRequested,
     StreamFinalized,
     StreamSealed,
 )
@@ -73,7 +74,7 @@ class SingleOwner:
 class BoundaryWrittenOnce:
     """A segment's end is written once, in the metadata; survivors keep their order; nobody joins an open segment.
 
-    A stream that was finalized stays so.
+    A stream that was finalized stays so, and a log that an operator closed stays closed until an operator opens it.
     """
 
     name = "BoundaryWrittenOnce"
@@ -82,6 +83,7 @@ class BoundaryWrittenOnce:
         projection: Projection | None = None
         ends: tuple[tuple[int, int], ...] = ()  # of every segment that ever ended
         final: tuple[str, ...] = ()  # streams that were finalized
+        may_reopen: bool = False  # an operator asked for it since the log was closed
 
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
@@ -98,6 +100,8 @@ class BoundaryWrittenOnce:
                 if decided != end:
                     raise Violation(f"stream {stream} was ended at {end}; the metadata says {decided}")
                 return state._replace(final=tuple(sorted({*state.final, stream})))
+            case ReopenRequested():
+                return state._replace(may_reopen=True)
             case StreamSealed(stream=stream) if stream in state.final:
                 raise Violation(f"stream {stream} was finalized, and then sealed anew")
         return state
@@ -114,9 +118,15 @@ class BoundaryWrittenOnce:
                 continue
             if ends.setdefault(segment.index, segment.end) != segment.end:
                 raise Violation(f"segment {segment.index} ended at {ends[segment.index]}, and now at {segment.end}")
-        if state.projection is not None:
-            _succeeds(state.projection, projection)
-        return state._replace(projection=projection, ends=tuple(sorted(ends.items())))
+        before = state.projection
+        may_reopen = state.may_reopen
+        if before is not None:
+            _succeeds(before, projection)
+            reopened = not before.last.is_open and projection.last.is_open
+            if reopened and not may_reopen:
+                raise Violation("a log that an operator closed was opened by nobody's wish")
+            may_reopen = may_reopen and not reopened
+        return state._replace(projection=projection, ends=tuple(sorted(ends.items())), may_reopen=may_reopen)
 
 
 def _succeeds(before: Projection, after: Projection) -> None:

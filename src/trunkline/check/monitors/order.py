@@ -41,7 +41,9 @@ class TotalOrder:
             if known == frame:
                 return state
             if known.first < frame.next and frame.first < known.next:
-                raise Violation(f"position {frame.first} is {_value(frame)} for {process}, and was {_value(known)} before")
+                raise Violation(
+                    f"position {frame.first} is {_value(frame)} for {process}, and was {_value(known)} before"
+                )
         return tuple(sorted((*state, frame), key=lambda each: each.first))
 
 

@@ -190,7 +190,7 @@ CLIENT_MUTANTS = (
         patch((Reader, "_member", _head)),
         "ReadCommitted",
         "breadth",
-        5_000,
+        1_000,
     ),
     Mutant(
         "fill-from-tail",
@@ -199,7 +199,7 @@ CLIENT_MUTANTS = (
         patch((Filling, "__init__", _tail_first)),
         ("TotalOrder", "ReadCommitted", "CommitDurability"),
         "breadth",
-        200_000,
+        80_000,
     ),
     Mutant(
         "fill-past-peek",
@@ -208,7 +208,7 @@ CLIENT_MUTANTS = (
         patch((Reader, "_on_peeked", _past_peek)),
         "SingleOwner",
         "breadth",
-        50_000,
+        5_000,
     ),
     Mutant(
         "reader-leaves-at-node-tail",
@@ -217,7 +217,7 @@ CLIENT_MUTANTS = (
         patch((Reader, "_on_unwritten", _leaves_early)),
         "Completeness",
         "breadth",
-        50_000,
+        1_000,
     ),
     Mutant(
         "survivors-reordered",
@@ -226,7 +226,7 @@ CLIENT_MUTANTS = (
         patch((reconfiguring, "_voters", _reversed_voters), (projections, "_require", _allow)),
         "BoundaryWrittenOnce",
         "breadth",
-        50_000,
+        10_000,
     ),
     Mutant(
         "repair-before-swap",
@@ -235,7 +235,7 @@ CLIENT_MUTANTS = (
         patch((Reconfigurer, "_choose", _finalize_before_swap)),
         ("BoundaryWrittenOnce", "RoleError"),
         "breadth",
-        50_000,
+        10_000,
     ),
     Mutant(
         "broadcast-end-largest",
@@ -244,7 +244,7 @@ CLIENT_MUTANTS = (
         patch((reconfiguring, "_ending", _largest)),
         ("ReadCommitted", "CommitDurability", "NoLostAck"),
         "breadth",
-        400_000,
+        60_000,
     ),
     Mutant(
         "unconditional-takeover",
@@ -253,7 +253,7 @@ CLIENT_MUTANTS = (
         patch((Writer, "_claim", _claim_at_once), (Reconfigurer, "_end", _end_for_anybody)),
         ("NoLostAck", "SingleOwner", "CommitDurability"),
         "breadth",
-        200_000,
+        10_000,
     ),
     Mutant(
         "roll-without-freezing",
@@ -262,7 +262,7 @@ CLIENT_MUTANTS = (
         patch((Writer, "on_message", _not_frozen)),
         ("NoLostAck", "CommitDurability"),
         "breadth",
-        400_000,
+        30_000,
     ),
     Mutant(
         "grant-kept",
@@ -271,7 +271,7 @@ CLIENT_MUTANTS = (
         patch((Appender, "_ask", _keeps_grant), (Appender, "_on_granted", _remembers_grant)),
         "RealTimeOrder",
         "breadth",
-        50_000,
+        1_000,
     ),
     Mutant(
         "unsealed-on-one-node",
@@ -280,7 +280,7 @@ CLIENT_MUTANTS = (
         patch((Appender, "_on_rejected", _open_somewhere)),
         ("CommitDurability", "NoLostAck"),
         "breadth",
-        200_000,
+        10_000,
     ),
     Mutant(
         "trimmed-is-not-committed",
@@ -289,7 +289,7 @@ CLIENT_MUTANTS = (
         patch((Appender, "_reconsider", _trimmed_is_lost)),
         "NoLostAck",
         "breadth",
-        600_000,
+        200_000,
     ),
     Mutant(
         "append-again-unsettled",
@@ -307,7 +307,7 @@ CLIENT_MUTANTS = (
         patch((Appender, "_on_stored", _head_is_enough)),
         "CommitDurability",
         "breadth",
-        5_000,
+        1_000,
     ),
     Mutant(
         "peek-taken-as-tail",
@@ -316,6 +316,6 @@ CLIENT_MUTANTS = (
         patch((TailFinder, "_on_projection", _asks_sequencer), (TailFinder, "on_message", _believes_peek)),
         "RealTimeOrder",
         "breadth",
-        200_000,
+        150_000,
     ),
 )

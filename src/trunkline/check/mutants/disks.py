@@ -33,7 +33,7 @@ DISK_MUTANTS = (
         patch((disks, "_judged", _torn_files)),
         ("TotalOrder", "ReadCommitted", "NoLostAck"),
         "swarm",
-        20_000,
+        1_000,
     ),
     Mutant(
         "rot-never-uncertain",
@@ -42,7 +42,7 @@ DISK_MUTANTS = (
         patch((disks, "recover", _never_uncertain)),
         ("NoLostAck",),
         "swarm",
-        20_000,
+        2_000,
     ),
     Mutant(
         "good-behind-bad",
@@ -51,6 +51,6 @@ DISK_MUTANTS = (
         patch((disks, "recover", _behind_the_hole)),
         ("NoLostAck",),
         "swarm",
-        20_000,
+        2_000,
     ),
 )

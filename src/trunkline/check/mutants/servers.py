@@ -167,7 +167,7 @@ SERVER_MUTANTS = (
         patch((Stream, "readable_end", _everything_when_sealed)),
         ("ReadCommitted", "TotalOrder"),
         "breadth",
-        400_000,
+        10_000,
     ),
     Mutant(
         "broadcast-read-past-lac",
@@ -176,7 +176,7 @@ SERVER_MUTANTS = (
         patch((Stream, "readable_end", _past_lac)),
         "ReadCommitted",
         "breadth",
-        5_000,
+        1_000,
     ),
     Mutant(
         "seal-forgets-trim",
@@ -185,7 +185,7 @@ SERVER_MUTANTS = (
         patch((Stream, "seal_answer", _forgets_trim)),
         "NoLostAck",
         "breadth",
-        1_000_000,
+        100_000,
     ),
     Mutant(
         "late-seal-reopens",
@@ -194,7 +194,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _seal_reopens)),
         ("BoundaryWrittenOnce", "NoLostAck"),
         "breadth",
-        200_000,
+        60_000,
     ),
     Mutant(
         "seal-of-unknown-volatile",
@@ -203,7 +203,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _seal_unknown_volatile)),
         ("NoLostAck", "CommitDurability"),
         "breadth",
-        1_000_000,
+        200_000,
     ),
     Mutant(
         "no-identity-check",
@@ -212,7 +212,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_identity_refusal", _anybody)),
         ("NoLostAck", "TotalOrder", "ReadCommitted", "RoleError"),
         "breadth",
-        600_000,
+        80_000,
     ),
     Mutant(
         "dropped-stream-made-again",
@@ -221,7 +221,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_drop", _no_tombstone)),
         ("NoLostAck", "CommitDurability", "BoundaryWrittenOnce", "TotalOrder"),
         "breadth",
-        1_000_000,
+        1_500_000,
     ),
     Mutant(
         "unsynced-acknowledged",
@@ -230,7 +230,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_store", _answers_first)),
         ("TotalOrder", "NoLostAck", "CommitDurability", "ReadCommitted", "Progress"),
         "swarm",
-        20_000,
+        200,
     ),
     Mutant(
         "owner-start-reused",
@@ -239,7 +239,7 @@ SERVER_MUTANTS = (
         patch((Sequencer, "__init__", _same_start)),
         "SingleOwner",
         "breadth",
-        200_000,
+        1_000,
     ),
     Mutant(
         "sequencer-known-by-node",
@@ -248,7 +248,7 @@ SERVER_MUTANTS = (
         patch((Sequencer, "_refusal", _by_name)),
         "SingleOwner",
         "breadth",
-        200_000,
+        1_000,
     ),
     Mutant(
         "batch-across-stripe-unit",
@@ -257,7 +257,7 @@ SERVER_MUTANTS = (
         patch((sequencing, "unit_start", _anywhere)),
         ("TotalOrder", "ReadCommitted"),
         "breadth",
-        200_000,
+        30_000,
     ),
     Mutant(
         "two-boundaries",
@@ -266,7 +266,7 @@ SERVER_MUTANTS = (
         patch((MetadataRegister, "_on_swap", _last_swap_wins)),
         ("BoundaryWrittenOnce", "SingleOwner"),
         "breadth",
-        200_000,
+        20_000,
     ),
     Mutant(
         "metadata-commit-lost",
@@ -275,7 +275,7 @@ SERVER_MUTANTS = (
         patch((MetadataRegister, "_on_swap", _swap_not_persisted)),
         ("BoundaryWrittenOnce", "SingleOwner", "NoLostAck"),
         "breadth",
-        600_000,
+        10_000,
     ),
     Mutant(
         "finalize-sent-once",
@@ -284,7 +284,7 @@ SERVER_MUTANTS = (
         patch((Coordinator, "_begin", _finalizes_once)),
         "Progress",
         "breadth",
-        50_000,
+        5_000,
         liveness=True,
     ),
     Mutant(
@@ -294,7 +294,7 @@ SERVER_MUTANTS = (
         patch((coordinating, "next_duty", _never_removes)),
         "Progress",
         "breadth",
-        50_000,
+        5_000,
         liveness=True,
     ),
     Mutant(
@@ -304,7 +304,7 @@ SERVER_MUTANTS = (
         patch((projections, "_add_joiner", _joins_at_once)),
         ("BoundaryWrittenOnce", "ReadCommitted"),
         "breadth",
-        50_000,
+        1_000,
     ),
     Mutant(
         "lost-suffix-votes",
@@ -313,7 +313,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _lossy_votes)),
         ("NoLostAck", "TotalOrder"),
         "swarm",
-        20_000,
+        1_000,
     ),
     Mutant(
         "seal-not-persisted",
@@ -322,7 +322,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _seal_forgotten)),
         ("NoLostAck", "CommitDurability"),
         "breadth",
-        1_000_000,
+        30_000,
     ),
     Mutant(
         "seal-answered-before-sync",
@@ -331,7 +331,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _seal_answers_first)),
         ("NoLostAck", "CommitDurability", "TotalOrder"),
         "breadth",
-        1_000_000,
+        100_000,
     ),
     Mutant(
         "recovered-in-disk-order",
@@ -340,6 +340,6 @@ SERVER_MUTANTS = (
         patch((Frames, "__init__", _unsorted)),
         ("NoLostAck",),
         "breadth",
-        1_000_000,
+        400_000,
     ),
 )

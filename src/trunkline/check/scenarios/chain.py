@@ -122,7 +122,9 @@ def _member_failure(name: str, summary: str, victim: str) -> Scenario:
 
 
 def head_failure() -> Scenario:
-    return _member_failure("head-failure", "the head of a chain of three (also its sequencer) dies while appending", "n1")
+    return _member_failure(
+        "head-failure", "the head of a chain of three (also its sequencer) dies while appending", "n1"
+    )
 
 
 def middle_failure() -> Scenario:

@@ -95,7 +95,7 @@ def rot() -> Scenario:
         "rot",
         "a synced frame of a crashed replica goes bad before it comes back; it must not vote the entry away",
         CHAIN,
-        appender("c1", CHAIN, *appends(1)),
+        appender("c1", CHAIN, *appends(1, 2)),
         reader("r", CHAIN),
         coordinator(),
         faults=Faults(crash=1, rot=1, restart=1, early_timer=1),

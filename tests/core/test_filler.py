@@ -1,0 +1,131 @@
+"""The filler: one position, from the head down."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.driver import announced, data, messages, sent, storage, target, timers
+from trunkline.check.scenarios.cluster import CHAIN3, chain_log
+from trunkline.core.effects import Address, Effects, Message
+from trunkline.core.entries import Frame, junk
+from trunkline.core.events import HoleFilled, ValueCarried
+from trunkline.core.filler import Filler
+from trunkline.core.messages import (
+    Fill,
+    FillDone,
+    Finalize,
+    Finalized,
+    Open,
+    Opened,
+    Reason,
+    Rejected,
+    Stored,
+    Write,
+    Written,
+    descriptor_of,
+)
+from trunkline.core.projection import EndSegment, MarkRepaired, Projection, apply
+
+OPEN = chain_log(CHAIN3, "a b c", sequencer="a")
+ENDED = apply(OPEN, EndSegment(0, 4, OPEN.last.groups, None))
+REPAIRED = apply(ENDED, MarkRepaired(0))
+READER = Address("client", "reader")
+HEAD, MIDDLE, LAST = (member.stream for member in OPEN.last.members())
+
+
+class Filled:
+    """A filler that was asked to settle position 2."""
+
+    def __init__(self, view: Projection) -> None:
+        self.role = Filler(1000)
+        self.begun = self.role.on_message(READER, Fill(view, 0, 2))
+
+    def tell(self, message: Message) -> Effects:
+        return self.role.on_message(storage("x"), message)
+
+
+def write(view: Projection, stream: str, frame: Frame) -> Write:
+    return Write(target(view, stream), frame, repair=not view.last.is_open)
+
+
+@pytest.mark.parametrize("view", [OPEN, ENDED], ids=["open", "ended"])
+def test_f1_f3_a_hole_becomes_junk_from_the_head_down_and_counts_when_all_have_it(view: Projection) -> None:
+    filler = Filled(view)
+    assert sent(filler.begun) == [("a.storage", write(view, HEAD, junk(2)))]
+    assert sent(filler.tell(Stored(HEAD, junk(2)))) == [("b.storage", write(view, MIDDLE, junk(2)))]
+    assert sent(filler.tell(Stored(MIDDLE, junk(2)))) == [("c.storage", write(view, LAST, junk(2)))]
+    effects = filler.tell(Stored(LAST, junk(2)))
+    assert sent(effects) == [("self.reader", FillDone(0, 2, junk(2)))]
+    assert announced(effects) == [HoleFilled(view.log, 0, junk(2))]
+    assert filler.role.phase == "idle"
+
+
+def test_f1_the_value_of_the_head_is_carried_on_unchanged() -> None:
+    filler = Filled(OPEN)
+    assert messages(filler.tell(Written(HEAD, junk(2), data(2)))) == [write(OPEN, MIDDLE, data(2))]
+    assert messages(filler.tell(Stored(MIDDLE, data(2)))) == [write(OPEN, LAST, data(2))]
+    effects = filler.tell(Stored(LAST, data(2)))
+    assert messages(effects) == [FillDone(0, 2, data(2))]
+    assert announced(effects) == [ValueCarried(OPEN.log, 0, data(2))]
+
+
+def test_f2_another_value_further_down_returns_nothing() -> None:
+    filler = Filled(OPEN)
+    filler.tell(Stored(HEAD, junk(2)))
+    assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, None, Reason.MISMATCH)]
+
+
+def test_f3_in_a_repaired_segment_the_first_member_that_answers_is_enough() -> None:
+    filler = Filled(REPAIRED)
+    assert messages(filler.tell(Written(HEAD, junk(2), data(2)))) == [FillDone(0, 2, data(2))]
+
+
+@pytest.mark.parametrize("why", ["silent", "corrupt"])
+def test_f3_a_repaired_segment_is_read_around_a_bad_member(why: str) -> None:
+    filler = Filled(REPAIRED)
+    corrupt = Rejected(HEAD, 2, Reason.CORRUPT)
+    effects = filler.role.on_timer("0.2") if why == "silent" else filler.tell(corrupt)
+    assert sent(effects) == [("b.storage", write(REPAIRED, MIDDLE, junk(2)))]
+
+
+def test_f4_a_member_that_does_not_know_the_end_is_told_before_it_is_written() -> None:
+    filler = Filled(ENDED)
+    head = ENDED.last.members()[0]
+    asked = filler.tell(Rejected(HEAD, 2, Reason.END_UNKNOWN))
+    assert messages(asked) == [Finalize(descriptor_of(ENDED, ENDED.last, head), 4)]
+    assert filler.role.phase == "preparing"
+    assert messages(filler.tell(Finalized(HEAD))) == [write(ENDED, HEAD, junk(2))]
+
+
+def test_f4_a_member_that_lacks_an_open_stream_opens_it_first() -> None:
+    filler = Filled(OPEN)
+    head = OPEN.last.members()[0]
+    assert messages(filler.tell(Rejected(HEAD, 2, Reason.UNKNOWN))) == [Open(descriptor_of(OPEN, OPEN.last, head))]
+    assert messages(filler.tell(Opened(HEAD))) == [write(OPEN, HEAD, junk(2))]
+
+
+@pytest.mark.parametrize("reason", [Reason.SEALED, Reason.TRIMMED, Reason.CORRUPT, Reason.GONE])
+def test_a_refusal_is_passed_on(reason: Reason) -> None:
+    filler = Filled(OPEN)
+    assert messages(filler.tell(Rejected(HEAD, 2, reason))) == [FillDone(0, 2, None, reason)]
+
+
+def test_silence_is_passed_on_too() -> None:
+    filler = Filled(OPEN)
+    assert timers(filler.begun) == ["0.2"]
+    assert messages(filler.role.on_timer("0.2")) == [FillDone(0, 2, None, Reason.SILENT)]
+
+
+def test_two_roles_that_ask_for_one_position_share_the_answer() -> None:
+    filler = Filled(REPAIRED)
+    assert filler.role.on_message(Address("client", "appender"), Fill(REPAIRED, 0, 2)) == []
+    answer = FillDone(0, 2, data(2))
+    effects = filler.tell(Written(HEAD, junk(2), data(2)))
+    assert sent(effects) == [("self.reader", answer), ("self.appender", answer)]
+
+
+def test_an_answer_of_another_member_or_to_another_offer_is_late() -> None:
+    filler = Filled(OPEN)
+    assert filler.tell(Stored(LAST, junk(2))) == []
+    assert filler.tell(Stored(HEAD, junk(3))) == []
+    assert filler.tell(Written(HEAD, data(2), data(2, seq=9))) == []

@@ -1,0 +1,95 @@
+"""Placement: which nodes a new segment may use, and which option is the default."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from core.driver import registered
+from trunkline.core.messages import NodeInfo, NodeState
+from trunkline.core.placement import OPTIONS_MAX, eligible, openings
+from trunkline.core.projection import Opening, Owner, Policy, Settings, create
+
+CHAIN = Settings(Policy.CHAIN, replicas=2)
+BROADCAST = Settings(Policy.BROADCAST, replicas=2)
+W = Owner("w", 1)
+
+
+def nodes_of(opening: Opening) -> list[str]:
+    return [" ".join(seat.node for seat in group) for group in opening.groups]
+
+
+def test_only_live_nodes_that_are_neither_leaving_nor_silent_are_eligible() -> None:
+    a, b, c, d, e = registered("a b c d e", dead="b")
+    nodes = (a, b, replace(c, state=NodeState.DRAINING), replace(d, state=NodeState.GONE), e)
+    assert eligible(nodes, ("e",)) == (a,)
+
+
+def test_members_that_answered_keep_their_places_in_the_first_option() -> None:
+    options = openings(CHAIN, registered("a b c"), preferred=("c", "b"))
+    assert nodes_of(options[0]) == ["c b"]
+    assert {nodes_of(option)[0] for option in options} == {"c b", "b c", "c a", "a c", "b a", "a b"}
+
+
+def test_silent_nodes_are_never_used() -> None:
+    options = openings(CHAIN, registered("a b c"), preferred=("a", "b"), silent=("a",))
+    assert all("a" not in " ".join(nodes_of(option)) for option in options)
+    assert nodes_of(options[0]) == ["b c"]
+
+
+def test_suspects_are_used_only_where_nobody_else_is_left_and_do_not_order() -> None:
+    assert all(
+        "a" not in nodes_of(option)[0].split() for option in openings(CHAIN, registered("a b c"), suspects=("a",))
+    )
+    for option in openings(CHAIN, registered("a b"), preferred=("a", "b"), suspects=("a",)):
+        assert set(nodes_of(option)[0].split()) == {"a", "b"}
+        assert option.owner == Owner("b", 1)
+    [alone] = openings(CHAIN, registered("a"), suspects=("a",))
+    assert alone.owner == Owner("a", 1)
+
+
+def test_the_width_falls_to_what_is_left_but_not_below_the_minimum() -> None:
+    assert nodes_of(openings(CHAIN, registered("a"))[0]) == ["a"]
+    assert openings(Settings(Policy.CHAIN, replicas=3, min_replicas=2), registered("a")) == ()
+    assert openings(CHAIN, ()) == ()
+
+
+def test_an_owner_is_the_present_start_of_its_node() -> None:
+    [option] = openings(CHAIN, (NodeInfo("a", 5, 9),))
+    assert option.owner == Owner("a", 9)
+    assert option.groups[0][0].incarnation == 5
+
+
+def test_heads_rotate_over_the_nodes_of_the_groups() -> None:
+    settings = Settings(Policy.CHAIN, replicas=2, groups=3)
+    first = openings(settings, registered("a b c"))[0]
+    assert nodes_of(first) == ["a b", "b c", "c a"]
+
+
+def test_a_broadcast_segment_belongs_to_its_writer() -> None:
+    options = openings(BROADCAST, registered("a b c"), owner=W)
+    assert all(option.owner == W and len(option.groups) == 1 for option in options)
+
+
+@given(
+    st.sampled_from(Policy),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 6),
+    st.sets(st.sampled_from("abcdef")),
+    st.sets(st.sampled_from("abcdef")),
+)
+def test_every_option_makes_a_legal_segment_of_eligible_nodes(
+    policy: Policy, replicas: int, groups: int, count: int, silent: set[str], suspects: set[str]
+) -> None:
+    settings = Settings(policy, replicas, groups=groups)
+    nodes = registered(" ".join("abcdef"[:count]))
+    usable = [info.node for info in nodes if info.node not in silent]
+    options = openings(settings, nodes, silent=tuple(sorted(silent)), suspects=tuple(sorted(suspects)), owner=W)
+    assert bool(options) == bool(usable)
+    assert len(options) <= OPTIONS_MAX
+    for option in options:
+        segment = create("cluster", "log", settings, option).last
+        assert all(member.node in usable for member in segment.members())
+        assert all(len(group) == min(replicas, len(usable)) for group in segment.groups)
