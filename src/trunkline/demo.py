@@ -33,9 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     found = _find(known, options.out)
     survived = _survive(known)
     exhausted = _exhaust(known)
-    print(
-        f"\ndone in {time.monotonic() - began:.0f} s; `./run check` explores everything, `./run check --mutants` all bugs"
-    )
+    print(f"\ndone in {time.monotonic() - began:.0f} s. `./run check` explores every scenario,")
+    print("`./run check --mutants` puts every known bug back and finds it.")
     return 0 if found and survived and exhausted else 1
 
 
@@ -58,7 +57,9 @@ def _find(known: Catalogue, out: Path) -> bool:
 
 
 def _draw(report: MutantReport, out: Path) -> Path:
-    assert report.violation is not None and report.violation.replay is not None and report.violation.file is not None
+    assert report.violation is not None
+    assert report.violation.replay is not None
+    assert report.violation.file is not None
     page, actions = out / f"{report.mutant}.html", out / f"{report.mutant}.actions"
     out.mkdir(parents=True, exist_ok=True)
     actions.write_text(report.violation.file.text(), encoding="utf-8")

@@ -139,13 +139,16 @@ class Faults:
     early_timer: int = 0  # a timer fires although messages that can be delivered are in flight
 
 
+NO_FAULTS = Faults()
+
+
 @dataclass(frozen=True)
 class Scenario:
     name: str
     summary: str  # one line, for the table
     processes: tuple[ProcessSpec, ...]
     monitors: tuple[Monitor, ...]
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
     fifo: bool = False  # False: the network is a bag, any message may be next
     atomic_disk: bool = True  # True: each Persist is synced at once; False: group commit, syncs are actions
     eager_operations: bool = True  # False: an idle process begins its next operation at any later moment
@@ -157,7 +160,7 @@ class Scenario:
     stays_down: tuple[str, ...] = ()  # processes that healing does not restart
     sometimes: tuple[str, ...] = ()  # names of events that a meaningful exploration must have seen
     symmetric: tuple[tuple[str, ...], ...] = ()  # sets of process names that may be swapped
-    smaller: tuple[Callable[[], "Scenario"], ...] = ()  # simpler versions, tried first when shrinking
+    smaller: tuple[Callable[[], Scenario], ...] = ()  # simpler versions, tried first when shrinking
     tags: tuple[str, ...] = field(default=())
 
 

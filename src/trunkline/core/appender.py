@@ -2,11 +2,12 @@
 
 States of one attempt
     viewing --projection--> asking --Granted--> writing(member 0) --Stored--> writing(1) ... --last Stored--> committed
-    asking / writing --no answer, SEALED, ...--> ending --segment ended--> settling (granted below the end) or asking (anew)
+    asking / writing --no answer, SEALED, ...--> ending --segment ended--> settling (below the end) or asking (anew)
     settling --own frame--> committed;  --another frame--> asking (anew)
 
 Rules
- A1  Members are written one at a time in chain order, the next only after ``Stored``. Committed when the last one has it.
+ A1  Members are written one at a time in chain order, the next only after ``Stored``. Committed when the last one has
+     it.
  A2  ``Written`` with another frame, from any member: never committed at this position. Take a new one, under a new seq.
  A3  After a lost answer or a reconfiguration the old position is settled before the batch is sent anywhere else.
  A4  At or past the decided end: not committed. Below it: what the position holds decides.
@@ -132,7 +133,9 @@ class Appender:
         return self._look_again(attempt)
 
     def ignores(self, source: Address, message: Message) -> bool:
-        """A seq is used once and a position is granted once: an answer to an attempt that moved on is never awaited again."""
+        """A seq is used once and a position is granted once: an answer to an attempt that moved on is never awaited
+        again.
+        """
         match message:
             case Granted(seq=seq) | NotGranted(seq=seq):
                 return not any(a.state == "asking" for a in self._with_seq(seq))

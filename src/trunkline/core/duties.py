@@ -1,6 +1,6 @@
-"""What the coordinator should do next for a log: a pure function of the projection, the registry and what was done already.
+"""What the coordinator should do next for a log: a pure function of projection, registry and what was done already.
 
-The order is the order of urgency: keep the log writable, then make what has ended safe, then make it wide again, then tidy up.
+The order is that of urgency: keep the log writable, make what has ended safe, make it wide again, tidy up.
 """
 
 from __future__ import annotations

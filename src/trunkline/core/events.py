@@ -1,7 +1,7 @@
 """What roles tell monitors, and how operations end.
 
-The first part is announced; monitors in searches and over recorded traces see the same events. The second part are results: each says
-whether the thing happened, did not happen, or may have.
+The first part is announced; monitors in searches and over recorded traces see the same events. The second part are
+results: each says whether the thing happened, did not happen, or may have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lease keeper of a node process: says who it is at start, renews the lease, and tells its siblings when it has run out.
+"""The lease keeper of a node process: registers it, renews its lease, and tells its siblings when that has run out.
 
 States
     joining --Registered--> fresh --no answer for lease_ms--> stale --Registered--> fresh

@@ -1,7 +1,8 @@
 """Everything that travels between roles, request beside answer.
 
 An answer repeats what it answers (stream, position, writer and seq), so that a late or doubled answer can be told
-from the awaited one by its content. Nobody sends a request for a segment that it has not read in an accepted projection.
+from the awaited one by its content. Nobody sends a request for a segment that it has not read in an accepted
+projection.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ class Seal(Message, frozen=True):
 
 
 class Sealed(Message, frozen=True):
-    """The stream takes no more writes. ``next``: chain, after the highest ever written; broadcast, the contiguous end."""
+    """The stream takes no more writes. ``next``: chain, after the highest ever written; broadcast, the contiguous
+    end.
+    """
 
     stream: str
     next: int
@@ -262,7 +265,9 @@ class Next(Message, frozen=True):
 
 
 class Granted(Message, frozen=True):
-    """``first`` … ``first + count - 1`` are the writer's. ``skipped`` … ``first - 1`` are nobody's and must be filled."""
+    """``first`` … ``first + count - 1`` are the writer's. ``skipped`` … ``first - 1`` are nobody's and must be
+    filled.
+    """
 
     log: str
     segment: int

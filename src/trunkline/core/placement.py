@@ -1,7 +1,8 @@
 """Which nodes a new segment may use.
 
-Every option is safe: placement decides how well a log is spread, never whether it is right. A host picks one by load and zones;
-the checker tries them all. The first option is the sensible default: members that are known to answer keep their places.
+Every option is safe: placement decides how well a log is spread, never whether it is right. A host picks one by load
+and zones; the checker tries them all. The first option is the sensible default: members that are known to answer keep
+their places.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def openings(
 ) -> tuple[Opening, ...]:
     """The shapes that a new segment may have; empty if not even ``min_replicas`` nodes are left.
 
-    ``silent`` nodes are never used; ``suspects`` answered, but somebody could not work with them: they come last and do not order.
+    ``silent`` nodes are never used; ``suspects`` answered, but somebody could not work with them: they come last and do
+    not order.
     """
     usable = eligible(nodes, silent)
     if len(usable) < settings.min_replicas:

@@ -15,8 +15,8 @@ Rules
  D4  "Nothing there" is final only below the end. A hole is filled only if it lies below ``peek``, after ``fill_after``.
  D5  A segment is left only at its end: every position below it has been returned, filled, trimmed or declared lost.
  D6  A "nothing there" that is not fresh is believed only after another look at the projection.
- D7  A LAC may be lost (a restart, a lost Release, a dead owner). Entries that stay unreleased on every member are settled by ending the
-     segment; it keeps its owner.
+ D7  A LAC may be lost (a restart, a lost Release, a dead owner). Entries that stay unreleased on every member are
+     settled by ending the segment; it keeps its owner.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Reader:
                 self._turn()
         return self._refresh()
 
-    # ----------------------------------------------------------------------------------------------------- where to read
+    # -------------------------------------------------------------------------------------------------- where to read
 
     def _current(self) -> Segment:
         assert self.view is not None
@@ -187,7 +187,7 @@ class Reader:
             return [CancelTimer("wait"), Complete(self.request.operation, result)]
         return [CancelTimer("wait"), Send(Address(SELF, self.requester), ReadThrough(self.next))]
 
-    # ------------------------------------------------------------------------------------------------------------ answers
+    # -------------------------------------------------------------------------------------------------------- answers
 
     def _on_frames(self, frames: tuple[Frame, ...]) -> Effects:
         effects: Effects = []
@@ -218,7 +218,9 @@ class Reader:
         return [Send(Address(segment.owner.process, "sequencer"), peek), SetTimer("wait", self.config.suspect_after_ms)]
 
     def _on_unreleased(self, segment: Segment) -> Effects:
-        """The member has more than its owner released to it: ask the others, and if none was told, end the segment (D7)."""
+        """The member has more than its owner released to it: ask the others, and if none was told, end the segment
+        (D7).
+        """
         self.blocked += 1
         if self.blocked > len(segment.groups[0]):
             self.blocked = 0
@@ -257,7 +259,7 @@ class Reader:
             return self._end(())
         return self._refresh() if done.why is Reason.MISMATCH else self._wait(push=False)
 
-    # ------------------------------------------------------------------------------------------------- waiting, and others
+    # -------------------------------------------------------------------------------------------- waiting, and others
 
     def _fill(self) -> Effects:
         assert self.view is not None

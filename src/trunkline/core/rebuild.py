@@ -1,7 +1,8 @@
 """Rebuild of a member: copy a repaired segment into a joining stream, and prove the copy before it counts.
 
 States
-    preparing --Finalized--> fetching --Fetched--> writing(frame by frame) --> fetching ... --> proving --digests equal--> finished
+    preparing --Finalized--> fetching --Fetched--> writing(frame by frame) --> fetching ...
+    fetching --nothing left--> proving --digests equal--> finished
 
 Rules
  J1  Only a repaired segment is copied, into a stream id that was never used before.

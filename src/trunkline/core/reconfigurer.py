@@ -1,4 +1,4 @@
-"""The reconfigurer: the one procedure that ends a segment, and the one place of a process that reads and swaps its log's projection.
+"""The reconfigurer: the one procedure that ends a segment, and the one place that reads and swaps a projection.
 
 States
     idle --job--> reading --projection--> sealing --answers--> choosing --placement--> swapping
@@ -6,13 +6,15 @@ States
       +--job is done-+ +---------------------+----------------------+---------------------+
 Rules
  R1  Decide before repairing: nothing is cut or filled before the boundary is in the metadata.
- R2  Each group needs an intact answer. A wrong incarnation, a dropped stream and lost data do not count. An uncertain answer counts
-     only when every member of its group has answered and none is certain: one that is merely silent may know better.
+ R2  Each group needs an intact answer. A wrong incarnation, a dropped stream and lost data do not count. An uncertain
+     answer counts only when every member of its group has answered and none is certain: one that is merely silent may
+     know better.
  R3  The end is the largest over groups of the smallest within each group: every committed entry is on every member.
  R4  Survivors are those that answered, in their old order.
- R5  After a swap, whatever its answer: read again, and believe only what is read. An answer may belong to an earlier proposal for the
-     same epoch; the owner written in the projection tells whose segment it is.
- R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch moved.
+ R5  After a swap, whatever its answer: read again, and believe only what is read. An answer may belong to an earlier
+     proposal for the same epoch; the owner written in the projection tells whose segment it is.
+ R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch
+     moved.
  R7  A log that an operator closed is opened only by an operator.
 """
 

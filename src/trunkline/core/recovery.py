@@ -8,10 +8,10 @@ Each frame carries the synced mark known when it was written: how many frames be
 
 Rules
  V1  A bad frame below a mark seen anywhere was acknowledged and is lost: the stream has lost data.
- V2  Above the last mark lies one group that was perhaps never synced. It is cut from its first bad frame on, whatever looks good
-     behind it: a later frame may be on disk while an earlier one is not.
- V3  If what was cut had its full length it may have been acknowledged and then rotted: the stream is uncertain. Its answer to Seal counts
-     only when everybody in its group has answered and nobody is certain.
+ V2  Above the last mark lies one group that was perhaps never synced. It is cut from its first bad frame on, whatever
+     looks good behind it: a later frame may be on disk while an earlier one is not.
+ V3  If what was cut had its full length it may have been acknowledged and then rotted: the stream is uncertain. Its
+     answer to Seal counts only when everybody in its group has answered and nobody is certain.
  V4  A seal is a mark: it is written only after everything before it is on disk, so it vouches for all of it.
  V5  A frame that does not match its checksum is never returned.
 """
@@ -47,7 +47,9 @@ class Recovered(Struct, frozen=True):
 
 
 def recover(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
-    """Judge the slots of a stream. ``own_mark`` is the mark of a seal (V4), or one that an idle stream wrote by itself."""
+    """Judge the slots of a stream. ``own_mark`` is the mark of a seal (V4), or one that an idle stream wrote by
+    itself.
+    """
     marks = [slot.mark for slot in slots if slot.condition is Condition.GOOD]
     mark = max([own_mark, *marks])
     bad = [index for index, slot in enumerate(slots) if slot.condition is not Condition.GOOD]

@@ -1,7 +1,7 @@
 """The metadata register: projections under compare-and-swap, and the registry of nodes with their leases.
 
-It is the one place where a log's history is decided. In production a store with full sync or etcd plays this part behind the
-same messages; its contract is this role.
+It is the one place where a log's history is decided. In production a store with full sync, or etcd, plays this part
+behind the same messages; its contract is this role.
 
 Rules
  M1  A projection is stored only if the log's epoch is the expected one, and the new epoch is that plus one.

@@ -1,6 +1,7 @@
 """Repair of an ended chain segment: every position below the end and above the trim gets its one value on every member.
 
-Members are compared by digests, a span at a time; only positions that differ or are missing are settled, one by one, by the filler.
+Members are compared by digests, a span at a time; only positions that differ or are missing are settled, one by one,
+by the filler.
 
 Rules
  E1  Only an ended segment is repaired, and only when all its members can be asked.

@@ -5,12 +5,14 @@ States of a stream
     Seal and Finalize make an unknown stream, and what they make is durable before they answer.
 
 Rules
- N1  Identity first: cluster, incarnation, segment index, segment epoch and stream id must be equal; otherwise nothing changes.
+ N1  Identity first: cluster, incarnation, segment index, segment epoch and stream id must be equal; otherwise nothing
+     changes.
  N2  Everything needed to give an answer again after a crash is persisted before the answer.
  N3  A dropped stream id answers GONE and is never made again.
  N4  Reads of an open broadcast stream stop at the LAC.
  N5  What should be here and cannot be read is CORRUPT, never Unwritten.
-The order of the checks of a write: identity; trimmed; identical -> Stored; overlap -> Written; lost or sealed -> refused; store.
+The order of the checks of a write: identity; trimmed; identical -> Stored; overlap -> Written; lost or sealed ->
+refused; store.
 """
 
 from __future__ import annotations
@@ -243,9 +245,7 @@ class StorageNode:
                 return [Send(source, TailFound(stream.id, operation, written, stream.lac))]
             case Trim(_, point):
                 return self._on_trim(source, stream, point)
-            case Digest(_, first, end):
-                return [Send(source, self._digest_answer(stream, message))]
-            case Fetch(_, first, end):
+            case Digest() | Fetch():
                 return [Send(source, self._digest_answer(stream, message))]
 
     def _on_write(self, source: Address, stream: Stream, message: Write) -> Effects:

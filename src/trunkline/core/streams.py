@@ -5,10 +5,10 @@ Rules
  S2  ``sealed`` and ``end`` are final; ``end`` is set once and implies sealed.
  S3  A repair write passes the seal only below a known ``end``.
  S4  The answer to Seal covers every write ever acknowledged, trimmed ones included.
- S5  A stream that lost acknowledged data is never an authority: it is sealed, not intact, and answers ``CORRUPT`` for what
-     it lacks.
- S6  A stream that may have lost data (``uncertain``) seals itself: nothing may be written where something may have been. An end
-     above what it has proves the loss.
+ S5  A stream that lost acknowledged data is never an authority: it is sealed, not intact, and answers ``CORRUPT`` for
+     what it lacks.
+ S6  A stream that may have lost data (``uncertain``) seals itself: nothing may be written where something may have
+     been. An end above what it has proves the loss.
 """
 
 from __future__ import annotations

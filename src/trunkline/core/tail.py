@@ -5,10 +5,10 @@ States
 
 Rules
  T1  The projection is read after the call began, so everything committed before it lies in its segments.
- T2  chain: the largest "highest written + 1" over the last members of all groups, at least the base. Grants are not entries: ``peek`` runs
-     ahead of the tail, and would make it go back.
- T3  broadcast: one member's contiguous end c, once its LAC has reached c - 1; if the segment ends first, the smaller of c and
-     its end.
+ T2  chain: the largest "highest written + 1" over the last members of all groups, at least the base. Grants are not
+     entries: ``peek`` runs ahead of the tail, and would make it go back.
+ T3  broadcast: one member's contiguous end c, once its LAC has reached c - 1; if the segment ends first, the smaller
+     of c and its end.
 """
 
 from __future__ import annotations

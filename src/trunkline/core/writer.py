@@ -205,7 +205,7 @@ class Writer:
             for member in segment.members()
         ]
 
-    # ------------------------------------------------------------------------------------------------------- the bad paths
+    # -------------------------------------------------------------------------------------------------- the bad paths
 
     def _on_rejected(self, stream: str, reason: Reason, point: int) -> Effects:
         member = next((m for m in self._current().members() if m.stream == stream), None)
@@ -232,7 +232,7 @@ class Writer:
         job = EndOpenSegment(self.config.log, self.segment, suspects, owner=self.config.me, end=self.committed)
         return [CancelTimer("ack"), Send(Address(SELF, "reconfigurer"), job)]
 
-    # ------------------------------------------------------------------------------------------------------------ settling
+    # ------------------------------------------------------------------------------------------------------- settling
 
     def _on_view(self, projection: Projection | None) -> Effects:
         if projection is not None and (self.view is None or projection.epoch > self.view.epoch):

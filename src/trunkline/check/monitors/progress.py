@@ -1,4 +1,6 @@
-"""Progress: after faults stop, every operation ends, every reader reaches the tail, and every ended segment is finished."""
+"""Progress: after faults stop, every operation ends, every reader reaches the tail, and every ended segment is
+finished.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Progress:
         unfinished: tuple[str, ...] = ()  # streams of ended segments that were not finalized, segments not repaired
 
     def __init__(self, *, finishing: bool = False) -> None:
-        """``finishing``: a coordinator is at work, so ended segments must also be repaired and their streams finalized."""
+        """``finishing``: a coordinator is at work, so ended segments must also be repaired and their streams
+        finalized.
+        """
         self._finishing = finishing
 
     def initial(self) -> State:
@@ -82,7 +86,9 @@ class Progress:
 
 
 def _unfinished(before: tuple[str, ...], projection: Projection) -> tuple[str, ...]:
-    """Open ends of ended segments: ``stream X`` until it is finalized (then ``done X``), ``segment N`` until it is repaired."""
+    """Open ends of ended segments: ``stream X`` until it is finalized (then ``done X``), ``segment N`` until it is
+    repaired.
+    """
     done = {each for each in before if each.startswith("done ")}
     ended = [segment for segment in projection.segments if segment.end is not None]
     streams = [m.stream for s in ended for m in s.members() if f"done {m.stream}" not in done]

@@ -16,6 +16,7 @@ from trunkline.core.messages import (
     EndOpenSegment,
     Finalize,
     Next,
+    OpenClosedLog,
     Peek,
     Peeked,
     Reason,
@@ -31,6 +32,7 @@ from trunkline.core.writer import Writer
 
 _voters = reconfiguring._voters
 _choose = Reconfigurer._choose
+_on_projection = Reconfigurer._on_projection
 _filling = Filling.__init__
 _writer_message = Writer.on_message
 _claim = Writer._claim
@@ -68,6 +70,15 @@ def _reversed_voters(group: Group, answers: Any) -> Group:
 
 def _allow(holds: bool, otherwise: str) -> None:
     """Every change is legal."""
+
+
+def _opens_closed(self: Reconfigurer) -> Effects:
+    """A client that met a seal opens the log again, also when an operator closed it."""
+    role, job = self.jobs[0]
+    view = self.view
+    if isinstance(job, EndOpenSegment) and job.reopen and view is not None and not view.last.is_open:
+        self.jobs[0] = (role, OpenClosedLog(self.config.log))
+    return _on_projection(self)
 
 
 def _finalize_before_swap(self: Reconfigurer, view: Projection, job: EndOpenSegment) -> Effects:
@@ -227,6 +238,15 @@ CLIENT_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         10_000,
+    ),
+    Mutant(
+        "closed-log-reopened",
+        "a client that meets a seal opens a log that an operator closed",
+        "seal-and-reopen",
+        patch((Reconfigurer, "_on_projection", _opens_closed)),
+        "BoundaryWrittenOnce",
+        "breadth",
+        200_000,
     ),
     Mutant(
         "repair-before-swap",

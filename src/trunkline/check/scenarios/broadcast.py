@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trunkline.check.monitors import Progress, safety
-from trunkline.check.scenario import Faults, ProcessSpec, Scenario
+from trunkline.check.scenario import NO_FAULTS, Faults, ProcessSpec, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     BROADCAST3,
@@ -28,7 +28,7 @@ def scenario(
     projection: Projection,
     *clients: ProcessSpec,
     nodes: str = NODES,
-    faults: Faults = Faults(),
+    faults: Faults = NO_FAULTS,
     crashable: str = "",
     lossy: str = "",
     sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from trunkline.check.monitors import Progress, safety
-from trunkline.check.scenario import Cut, Faults, ProcessSpec, Scenario
+from trunkline.check.scenario import NO_FAULTS, Cut, Faults, ProcessSpec, Scenario
 from trunkline.check.scenarios.cluster import (
     CHAIN2,
     CHAIN3,
@@ -36,7 +36,7 @@ def scenario(
     projection: Projection,
     *clients: ProcessSpec,
     nodes: str = NODES,
-    faults: Faults = Faults(),
+    faults: Faults = NO_FAULTS,
     crashable: str = "",
     sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
     leases: str = "",

@@ -72,8 +72,8 @@ def node(
 ) -> ProcessSpec:
     """A storage node that may also be a sequencer. It registers at every start but the first, which the registry knows.
 
-    Its disk has the streams of the log's segments open, and what ``records`` add. ``granted``: as a sequencer it has served
-    segment 0 up to this position.
+    Its disk has the streams of the log's segments open, and what ``records`` add. ``granted``: as a sequencer it has
+    served segment 0 up to this position.
     """
 
     def start(boot: Boot) -> Mapping[str, Role]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from trunkline.check.monitors import Progress, safety
-from trunkline.check.scenario import Faults, ProcessSpec, Scenario
+from trunkline.check.scenario import NO_FAULTS, Faults, ProcessSpec, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -54,7 +54,7 @@ def scenario(
     *clients: ProcessSpec,
     nodes: str = NODES,
     dead: str = "",
-    faults: Faults = Faults(),
+    faults: Faults = NO_FAULTS,
     crashable: str = "",
     lossy: str = "",
     sometimes: tuple[str, ...] = (),
@@ -63,7 +63,7 @@ def scenario(
     granted: Mapping[str, int] = MappingProxyType({}),
     stays_down: str = "",
 ) -> Scenario:
-    """Nodes, of which the ``dead`` ones are registered but not there, and clients (a coordinator among them, mostly)."""
+    """Nodes, of which the ``dead`` ones are registered but not there, and clients (mostly a coordinator)."""
     storage = tuple(
         node(each, projection, records=records.get(each, ()), granted=granted.get(each))
         for each in nodes.split()
@@ -154,7 +154,7 @@ def repair_race() -> Scenario:
 def sequencer_replaced() -> Scenario:
     return scenario(
         "sequencer-replaced",
-        "the coordinator ends the segment of a sequencer whose lease ran out, dead or not, beside a client that appends",
+        "the coordinator ends the segment of a sequencer whose lease ran out, beside a client that appends",
         PAIR,
         coordinator(),
         clock("n3"),

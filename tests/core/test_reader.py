@@ -1,0 +1,325 @@
+"""The reader, led by hand: where it reads, what it believes, and when it leaves a segment."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.driver import APPLICATION, announced, data, messages, results, seen, sent, target, timers
+from trunkline.check.scenarios.cluster import BROADCAST3, CHAIN3, LOG, broadcast_log, chain_log
+from trunkline.core.effects import Address, Effects, Message
+from trunkline.core.entries import Frame, junk
+from trunkline.core.events import EntriesRead, FollowedSegment, PositionsSkipped, SubscriptionEnded
+from trunkline.core.messages import (
+    EndOpenSegment,
+    Fill,
+    FillDone,
+    NotGranted,
+    Peek,
+    Peeked,
+    Read,
+    ReadFrames,
+    Reason,
+    Refresh,
+    Rejected,
+    Subscribe,
+    SubscribeRequested,
+    Unwritten,
+)
+from trunkline.core.projection import (
+    AddJoiner,
+    EndSegment,
+    Gap,
+    MarkRepaired,
+    Opening,
+    Owner,
+    Projection,
+    RaiseTrim,
+    RemoveMember,
+    Seat,
+    apply,
+)
+from trunkline.core.reader import Reader, ReaderConfig, ReadThrough
+
+OPEN = chain_log(CHAIN3, "a b c", sequencer="a")
+OWNED = broadcast_log(BROADCAST3, "a b c", owner="w")
+NEXT = Opening(((Seat("d", 1),),), Owner("d", 1))
+ENDED = apply(OPEN, EndSegment(0, 3, OPEN.last.groups, NEXT))
+REPAIRED = apply(ENDED, MarkRepaired(0))
+HEAD, MIDDLE, LAST = (member.stream for member in OPEN.last.members())
+LIMIT = 64
+
+
+class Client:
+    """A reader that was asked to read from ``start`` on; ``begun`` is what it did first."""
+
+    def __init__(self, view: Projection | None, start: int = 1, until: int | None = None) -> None:
+        self.role = Reader(ReaderConfig(LOG, read_limit=LIMIT), view)
+        self.begun = self.role.on_message(APPLICATION, SubscribeRequested(1, LOG, start, until))
+
+    def tell(self, message: Message) -> Effects:
+        return self.role.on_message(APPLICATION, message)
+
+    def wait(self) -> Effects:
+        """The timer fires."""
+        return self.role.on_timer("wait")
+
+
+def read(view: Projection, stream: str, glsn: int) -> Read:
+    return Read(target(view, stream), glsn, LIMIT)
+
+
+def frames(stream: str, *found: Frame) -> ReadFrames:
+    return ReadFrames(stream, found[0].first, found)
+
+
+def nothing(stream: str, glsn: int = 1, written: int = 1, *, sealed: bool = False, fresh: bool = True) -> Unwritten:
+    return Unwritten(stream, glsn, written, sealed, fresh)
+
+
+# ---------------------------------------------------------------------------------------------------- where it reads
+
+
+@pytest.mark.parametrize(
+    ("view", "node", "stream"),
+    [(OPEN, "c", LAST), (ENDED, "c", LAST), (REPAIRED, "a", HEAD), (OWNED, "a", HEAD)],
+    ids=["open chain", "ended", "repaired", "open broadcast"],
+)
+def test_d2_d3_the_last_member_of_a_chain_until_it_is_repaired_and_otherwise_any(
+    view: Projection, node: str, stream: str
+) -> None:
+    assert sent(Client(view).begun) == [(f"{node}.storage", read(view, stream, 1))]
+
+
+def test_d2_an_answer_of_another_member_is_not_believed() -> None:
+    client = Client(OPEN)
+    assert client.tell(frames(HEAD, data(1))) == []
+
+
+def test_d3_a_joining_member_is_never_read() -> None:
+    view = apply(REPAIRED, RemoveMember(0, HEAD))
+    view = apply(apply(view, RemoveMember(0, MIDDLE)), AddJoiner(0, 0, Seat("e", 1)))
+    client = Client(view)
+    for _ in range(3):
+        assert sent(client.begun) == [("c.storage", read(view, LAST, 1))]
+        client.wait()
+        client.begun = client.tell(seen(view))
+
+
+@pytest.mark.parametrize("view", [REPAIRED, OWNED], ids=["repaired", "broadcast"])
+def test_d3_a_silent_member_is_left_for_another(view: Projection) -> None:
+    client = Client(view)
+    assert messages(client.wait()) == [Refresh(LOG)]
+    assert sent(client.tell(seen(view))) == [("b.storage", read(view, MIDDLE, 1))]
+
+
+@pytest.mark.parametrize("reason", [Reason.CORRUPT, Reason.MISMATCH, Reason.GONE])
+@pytest.mark.parametrize("view", [REPAIRED, OWNED], ids=["repaired", "broadcast"])
+def test_d3_a_damaged_member_is_left_for_another(view: Projection, reason: Reason) -> None:
+    client = Client(view)
+    client.tell(Rejected(HEAD, 1, reason))
+    client.wait()
+    assert sent(client.tell(seen(view))) == [("b.storage", read(view, MIDDLE, 1))]
+
+
+def test_a_reader_without_a_projection_reads_it_first() -> None:
+    client = Client(None)
+    assert sent(client.begun) == [("self.reconfigurer", Refresh(LOG))]
+    assert timers(client.tell(seen(None))) == ["wait"]  # no such log yet: look again after a while
+    assert messages(client.wait()) == [Refresh(LOG)]
+    assert messages(client.tell(seen(OPEN))) == [read(OPEN, LAST, 1)]
+
+
+# ------------------------------------------------------------------------------------------------ entries, in order
+
+
+def test_entries_are_told_in_order_and_the_next_position_is_asked_for() -> None:
+    client = Client(OPEN)
+    effects = client.tell(frames(LAST, data(1), junk(2), data(3, 2)))
+    assert announced(effects) == [
+        EntriesRead(LOG, 1, data(1)),
+        EntriesRead(LOG, 2, junk(2)),
+        EntriesRead(LOG, 3, data(3, 2)),
+    ]
+    assert messages(effects) == [read(OPEN, LAST, 5)]
+    assert client.tell(frames(LAST, data(1))) == []  # doubled
+
+
+def test_a_subscription_ends_after_its_last_position() -> None:
+    client = Client(OPEN, until=2)
+    effects = client.tell(frames(LAST, data(1), data(2)))
+    assert results(effects) == [(1, SubscriptionEnded(3))]
+    assert timers(effects) == []
+
+
+def test_a_role_that_asked_is_told_that_everything_was_read() -> None:
+    reader = Reader(ReaderConfig(LOG), OPEN)
+    reader.on_message(Address("client", "administrator"), SubscribeRequested(1, LOG, 1, 1))
+    effects = reader.on_message(APPLICATION, frames(LAST, data(1)))
+    assert sent(effects) == [("self.administrator", ReadThrough(2))]
+
+
+def test_d1_what_is_trimmed_is_skipped_without_asking_anybody() -> None:
+    client = Client(apply(OPEN, RaiseTrim(4)))
+    assert announced(client.begun) == [PositionsSkipped(LOG, 1, 5, "trimmed")]
+    assert messages(client.begun) == [read(OPEN, LAST, 5)]
+
+
+def test_d1_what_was_declared_lost_is_skipped_and_said_to_be() -> None:
+    view = apply(OPEN, EndSegment(0, 3, ((),), NEXT, Gap(1, 3)))
+    client = Client(view)
+    assert announced(client.begun) == [PositionsSkipped(LOG, 1, 3, "lost")]
+    assert sent(client.begun)[0][0] == "d.storage"
+
+
+def test_d1_a_node_that_does_not_know_the_end_is_not_believed_past_it() -> None:
+    client = Client(ENDED)
+    effects = client.tell(frames(LAST, data(1), data(2), data(3)))
+    assert [event.position for event in announced(effects) if isinstance(event, EntriesRead)] == [1, 2]
+
+
+def test_d5_at_the_end_of_a_segment_the_next_one_is_followed() -> None:
+    client = Client(ENDED)
+    effects = client.tell(frames(LAST, data(1), data(2)))
+    assert announced(effects)[-1] == FollowedSegment(LOG, 1, 3)
+    assert sent(effects) == [("d.storage", read(ENDED, ENDED.last.members()[0].stream, 3))]
+
+
+def test_a_log_that_is_sealed_has_nothing_more_until_it_is_reopened() -> None:
+    sealed = apply(OPEN, EndSegment(0, 2, OPEN.last.groups, None))
+    client = Client(sealed)
+    effects = client.tell(frames(LAST, data(1)))
+    assert (messages(effects), timers(effects)) == ([], ["wait"])
+    assert messages(client.wait()) == [Refresh(LOG)]
+
+
+# ------------------------------------------------------------------------------------------------- "nothing there"
+
+
+def test_d4_a_position_above_peek_is_the_tail_and_is_waited_for() -> None:
+    client = Client(OPEN)
+    assert sent(client.tell(nothing(LAST))) == [("a.sequencer", Peek(LOG, OPEN.last))]
+    effects = client.tell(Peeked(LOG, 0, 1, fresh=True))
+    assert messages(effects) == [Subscribe(target(OPEN, LAST), 1, LIMIT)]
+    assert client.role.phase == "idle"
+    assert announced(client.tell(frames(LAST, data(1)))) == [EntriesRead(LOG, 1, data(1))]  # pushed
+
+
+def test_d4_a_granted_position_is_a_hole_and_is_filled_after_a_while() -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST))
+    effects = client.tell(Peeked(LOG, 0, 2, fresh=True))
+    assert (messages(effects), timers(effects), client.role.phase) == ([], ["wait"], "hole")
+    assert sent(client.wait()) == [("self.filler", Fill(OPEN, 0, 1))]
+    assert announced(client.tell(FillDone(0, 1, junk(1)))) == [EntriesRead(LOG, 1, junk(1))]
+
+
+def test_d4_below_the_end_nothing_means_settle_it_now() -> None:
+    client = Client(ENDED)
+    assert messages(client.tell(nothing(LAST, sealed=True))) == [Fill(ENDED, 0, 1)]
+
+
+def test_d4_a_quiet_reader_looks_at_the_projection() -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST))
+    client.tell(Peeked(LOG, 0, 1, fresh=True))
+    assert messages(client.wait()) == [Refresh(LOG)]
+
+
+@pytest.mark.parametrize("who", ["storage", "sequencer"])
+def test_d6_a_nothing_that_is_not_fresh_is_believed_only_after_another_look(who: str) -> None:
+    client = Client(OPEN)
+
+    def ask(*, fresh: bool) -> Effects:
+        if who == "storage":
+            return client.tell(nothing(LAST, fresh=fresh))
+        client.tell(nothing(LAST))
+        return client.tell(Peeked(LOG, 0, 1, fresh=fresh))
+
+    assert messages(ask(fresh=False)) == [Refresh(LOG)]
+    assert messages(client.tell(seen(OPEN))) == [read(OPEN, LAST, 1)]
+    assert Refresh(LOG) not in messages(ask(fresh=False))  # confirmed
+
+
+def test_d6_the_look_may_show_that_the_segment_has_ended() -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST, fresh=False))
+    moved = apply(OPEN, EndSegment(0, 1, OPEN.last.groups, NEXT))
+    assert sent(client.tell(seen(moved)))[0][0] == "d.storage"
+
+
+def test_n4_an_open_broadcast_segment_is_waited_for_and_never_peeked_at() -> None:
+    client = Client(OWNED)
+    assert messages(client.tell(nothing(HEAD))) == [Subscribe(target(OWNED, HEAD), 1, LIMIT)]
+
+
+def test_d7_entries_that_no_member_was_told_to_be_released_end_the_segment() -> None:
+    client = Client(OWNED)
+    asked: list[str] = []
+    effects = client.begun
+    for _ in range(8):
+        if client.role.phase == "ending":
+            break
+        (where, request), *_ = sent(effects)
+        assert isinstance(request, Read | Subscribe)
+        asked.append(where)
+        stream = request.target.stream
+        client.tell(nothing(stream, written=2))
+        if client.role.phase == "ending":
+            break
+        client.wait()
+        effects = client.tell(seen(OWNED))
+    assert client.role.phase == "ending"
+    assert {"a.storage", "b.storage", "c.storage"} <= set(asked)  # only after everybody was asked
+
+
+# ------------------------------------------------------------------------------------------------------- failures
+
+
+def test_a_silent_last_member_of_an_open_chain_ends_the_segment() -> None:
+    client = Client(OPEN)
+    assert sent(client.wait()) == [("self.reconfigurer", EndOpenSegment(LOG, 0, ("c",)))]
+    assert messages(client.tell(seen(ENDED))) == [read(ENDED, LAST, 1)]
+
+
+@pytest.mark.parametrize("reason", [Reason.CORRUPT, Reason.MISMATCH, Reason.GONE])
+def test_a_damaged_last_member_of_an_open_chain_ends_the_segment(reason: Reason) -> None:
+    assert messages(Client(OPEN).tell(Rejected(LAST, 1, reason))) == [EndOpenSegment(LOG, 0, ("c",))]
+
+
+def test_a_sealed_answer_in_an_open_segment_ends_it() -> None:
+    assert messages(Client(OPEN).tell(nothing(LAST, sealed=True))) == [EndOpenSegment(LOG, 0, ())]
+
+
+@pytest.mark.parametrize("how", ["silent", "not the owner"])
+def test_a_sequencer_that_does_not_serve_ends_the_segment(how: str) -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST))
+    refused = NotGranted(LOG, 0, "", 0, Reason.NOT_OWNER)
+    effects = client.wait() if how == "silent" else client.tell(refused)
+    assert messages(effects) == [EndOpenSegment(LOG, 0, ("a",))]
+
+
+@pytest.mark.parametrize("reason", [Reason.SEALED, Reason.SILENT])
+def test_a_hole_that_cannot_be_filled_in_an_open_segment_ends_it(reason: Reason) -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST))
+    client.tell(Peeked(LOG, 0, 2, fresh=True))
+    client.wait()
+    assert messages(client.tell(FillDone(0, 1, None, reason))) == [EndOpenSegment(LOG, 0, ())]
+
+
+def test_f2_a_mismatch_while_filling_means_that_the_projection_is_stale() -> None:
+    client = Client(ENDED)
+    client.tell(nothing(LAST, sealed=True))
+    assert messages(client.tell(FillDone(0, 1, None, Reason.MISMATCH))) == [Refresh(LOG)]
+
+
+def test_a_stream_that_was_never_opened_holds_nothing_yet() -> None:
+    assert messages(Client(OPEN).tell(Rejected(LAST, 1, Reason.UNKNOWN))) == [Peek(LOG, OPEN.last)]
+    assert messages(Client(ENDED).tell(Rejected(LAST, 1, Reason.UNKNOWN))) == [Fill(ENDED, 0, 1)]
+
+
+def test_a_trimmed_answer_means_that_the_projection_is_stale() -> None:
+    client = Client(OPEN)
+    assert messages(client.tell(Rejected(LAST, 1, Reason.TRIMMED, 2))) == [Refresh(LOG)]
+    assert messages(client.tell(seen(apply(OPEN, RaiseTrim(2))))) == [read(OPEN, LAST, 3)]

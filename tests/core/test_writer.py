@@ -1,0 +1,225 @@
+"""The writer of a broadcast log, led by hand through appends, rolls and takeovers on three replicas."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.driver import APPLICATION, announced, data, messages, results, seen, sent, target, timers
+from trunkline.check.scenarios.cluster import BROADCAST3, LOG, appends, broadcast_log
+from trunkline.core.effects import Effects, Message
+from trunkline.core.entries import Frame
+from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
+from trunkline.core.messages import (
+    Append,
+    EndOpenSegment,
+    Open,
+    Opened,
+    Reason,
+    Refresh,
+    Rejected,
+    Release,
+    Stored,
+    descriptor_of,
+)
+from trunkline.core.projection import EndSegment, ForgetSegment, Opening, Owner, Projection, RaiseTrim, Seat, apply
+from trunkline.core.writer import Writer, WriterConfig
+
+ME = Owner("w", 1)
+OTHER = Owner("x", 1)
+MINE = broadcast_log(BROADCAST3, "a b c", owner="w")
+THEIRS = broadcast_log(BROADCAST3, "a b c", owner="x")
+STREAMS = tuple(member.stream for member in MINE.last.members())
+A, B, C = STREAMS
+ONE, TWO = appends(7, 7)
+FIRST, SECOND = data(1, writer="w#1", seq=1), data(2, writer="w#1", seq=2)
+
+
+def ended(view: Projection, end: int, owner: Owner) -> Projection:
+    following = Opening((tuple(Seat(node, 1) for node in "bcd"),), owner)
+    return apply(view, EndSegment(view.last.index, end, view.last.groups, following))
+
+
+class Client:
+    def __init__(self, view: Projection | None = MINE, in_flight_max: int = 64) -> None:
+        self.role = Writer(WriterConfig(LOG, ME, in_flight_max=in_flight_max), view)
+
+    def tell(self, message: Message) -> Effects:
+        return self.role.on_message(APPLICATION, message)
+
+    def stored(self, frame: Frame, *streams: str) -> Effects:
+        return [effect for stream in streams for effect in self.tell(Stored(stream, frame))]
+
+
+def append(frame: Frame, lac: int, stream: str, view: Projection = MINE) -> Append:
+    return Append(target(view, stream), ME, frame, lac)
+
+
+def roll(end: int, *suspects: str) -> EndOpenSegment:
+    return EndOpenSegment(LOG, 0, suspects, owner=ME, end=end)
+
+
+def test_w1_a_batch_goes_to_all_at_once_and_is_committed_when_all_have_it() -> None:
+    client = Client()
+    assert sent(client.tell(ONE)) == [
+        ("a.storage", append(FIRST, 0, A)),
+        ("b.storage", append(FIRST, 0, B)),
+        ("c.storage", append(FIRST, 0, C)),
+    ]
+    assert client.stored(FIRST, A, C, A) == []  # a doubled answer is not another replica's
+    effects = client.stored(FIRST, B)
+    assert announced(effects) == [Committed(LOG, 0, ME, FIRST)]
+    assert results(effects) == [(1, Appended(1))]
+
+
+def test_w1_entries_commit_in_order() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.tell(TWO)
+    assert results(client.stored(SECOND, A, B, C)) == []
+    assert results(client.stored(FIRST, A, B, C)) == [(1, Appended(1)), (2, Appended(2))]
+
+
+def test_w6_the_lac_rides_on_the_next_batch_or_on_a_release() -> None:
+    client = Client()
+    client.tell(ONE)
+    committed = client.stored(FIRST, A, B, C)
+    assert messages(committed) == [Release(target(MINE, stream), ME, 1) for stream in STREAMS]
+    assert timers(committed) == []
+    assert messages(client.tell(TWO)) == [append(SECOND, 1, stream) for stream in STREAMS]
+
+
+def test_w6_the_lac_does_not_run_ahead_of_what_is_committed() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.stored(FIRST, A, B)
+    assert messages(client.tell(TWO)) == [append(SECOND, 0, stream) for stream in STREAMS]
+
+
+def test_a_full_pipeline_makes_later_appends_wait() -> None:
+    client = Client(in_flight_max=1)
+    client.tell(ONE)
+    assert client.tell(TWO) == []
+    assert messages(client.stored(FIRST, A, B, C)) == [append(SECOND, 1, stream) for stream in STREAMS]
+
+
+def test_a_replica_that_lacks_the_stream_opens_it_and_gets_everything() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.tell(TWO)
+    member = MINE.last.members()[1]
+    assert messages(client.tell(Rejected(B, 1, Reason.UNKNOWN))) == [Open(descriptor_of(MINE, MINE.last, member))]
+    assert messages(client.tell(Opened(B))) == [append(FIRST, 0, B), append(SECOND, 0, B)]
+
+
+def test_a_replica_with_a_gap_gets_what_it_lacks_again() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.tell(TWO)
+    assert messages(client.tell(Rejected(B, 2, Reason.GAP, 1))) == [append(FIRST, 0, B), append(SECOND, 0, B)]
+
+
+# ----------------------------------------------------------------------------------------------------------- rolling
+
+
+@pytest.mark.parametrize(
+    ("reason", "suspects"),
+    [(Reason.SEALED, ()), (Reason.NO_SPACE, ("b",)), (Reason.CORRUPT, ("b",)), (Reason.MISMATCH, ("b",))],
+)
+def test_a_refused_batch_rolls_the_segment_at_the_exact_count(reason: Reason, suspects: tuple[str, ...]) -> None:
+    client = Client()
+    client.tell(ONE)
+    client.stored(FIRST, A, B, C)
+    client.tell(TWO)
+    assert sent(client.tell(Rejected(B, 2, reason))) == [("self.reconfigurer", roll(2, *suspects))]
+
+
+def test_silence_rolls_the_segment_and_names_who_was_silent() -> None:
+    client = Client()
+    assert timers(client.tell(ONE)) == ["ack"]
+    client.stored(FIRST, B)
+    assert messages(client.role.on_timer("ack")) == [roll(1, "a", "c")]
+
+
+def test_w2_a_frozen_writer_acknowledges_nothing_more_in_its_segment() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.role.on_timer("ack")
+    assert client.stored(FIRST, A, B, C) == []
+    assert client.tell(TWO) == []
+
+
+def test_w3_w4_after_a_roll_what_was_in_flight_is_sent_again_under_a_new_seq() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.role.on_timer("ack")
+    client.stored(FIRST, A, B, C)
+    client.tell(TWO)
+    rolled = ended(MINE, 1, ME)
+    effects = client.tell(seen(rolled))
+    again = [data(1, writer="w#1", seq=2), data(2, writer="w#1", seq=3)]
+    streams = [member.stream for member in rolled.last.members()]
+    assert messages(effects) == [append(frame, 0, stream, rolled) for frame in again for stream in streams]
+    assert results(effects) == []
+
+
+@pytest.mark.parametrize(("end", "first"), [(2, Appended(1)), (1, AppendRefused("owned by x"))])
+def test_w3_the_end_that_another_decided_settles_what_was_in_flight(end: int, first: object) -> None:
+    client = Client()
+    client.tell(ONE)
+    client.tell(TWO)
+    client.tell(Rejected(A, 1, Reason.SEALED))
+    effects = client.tell(seen(ended(MINE, end, OTHER)))
+    assert results(effects) == [(1, first), (2, AppendRefused("owned by x"))]
+    assert messages(effects) == []
+
+
+def test_w3_if_the_segment_is_forgotten_the_outcome_is_unknown() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.role.on_timer("ack")
+    forgotten = apply(apply(ended(MINE, 2, OTHER), RaiseTrim(1)), ForgetSegment(0))
+    assert results(client.tell(seen(forgotten))) == [(1, OutcomeUnknown(1))]
+
+
+def test_r6_a_segment_that_is_still_open_is_rolled_at_the_same_count_again() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.role.on_timer("ack")
+    assert messages(client.tell(seen(apply(MINE, RaiseTrim(1))))) == [roll(1)]
+
+
+# ------------------------------------------------------------------------------------------------------- taking a log
+
+
+def test_w5_another_owners_log_is_refused() -> None:
+    assert results(Client(THEIRS).tell(ONE)) == [(1, AppendRefused("owned by x"))]
+
+
+def test_w5_a_restarted_process_is_another_owner() -> None:
+    earlier = Writer(WriterConfig(LOG, Owner("w", 2)), MINE)
+    assert results(earlier.on_message(APPLICATION, ONE)) == [(1, AppendRefused("owned by w"))]
+
+
+def test_w5_a_takeover_ends_the_owners_segment_and_goes_on_in_its_own() -> None:
+    client = Client(THEIRS)
+    [request] = appends(7, takeover=True)
+    assert sent(client.tell(request)) == [("self.reconfigurer", EndOpenSegment(LOG, 0, owner=ME))]
+    taken = ended(THEIRS, 4, ME)
+    frame = data(4, writer="w#1", seq=1)
+    streams = [member.stream for member in taken.last.members()]
+    assert messages(client.tell(seen(taken))) == [append(frame, 3, stream, taken) for stream in streams]
+
+
+def test_w5_a_takeover_that_another_won_is_refused() -> None:
+    client = Client(THEIRS)
+    client.tell(appends(7, takeover=True)[0])
+    assert results(client.tell(seen(ended(THEIRS, 4, Owner("y", 1))))) == [(1, AppendRefused("owned by y"))]
+
+
+def test_a_writer_without_a_projection_reads_it_first() -> None:
+    client = Client(None)
+    assert messages(client.tell(ONE)) == [Refresh(LOG)]
+    assert messages(client.tell(seen(MINE))) == [append(FIRST, 0, stream) for stream in STREAMS]
+    unknown = Client(None)
+    unknown.tell(ONE)
+    assert results(unknown.tell(seen(None))) == [(1, AppendRefused("no such log"))]
