@@ -141,6 +141,7 @@ class Company:
         self.roles = dict(roles)
         self.down = set(down)
         self.in_flight: deque[tuple[Address, Address, Message]] = deque()
+        self.timers: dict[tuple[Address, str], None] = {}  # those that are set, in the order of setting
         self.results: dict[int, Event] = {}
         self.events: list[Event] = []
 
@@ -148,8 +149,12 @@ class Company:
         """Hand over one message and let everybody talk until it is quiet."""
         self.carry_out(to, self.roles[to].on_message(source, message))
 
-    def fire(self, to: Address, key: str) -> None:
-        self.carry_out(to, self.roles[to].on_timer(key))
+    def pass_time(self) -> None:
+        """Every timer that is set now fires, unless another one's firing takes it back."""
+        for of, key in list(self.timers):
+            if (of, key) in self.timers and of.process not in self.down:
+                del self.timers[of, key]
+                self.carry_out(of, self.roles[of].on_timer(key))
 
     def carry_out(self, of: Address, effects: Effects) -> None:
         self._note(of, effects)
@@ -167,6 +172,10 @@ class Company:
                 case Send(to, message):
                     process = of.process if to.process == SELF else to.process
                     self.in_flight.append((of, Address(process, to.role), message))
+                case SetTimer(key):
+                    self.timers[of, key] = None
+                case CancelTimer(key):
+                    self.timers.pop((of, key), None)
                 case Announce(event):
                     self.events.append(event)
                 case Complete(operation, result):

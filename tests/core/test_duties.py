@@ -112,8 +112,15 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
         done(),
         EndTheSegment(1, ("d",)),
     ),
-    ("a dead member of an ended segment", ENDED, registered("b c d"), done(), RemoveDeadMember(0, "1.0.0")),
-    ("a damaged member of an ended segment", ENDED, ALL, done(damaged="1.0.1"), RemoveDeadMember(0, "1.0.1")),
+    ("a dead member of an ended segment", ENDED, registered("b c d"), done(FINAL), RemoveDeadMember(0, "1.0.0")),
+    (
+        "a dead member, the others not yet asked",
+        ENDED,
+        registered("b c d"),
+        done(),
+        FinalizeMembers(0, (B, C)),
+    ),
+    ("a damaged member of an ended segment", ENDED, ALL, done(FINAL, damaged="1.0.1"), RemoveDeadMember(0, "1.0.1")),
     ("members that do not know the end", ENDED, ALL, done("1.0.1"), FinalizeMembers(0, (A, C))),
     ("an ended segment that all know of", ENDED, ALL, done(FINAL), RepairSegment(0)),
     ("a repaired segment that is wide enough", REPAIRED, ALL, done(FINAL), None),
@@ -185,6 +192,12 @@ def test_e1_a_segment_is_not_repaired_while_one_of_its_members_is_away() -> None
 def test_j1_nobody_joins_a_segment_that_is_not_repaired() -> None:
     narrow = _only("1.0.1", "1.0.2")
     assert next_duty(narrow, ALL, done(FINAL)) == RepairSegment(0)
+
+
+def test_a_segment_that_could_not_be_ended_does_not_keep_other_duties_waiting() -> None:
+    seen = done(FINAL)
+    seen.blocked = 1
+    assert next_duty(ENDED, registered("a b c d", dead="d"), seen) == RepairSegment(0)
 
 
 def test_a_group_without_a_living_source_takes_no_joiner() -> None:

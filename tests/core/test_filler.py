@@ -72,7 +72,7 @@ def test_f1_the_value_of_the_head_is_carried_on_unchanged() -> None:
 def test_f2_another_value_further_down_returns_nothing() -> None:
     filler = Filled(OPEN)
     filler.tell(Stored(HEAD, junk(2)))
-    assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, None, Reason.MISMATCH)]
+    assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, None, Reason.STALE)]
 
 
 def test_f3_in_a_repaired_segment_the_first_member_that_answers_is_enough() -> None:

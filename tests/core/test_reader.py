@@ -155,6 +155,13 @@ def test_a_role_that_asked_is_told_that_everything_was_read() -> None:
     reader = Reader(ReaderConfig(LOG), OPEN)
     reader.on_message(Address("client", "administrator"), SubscribeRequested(1, LOG, 1, 1))
     effects = reader.on_message(APPLICATION, frames(LAST, data(1)))
+    assert sent(effects) == [("self.administrator", ReadThrough(1))]
+
+
+def test_b2_a_role_is_told_of_the_last_position_that_cuts_no_batch() -> None:
+    reader = Reader(ReaderConfig(LOG), OPEN)
+    reader.on_message(Address("client", "administrator"), SubscribeRequested(1, LOG, 1, 4))
+    effects = reader.on_message(APPLICATION, frames(LAST, data(1, 2), data(3, 3)))
     assert sent(effects) == [("self.administrator", ReadThrough(2))]
 
 
@@ -290,6 +297,21 @@ def test_a_sealed_answer_in_an_open_segment_ends_it() -> None:
     assert messages(Client(OPEN).tell(nothing(LAST, sealed=True))) == [EndOpenSegment(LOG, 0, ())]
 
 
+def test_r8_a_segment_that_could_not_be_ended_is_looked_at_again_after_a_while() -> None:
+    client = Client(OPEN)
+    client.wait()
+    effects = client.tell(seen(OPEN))
+    assert (messages(effects), timers(effects)) == ([], ["wait"])
+    assert messages(client.wait()) == [Refresh(LOG)]
+
+
+def test_d7_a_sealed_broadcast_member_is_left_for_another_first() -> None:
+    client = Client(OWNED)
+    assert messages(client.tell(nothing(HEAD, sealed=True))) == []
+    client.wait()
+    assert sent(client.tell(seen(OWNED))) == [("b.storage", read(OWNED, MIDDLE, 1))]
+
+
 @pytest.mark.parametrize("how", ["silent", "not the owner"])
 def test_a_sequencer_that_does_not_serve_ends_the_segment(how: str) -> None:
     client = Client(OPEN)
@@ -308,10 +330,10 @@ def test_a_hole_that_cannot_be_filled_in_an_open_segment_ends_it(reason: Reason)
     assert messages(client.tell(FillDone(0, 1, None, reason))) == [EndOpenSegment(LOG, 0, ())]
 
 
-def test_f2_a_mismatch_while_filling_means_that_the_projection_is_stale() -> None:
+def test_f2_another_value_while_filling_means_that_the_projection_is_stale() -> None:
     client = Client(ENDED)
     client.tell(nothing(LAST, sealed=True))
-    assert messages(client.tell(FillDone(0, 1, None, Reason.MISMATCH))) == [Refresh(LOG)]
+    assert messages(client.tell(FillDone(0, 1, None, Reason.STALE))) == [Refresh(LOG)]
 
 
 def test_a_stream_that_was_never_opened_holds_nothing_yet() -> None:

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.driver import data
+from trunkline.core.entries import Frame
 from trunkline.core.recovery import Condition, Recovered, Slot, recover
 
 GOOD, BAD, SHORT = Condition.GOOD, Condition.BAD, Condition.SHORT
@@ -38,7 +39,9 @@ def naive(found: tuple[Slot, ...], own_mark: int) -> Recovered:
     for slot in found:
         if slot.condition is GOOD and slot.mark > mark:
             mark = slot.mark
-    standing, cut, lost = [], [], False
+    standing: list[Frame] = []
+    cut: list[Slot] = []
+    lost = False
     kept = 0
     for index, slot in enumerate(found):
         if cut:  # V2: behind the first cut frame nothing stands

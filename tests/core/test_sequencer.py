@@ -124,9 +124,8 @@ def test_l1_a_sequencer_without_a_lease_says_that_its_peek_is_not_fresh() -> Non
     assert ask(sequencer, Peek(LOG, segment)) == Peeked(LOG, 0, 1, fresh=False)
 
 
-# BUG: the size of a batch comes from a client, is only asserted here, and nobody refuses it before: one append of more
-# entries than a stripe unit ends the sequencer's process, and after each fail-over the next one.
-@pytest.mark.xfail(reason="BUG: a batch larger than a stripe unit", raises=AssertionError, strict=True)
 def test_q3_a_batch_larger_than_a_stripe_unit_is_not_granted() -> None:
     segment = log("a b", "b a", stripe_unit=4).last
-    assert isinstance(ask(Sequencer(ME), next_(segment, 1, count=5)), NotGranted)
+    sequencer = Sequencer(ME)
+    assert ask(sequencer, next_(segment, 1, count=5)) == NotGranted(LOG, 0, "w", 1, Reason.TOO_LARGE)
+    assert ask(sequencer, next_(segment, 2, count=4)) == granted(2, 1)

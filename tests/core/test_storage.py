@@ -532,6 +532,15 @@ def test_v4_n5_what_rots_in_a_sealed_stream_is_lost_data_and_takes_no_junk(endin
     assert node.ask(Write(T, junk(1), repair=True)) == [rejected(1, Reason.CORRUPT)]
 
 
+def test_s5_s6_a_stream_that_lost_data_or_may_have_knows_no_tail() -> None:
+    for rotten in (0, 1):  # slot 0 lies below the mark of slot 1: lost; slot 1 above every mark: uncertain
+        node = DiskedNode()
+        frames = [data(1), data(2)]
+        play([(Open(D), Opened(S)), *((Write(T, f), Stored(S, f)) for f in frames)], restarts=False, node=node)
+        node.rot(rotten)
+        assert node.ask(FindTail(T, 8)) == [rejected(8, Reason.CORRUPT)]
+
+
 def test_s6_a_stream_that_may_have_lost_data_is_sealed() -> None:
     node = DiskedNode()
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
@@ -546,7 +555,7 @@ def test_s6_an_end_above_what_an_uncertain_stream_has_proves_the_loss(restarts: 
     node.rot(0)
     play(
         [
-            (Finalize(BD, 2), Finalized(S)),
+            (Finalize(BD, 2), Finalized(S, intact=False)),
             (Read(BT, 1, 9), rejected(1, Reason.CORRUPT)),
             (Write(BT, junk(1), repair=True), rejected(1, Reason.CORRUPT)),
             (Seal(BD), Sealed(S, 1, intact=False, uncertain=True)),

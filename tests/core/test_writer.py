@@ -123,7 +123,7 @@ def test_a_replica_with_a_gap_gets_what_it_lacks_again() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "suspects"),
-    [(Reason.SEALED, ()), (Reason.NO_SPACE, ("b",)), (Reason.CORRUPT, ("b",)), (Reason.MISMATCH, ("b",))],
+    [(Reason.SEALED, ()), (Reason.CORRUPT, ("b",)), (Reason.MISMATCH, ("b",))],
 )
 def test_a_refused_batch_rolls_the_segment_at_the_exact_count(reason: Reason, suspects: tuple[str, ...]) -> None:
     client = Client()
@@ -131,6 +131,14 @@ def test_a_refused_batch_rolls_the_segment_at_the_exact_count(reason: Reason, su
     client.stored(FIRST, A, B, C)
     client.tell(TWO)
     assert sent(client.tell(Rejected(B, 2, reason))) == [("self.reconfigurer", roll(2, *suspects))]
+
+
+def test_a_full_replica_is_rolled_away_from_when_the_timer_says_so() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.stored(FIRST, A, C)
+    assert client.tell(Rejected(B, 1, Reason.NO_SPACE)) == []
+    assert messages(client.role.on_timer("ack")) == [roll(1, "b")]
 
 
 def test_silence_rolls_the_segment_and_names_who_was_silent() -> None:
@@ -185,35 +193,64 @@ def test_r6_a_segment_that_is_still_open_is_rolled_at_the_same_count_again() -> 
     client = Client()
     client.tell(ONE)
     client.role.on_timer("ack")
-    assert messages(client.tell(seen(apply(MINE, RaiseTrim(1))))) == [roll(1)]
+    effects = client.tell(seen(apply(MINE, RaiseTrim(1))))
+    assert (messages(effects), timers(effects)) == ([], ["ack"])
+    assert client.stored(FIRST, A, B, C) == []  # W2: still frozen
+    assert messages(client.role.on_timer("ack")) == [roll(1)]
 
 
 # ------------------------------------------------------------------------------------------------------- taking a log
 
 
+def refreshed(view: Projection, *, takeover: bool = False, me: Owner = ME) -> tuple[Writer, Effects]:
+    """A writer that was asked to append, and has read this projection."""
+    writer = Writer(WriterConfig(LOG, me), view)
+    [request] = appends(7, takeover=takeover)
+    assert sent(writer.on_message(APPLICATION, request)) == [("self.reconfigurer", Refresh(LOG))]
+    return writer, writer.on_message(APPLICATION, seen(view))
+
+
 def test_w5_another_owners_log_is_refused() -> None:
-    assert results(Client(THEIRS).tell(ONE)) == [(1, AppendRefused("owned by x"))]
+    assert results(refreshed(THEIRS)[1]) == [(1, AppendRefused("owned by x"))]
 
 
 def test_w5_a_restarted_process_is_another_owner() -> None:
-    earlier = Writer(WriterConfig(LOG, Owner("w", 2)), MINE)
-    assert results(earlier.on_message(APPLICATION, ONE)) == [(1, AppendRefused("owned by w"))]
+    assert results(refreshed(MINE, me=Owner("w", 2))[1]) == [(1, AppendRefused("owned by w"))]
+
+
+def test_w5_a_log_that_is_nobodys_is_taken_without_asking() -> None:
+    nobodys = broadcast_log(BROADCAST3, "a b c", owner="")
+    assert messages(refreshed(nobodys)[1]) == [EndOpenSegment(LOG, 0, owner=ME)]
+
+
+def test_b4_a_closed_log_takes_no_writer() -> None:
+    closed = apply(THEIRS, EndSegment(0, 4, THEIRS.last.groups, None))
+    [(_, result)] = results(refreshed(closed, takeover=True)[1])
+    assert isinstance(result, AppendRefused)
+    assert "sealed" in result.why
 
 
 def test_w5_a_takeover_ends_the_owners_segment_and_goes_on_in_its_own() -> None:
-    client = Client(THEIRS)
-    [request] = appends(7, takeover=True)
-    assert sent(client.tell(request)) == [("self.reconfigurer", EndOpenSegment(LOG, 0, owner=ME))]
+    writer, effects = refreshed(THEIRS, takeover=True)
+    assert sent(effects) == [("self.reconfigurer", EndOpenSegment(LOG, 0, owner=ME))]
     taken = ended(THEIRS, 4, ME)
     frame = data(4, writer="w#1", seq=1)
     streams = [member.stream for member in taken.last.members()]
-    assert messages(client.tell(seen(taken))) == [append(frame, 3, stream, taken) for stream in streams]
+    effects = writer.on_message(APPLICATION, seen(taken))
+    assert messages(effects) == [append(frame, 3, stream, taken) for stream in streams]
 
 
 def test_w5_a_takeover_that_another_won_is_refused() -> None:
-    client = Client(THEIRS)
-    client.tell(appends(7, takeover=True)[0])
-    assert results(client.tell(seen(ended(THEIRS, 4, Owner("y", 1))))) == [(1, AppendRefused("owned by y"))]
+    writer, _ = refreshed(THEIRS, takeover=True)
+    lost = writer.on_message(APPLICATION, seen(ended(THEIRS, 4, Owner("y", 1))))
+    assert results(lost) == [(1, AppendRefused("owned by y"))]
+
+
+def test_r8_a_takeover_that_could_not_be_done_now_is_tried_again() -> None:
+    writer, _ = refreshed(THEIRS, takeover=True)
+    effects = writer.on_message(APPLICATION, seen(THEIRS))
+    assert (results(effects), timers(effects)) == ([], ["ack"])
+    assert messages(writer.on_timer("ack")) == [Refresh(LOG)]
 
 
 def test_a_writer_without_a_projection_reads_it_first() -> None:

@@ -7,7 +7,8 @@ States
 
 Rules
  B1  Creating again with the same settings is a no-op; with others it is refused. Two at once: one wins.
- B2  A trim point is below the tail and settled: everything up to it has been read or filled first.
+ B2  A trim point is below the tail and settled: everything up to it has been read or filled first. It never cuts a
+     batch: it is lowered to the last entry before one that it would cut.
  B3  A trim is a swap on the projection; nodes follow later.
  B4  A sealed log stays read-only until an operator opens it again.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send
-from trunkline.core.events import Created, CreateRefused, ReopenRequested, SegmentEnded, Trimmed
+from trunkline.core.events import Created, CreateRefused, ReopenRequested, RequestRefused, SegmentEnded, Trimmed
 from trunkline.core.messages import (
     ChangeProjection,
     CreateLog,
@@ -50,6 +51,8 @@ class Administrator:
         self.config = config
         self.state = "idle"
         self.task: Task | None = None
+        self.asked = -1  # the segment that is to be ended
+        self.point: int | None = None  # of a trim, once everything up to it is settled
 
     @property
     def phase(self) -> str:
@@ -63,14 +66,11 @@ class Administrator:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case CreateLog() | SealRequested():
-                self.task = message
+            case CreateLog() | SealRequested() | TrimRequested():
+                self.task, self.point = message, None
                 return self._look()
-            case TrimRequested(operation, log, point):
-                self.task, self.state = message, "settling"  # B2
-                read = SubscribeRequested(operation, log, 1, until=point)
-                return [Send(Address(SELF, "reader"), read)]
-            case ReadThrough():
+            case ReadThrough(settled):
+                self.point = settled
                 return self._look()
             case ViewChanged(_, view, nodes):
                 return self._on_view(view, nodes)
@@ -90,8 +90,8 @@ class Administrator:
         match self.task:
             case CreateLog(settings=settings):
                 return self._on_create_view(view, nodes, settings == view.settings if view is not None else False)
-            case TrimRequested(point=point):
-                return self._on_trim_view(view, point)
+            case TrimRequested():
+                return self._on_trim_view(view, self.task)
             case SealRequested():
                 return self._on_seal_view(view, self.task)
         return []
@@ -106,21 +106,29 @@ class Administrator:
         self.state = "choosing"
         return [Choose("opening", options)]
 
-    def _on_trim_view(self, view: Projection | None, point: int) -> Effects:
-        assert view is not None
-        if view.trim >= point:
+    def _on_trim_view(self, view: Projection | None, task: TrimRequested) -> Effects:
+        if view is None:
+            return self._done(RequestRefused("no such log"))
+        if view.trim >= (self.point if self.point is not None else task.point):
             return self._done(Trimmed(view.trim))
+        if self.point is None:  # B2
+            self.state = "settling"
+            read = SubscribeRequested(task.operation, task.log, view.trim + 1, until=task.point)
+            return [Send(Address(SELF, "reader"), read)]
         self.state = "changing"
-        change = ChangeProjection(view.epoch, apply(view, RaiseTrim(point)))
+        change = ChangeProjection(view.epoch, apply(view, RaiseTrim(self.point)))
         return [Send(Address(SELF, "reconfigurer"), change)]
 
     def _on_seal_view(self, view: Projection | None, task: SealRequested) -> Effects:
-        assert view is not None
-        if self.state == "ending":
+        if view is None:
+            return self._done(RequestRefused("no such log"))
+        if self.state == "ending" and view.last.is_open == task.reopen:
             segment = view.segments[-2] if view.last.is_open else view.last
             assert segment.end is not None
             return self._done(SegmentEnded(segment.index, segment.end))
-        self.state = "ending"
+        if self.state == "ending" and self.asked == view.last.index:
+            return self._done(RequestRefused("no intact member of a group can be reached, or no node is left"))
+        self.state, self.asked = "ending", view.last.index  # also when somebody else was faster and it is not so yet
         if view.last.is_open or not task.reopen:
             job = EndOpenSegment(self.config.log, view.last.index, reopen=task.reopen)
             return [Send(Address(SELF, "reconfigurer"), job)]

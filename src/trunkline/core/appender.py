@@ -15,6 +15,7 @@ Rules
  A6  A grant serves only the append that asked for it.
  A7  Positions that a grant leaves unused are filled at once.
  A8  At most ``in_flight_max`` grants are unsettled; later appends wait.
+ A9  Without space anywhere the position is settled first, and only then the append is refused.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Attempt:
         self.request = request
         self.state = "viewing"
         self.seq = 0
-        self.segment = -1
+        self.segment: Segment | None = None  # as it was when the position was asked for
+        self.full: tuple[str, ...] = ()  # nodes that had no space for it
+        self.giving_up = False  # no node has space: the position is settled, then the append is refused
         self.first: int | None = None
         self.at = 0  # which member is written now
         self.timer = f"append:{request.operation}"
@@ -104,10 +107,10 @@ class Appender:
         match message:
             case AppendRequested():
                 return self._on_append(message)
-            case Granted(seq=seq):
-                return [e for a in self._with_seq(seq) if a.state == "asking" for e in self._on_granted(a, message)]
-            case NotGranted(seq=seq):
-                return [e for a in self._with_seq(seq) if a.state == "asking" for e in self._on_not_granted(a, message)]
+            case Granted(writer=writer, seq=seq):
+                return [e for a in self._asking(writer, seq) for e in self._on_granted(a, message)]
+            case NotGranted(writer=writer, seq=seq):
+                return [e for a in self._asking(writer, seq) for e in self._on_not_granted(a, message)]
             case Stored(stream, frame):
                 return [e for a in self._writing(stream, frame.first) for e in self._on_stored(a)]
             case Opened(stream):
@@ -137,8 +140,8 @@ class Appender:
         again.
         """
         match message:
-            case Granted(seq=seq) | NotGranted(seq=seq):
-                return not any(a.state == "asking" for a in self._with_seq(seq))
+            case Granted(writer=writer, seq=seq) | NotGranted(writer=writer, seq=seq):
+                return not self._asking(writer, seq)
             case Stored(stream, frame):
                 return not self._writing(stream, frame.first)
             case Written(stream, offered, _):
@@ -147,8 +150,10 @@ class Appender:
 
     # ------------------------------------------------------------------------------------------------ finding attempts
 
-    def _with_seq(self, seq: int) -> list[Attempt]:
-        return [attempt for attempt in self.attempts.values() if attempt.seq == seq]
+    def _asking(self, writer: str, seq: int) -> list[Attempt]:
+        """A process that restarted counts from one again, so the writer is compared, too (A6)."""
+        mine = writer == self.config.writer
+        return [a for a in self.attempts.values() if mine and a.seq == seq and a.state == "asking"]
 
     def _writing(self, stream: str, first: int) -> list[Attempt]:
         return [
@@ -161,11 +166,8 @@ class Appender:
         return [a for a in self.attempts.values() if a.state == "opening" and self._member(a).stream == stream]
 
     def _segment(self, attempt: Attempt) -> Segment:
-        """The attempt's segment as it was when the position was granted: same groups for as long as it is open."""
-        assert self.view is not None
-        segment = self.view.segment(attempt.segment)
-        assert segment is not None
-        return segment
+        assert attempt.segment is not None
+        return attempt.segment
 
     def _group(self, attempt: Attempt) -> Group:
         assert attempt.first is not None
@@ -186,15 +188,17 @@ class Appender:
             return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
         return self._ask(attempt)
 
-    def _ask(self, attempt: Attempt) -> Effects:
+    def _ask(self, attempt: Attempt, *, just_read: bool = False) -> Effects:
         assert self.view is not None
         last = self.view.last
+        if not last.is_open and not just_read:
+            return self._look_again(attempt)  # it may have been opened again since
         if not last.is_open:
             return self._complete(attempt, AppendRefused("the log is sealed; reopen it to append"))
         if last.policy is not Policy.CHAIN:
             return self._complete(attempt, AppendRefused("the log has one writer; use its writer"))
         self.seq += 1
-        attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last.index
+        attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last
         request = attempt.request
         ask = Next(self.config.log, last, self.config.writer, attempt.seq, request.count, request.expect)
         return [Send(Address(last.owner.process, "sequencer"), ask), self._suspect_later(attempt)]
@@ -202,7 +206,7 @@ class Appender:
     def _on_granted(self, attempt: Attempt, granted: Granted) -> Effects:
         assert self.view is not None
         attempt.first, attempt.at = granted.first, 0
-        return [*self._fill(granted.skipped, granted.first, attempt.segment), *self._write(attempt)]  # A7
+        return [*self._fill(granted.skipped, granted.first, attempt), *self._write(attempt)]  # A7
 
     def _write(self, attempt: Attempt) -> Effects:
         assert self.view is not None
@@ -220,7 +224,7 @@ class Appender:
 
     def _committed(self, attempt: Attempt) -> Effects:
         assert attempt.first is not None
-        event = Committed(self.config.log, attempt.segment, None, attempt.frame(self.config.writer))
+        event = Committed(self.config.log, self._segment(attempt).index, None, attempt.frame(self.config.writer))
         return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
 
     def _complete(self, attempt: Attempt, result: Event) -> Effects:
@@ -238,19 +242,25 @@ class Appender:
     def _on_not_granted(self, attempt: Attempt, answer: NotGranted) -> Effects:
         if answer.reason is Reason.GAP:
             return self._complete(attempt, AppendRefused(f"the next position is {answer.next}"))
+        if answer.reason is Reason.TOO_LARGE:
+            return self._complete(attempt, AppendRefused("the batch is larger than a stripe unit; append it in parts"))
         return self._end(attempt, (self._segment(attempt).owner.process,))
 
     def _on_taken(self, attempt: Attempt) -> Effects:
         """Another frame holds (part of) the position (A2)."""
         assert attempt.first is not None
-        first, count, segment = attempt.first, attempt.request.count, attempt.segment
-        unused = self._fill(first, first + count, segment) if count > 1 else []  # A7
+        first, count = attempt.first, attempt.request.count
+        unused = self._fill(first, first + count, attempt) if count > 1 else []  # A7
         return [*unused, *self._again(attempt)]
 
-    def _again(self, attempt: Attempt) -> Effects:
+    def _again(self, attempt: Attempt, *, just_read: bool = False) -> Effects:
+        """The position is settled, and not ours."""
         if attempt.request.expect is not None:
             return self._complete(attempt, AppendRefused("the position was lost to another entry"))
-        return self._ask(attempt)
+        if attempt.giving_up:
+            nodes = ", ".join(attempt.full)
+            return self._complete(attempt, AppendRefused(f"no space on {nodes}; add nodes or trim"))
+        return self._ask(attempt, just_read=just_read)
 
     def _on_rejected(self, attempt: Attempt, reason: Reason) -> Effects:
         assert self.view is not None
@@ -261,11 +271,15 @@ class Appender:
             return [Send(Address(member.node, "storage"), ask), self._suspect_later(attempt)]
         if reason is Reason.TRIMMED:
             return self._look_again(attempt)
+        if reason is Reason.NO_SPACE:
+            attempt.full = tuple(dict.fromkeys((*attempt.full, member.node)))
+            return self._end(attempt, attempt.full, only_to_spares=True)
         return self._end(attempt, () if reason is Reason.SEALED else (member.node,))
 
-    def _end(self, attempt: Attempt, suspects: tuple[str, ...]) -> Effects:
+    def _end(self, attempt: Attempt, suspects: tuple[str, ...], *, only_to_spares: bool = False) -> Effects:
         attempt.state = "ending"
-        job = EndOpenSegment(self.config.log, attempt.segment, suspects)
+        index = self._segment(attempt).index
+        job = EndOpenSegment(self.config.log, index, suspects, only_to_spares=only_to_spares)
         return [CancelTimer(attempt.timer), Send(Address(SELF, "reconfigurer"), job)]
 
     def _look_again(self, attempt: Attempt) -> Effects:
@@ -283,18 +297,30 @@ class Appender:
         return [effect for attempt in waiting for effect in self._reconsider(attempt, self.view)]
 
     def _reconsider(self, attempt: Attempt, view: Projection) -> Effects:
-        segment = view.segment(attempt.segment)
+        asked = attempt.segment
+        if asked is None:
+            return self._ask(attempt, just_read=True)
+        segment = view.segment(asked.index)
+        if segment is not None and segment.is_open:
+            return self._still_open(attempt)
         if attempt.first is None:
-            still_ending = attempt.state == "ending" and segment is not None and segment.is_open
-            return [] if still_ending else self._ask(attempt)
+            return self._ask(attempt, just_read=True)
         if attempt.first <= view.trim or segment is None or view.gap_at(attempt.first) is not None:  # A5
             return self._complete(attempt, OutcomeUnknown(attempt.first))
-        if segment.end is None:
-            return [] if attempt.state == "ending" else self._end(attempt, ())
+        assert segment.end is not None
         if attempt.first >= segment.end:  # A4
-            return self._again(attempt)
-        attempt.state = "settling"
-        return self._fill(attempt.first, attempt.first + 1, attempt.segment)
+            return self._again(attempt, just_read=True)
+        attempt.state, attempt.segment = "settling", segment
+        return self._fill(attempt.first, attempt.first + 1, attempt)
+
+    def _still_open(self, attempt: Attempt) -> Effects:
+        """The segment could not be ended now, or need not be."""
+        if attempt.first is None:
+            return self._ask(attempt, just_read=True) if attempt.state == "viewing" else [self._suspect_later(attempt)]
+        if attempt.full and attempt.at == 0:  # the head has no space: give the position up before saying so
+            attempt.state, attempt.giving_up = "settling", True
+            return self._fill(attempt.first, attempt.first + 1, attempt)
+        return self._end(attempt, ()) if attempt.state == "viewing" else [self._suspect_later(attempt)]
 
     def _on_fill_done(self, done: FillDone) -> Effects:
         for attempt in list(self.attempts.values()):
@@ -304,13 +330,17 @@ class Appender:
 
     def _on_settled(self, attempt: Attempt, done: FillDone) -> Effects:
         if done.frame is None:
-            if done.why is Reason.MISMATCH:
+            if done.why is Reason.STALE:
                 return self._look_again(attempt)
             return [self._suspect_later(attempt)]  # a member is away: look again after a while
         if done.frame == attempt.frame(self.config.writer):
             return self._committed(attempt)
         return self._again(attempt)
 
-    def _fill(self, first: int, end: int, segment: int) -> Effects:
+    def _fill(self, first: int, end: int, attempt: Attempt) -> Effects:
         assert self.view is not None
-        return [Send(Address(SELF, "filler"), Fill(self.view, segment, glsn)) for glsn in range(first, end)]
+        index = self._segment(attempt).index
+        if self.view.segment(index) is None:
+            return []  # trimmed away and forgotten: nothing is left to fill
+        fills = [Fill(self.view, index, glsn) for glsn in range(first, end)]
+        return [Send(Address(SELF, "filler"), fill) for fill in fills]

@@ -97,12 +97,14 @@ class Coordinator:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case ViewChanged(_, projection, nodes):
+            case ViewChanged(_, projection, nodes) if self.procedure is None:
                 self._remember_leavers(self.view, projection)
                 self.view, self.nodes = projection, nodes
-                return self._decide()
-            case Finalized(stream) if self.procedure is None:
-                self.done.finalized.add(stream)
+                return self._on_view()
+            case ViewChanged():
+                return []  # an answer to an earlier look: the procedure goes on from what it began with
+            case Finalized(stream, intact) if self.procedure is None:
+                (self.done.finalized if intact else self.done.damaged).add(stream)
                 return self._check_members()
             case TrimDone(stream, point):
                 self.done.trimmed[stream] = max(point, self.done.trimmed.get(stream, 0))
@@ -112,6 +114,9 @@ class Coordinator:
                 return []
             case Rejected(stream, _, Reason.CORRUPT):
                 self.done.damaged.add(stream)
+            case Rejected(stream, _, Reason.UNKNOWN) if isinstance(self.duty, TrimMembers) and self.view is not None:
+                self.done.trimmed[stream] = self.view.trim  # it never held anything
+                return self._check_members()
             case Rejected() if self.procedure is None:
                 return []  # the next look decides
         return self._on_procedure_message(message)
@@ -122,10 +127,17 @@ class Coordinator:
         self.state, self.duty, self.procedure = "viewing", None, None
         return [CancelTimer("tick"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
+    def _on_view(self) -> Effects:
+        still_open = self.view is not None and self.view.last.is_open
+        if isinstance(self.duty, EndTheSegment) and still_open and self.view is not None:
+            blocked = self.view.last.index == self.duty.segment
+            self.done.blocked = self.view.last.index if blocked else -1
+        return self._decide()
+
     def _decide(self) -> Effects:
         self.duty = next_duty(self.view, self.nodes, self.done) if self.view is not None else None
         if self.duty is None:
-            self.state = "idle"
+            self.state, self.done.blocked = "idle", -1
             return [*self._drop_leftovers(), SetTimer("tick", self.config.tick_ms)]
         assert self.view is not None
         self.state = "working"
@@ -176,8 +188,9 @@ class Coordinator:
     def _check_members(self) -> Effects:
         """A duty towards several members is over when all have answered (C2: otherwise it is due again)."""
         match self.duty:
-            case FinalizeMembers(_, members) if all(m.stream in self.done.finalized for m in members):
-                return self._look()
+            case FinalizeMembers(_, members):
+                known = self.done.finalized | self.done.damaged
+                return self._look() if all(m.stream in known for m in members) else []
             case TrimMembers(_, members) if self.view is not None:
                 point = self.view.trim
                 if all(self.done.trimmed.get(m.stream, 0) >= point for m in members):

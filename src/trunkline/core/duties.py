@@ -71,7 +71,8 @@ class Done:
     """What this coordinator has seen done. Volatile: after a restart it is done once more, which is harmless."""
 
     def __init__(self) -> None:
-        self.finalized: set[str] = set()
+        self.finalized: set[str] = set()  # streams that know their end; they said that they are intact
+        self.blocked = -1  # the open segment, if it could not be ended at the last try
         self.trimmed: dict[str, int] = {}
         self.damaged: set[str] = set()  # streams that said that they lost data
 
@@ -85,7 +86,8 @@ def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty
         here = info is not None and info.incarnation == member.incarnation
         return here and member.stream not in done.damaged
 
-    duty: Duty | None = _open_segment_duty(view, nodes, alive) if view.last.is_open else None
+    can_end = view.last.is_open and view.last.index != done.blocked
+    duty: Duty | None = _open_segment_duty(view, nodes, alive) if can_end else None
     if duty is not None:
         return duty
     for segment in view.segments:
@@ -122,14 +124,14 @@ def _open_segment_duty(
 def _ended_segment_duty(
     view: Projection, segment: Segment, living: list[Member], nodes: tuple[NodeInfo, ...], done: Done
 ) -> Duty | None:
-    for group in segment.groups:
-        for member in group:
-            last_serving = segment.serving(group) == (member,)
-            if member not in living and not last_serving:
-                return RemoveDeadMember(segment.index, member.stream)
     unfinished = tuple(m for m in living if m.stream not in done.finalized)
     if unfinished:
         return FinalizeMembers(segment.index, unfinished)
+    for group in segment.groups:
+        intact = [m for m in segment.serving(group) if m in living]  # each has just said that it is
+        for member in group:
+            if member not in living and (intact or member.joining):
+                return RemoveDeadMember(segment.index, member.stream)
     if not segment.repaired:
         everyone = all(member in living for member in segment.members())
         return RepairSegment(segment.index) if everyone else None

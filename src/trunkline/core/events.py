@@ -179,6 +179,12 @@ class CreateRefused(Event, frozen=True):
     why: str
 
 
+class RequestRefused(Event, frozen=True):
+    """Nothing was changed."""
+
+    why: str
+
+
 class SubscriptionEnded(Event, frozen=True):
     next: int
 

@@ -127,7 +127,7 @@ class Filler:
         if filling.frame is None:  # F1: the first member that can answer is the head
             filling.frame = value
         elif value != filling.frame:  # F2
-            return self._done(filling, None, Reason.MISMATCH)
+            return self._done(filling, None, Reason.STALE)
         if filling.segment.repaired or filling.at + 1 == len(filling.group):  # F3
             return self._done(filling, filling.frame, None)
         filling.at += 1

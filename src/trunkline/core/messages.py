@@ -174,7 +174,10 @@ class Finalize(Message, frozen=True):
 
 
 class Finalized(Message, frozen=True):
+    """``intact``: the stream has not lost data, as far as it knows."""
+
     stream: str
+    intact: bool = True
 
 
 class Drop(Message, frozen=True):
@@ -239,6 +242,8 @@ class Reason(enum.Enum):
     GAP = "not contiguous"
     END_UNKNOWN = "end unknown"
     SILENT = "no answer"
+    STALE = "another value further down"
+    TOO_LARGE = "larger than a stripe unit"
 
 
 class Rejected(Message, frozen=True):
@@ -383,7 +388,8 @@ class Refresh(Message, frozen=True):
 
 class EndOpenSegment(Message, frozen=True):
     """End this segment if it is still open. ``suspects`` did not answer; ``owner``: broadcast, who wants to write next;
-    ``end``: broadcast roll, the owner's exact count; ``reopen``: False leaves the log read-only."""
+    ``end``: broadcast roll, the owner's exact count; ``reopen``: False leaves the log read-only; ``only_to_spares``: do
+    it only if there are enough nodes that are not suspects."""
 
     log: str
     segment: int
@@ -391,6 +397,7 @@ class EndOpenSegment(Message, frozen=True):
     owner: Owner | None = None
     end: int | None = None
     reopen: bool = True
+    only_to_spares: bool = False
 
 
 class OpenClosedLog(Message, frozen=True):

@@ -15,8 +15,9 @@ Rules
  D4  "Nothing there" is final only below the end. A hole is filled only if it lies below ``peek``, after ``fill_after``.
  D5  A segment is left only at its end: every position below it has been returned, filled, trimmed or declared lost.
  D6  A "nothing there" that is not fresh is believed only after another look at the projection.
- D7  A LAC may be lost (a restart, a lost Release, a dead owner). Entries that stay unreleased on every member are
-     settled by ending the segment; it keeps its owner.
+ D7  A LAC may be lost (a restart, a lost Release, a dead owner), and a taker may die between seal and swap. What stays
+     so on every member is settled by ending the segment; it keeps its owner, and patience leaves a live taker its
+     chance.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Reader:
         self.request: SubscribeRequested | None = None
         self.requester = "application"
         self.next = 1
+        self.batch = 1  # where the batch that was read last begins
         self.segment = -1
         self.replica = 0  # which member of a repaired group is read
         self.blocked = 0  # how often in a row an open broadcast segment had entries that were not released
@@ -181,11 +183,13 @@ class Reader:
 
     def _done(self) -> Effects:
         assert self.request is not None
+        assert self.request.until is not None
         self.state = "done"
         result = SubscriptionEnded(self.next)
         if self.requester == "application":
             return [CancelTimer("wait"), Complete(self.request.operation, result)]
-        return [CancelTimer("wait"), Send(Address(SELF, self.requester), ReadThrough(self.next))]
+        settled = self.next - 1 if self.next == self.request.until + 1 else self.batch - 1
+        return [CancelTimer("wait"), Send(Address(SELF, self.requester), ReadThrough(settled))]
 
     # -------------------------------------------------------------------------------------------------------- answers
 
@@ -197,7 +201,7 @@ class Reader:
             if end is not None and frame.first >= end:  # D1: an end that this answer did not know
                 break
             effects.append(Announce(EntriesRead(self.config.log, self.next, frame)))
-            self.next = frame.next
+            self.next, self.batch = frame.next, frame.first
         return [*effects, *self._advance()]
 
     def _on_unwritten(self, answer: Unwritten) -> Effects:
@@ -205,12 +209,13 @@ class Reader:
         assert view is not None
         if not segment.is_open:  # below the end there is a value, but this member may not know of the end yet
             return self._fill()
-        if answer.sealed:
+        if answer.sealed and segment.policy is Policy.CHAIN:
             return self._end(())
         if not answer.fresh and not self.confirmed:  # D6
             return self._refresh()
         if segment.policy is Policy.BROADCAST:
-            return self._on_unreleased(segment) if answer.written > self.next else self._wait(push=True)
+            waits = answer.sealed or answer.written > self.next
+            return self._on_unreleased(segment) if waits else self._wait(push=True)
         if self.state == "idle" and answer.written <= self.next:
             return []
         self.state = "peeking"
@@ -218,15 +223,13 @@ class Reader:
         return [Send(Address(segment.owner.process, "sequencer"), peek), SetTimer("wait", self.config.suspect_after_ms)]
 
     def _on_unreleased(self, segment: Segment) -> Effects:
-        """The member has more than its owner released to it: ask the others, and if none was told, end the segment
-        (D7).
-        """
+        """The member has more than was released to it, or is sealed: ask the others, at last end the segment (D7)."""
         self.blocked += 1
         if self.blocked > len(segment.groups[0]):
             self.blocked = 0
             return self._end(())
         self._turn()
-        return self._wait(push=True)
+        return self._wait(push=False)
 
     def _on_peeked(self, answer: Peeked) -> Effects:
         if not answer.fresh and not self.confirmed:
@@ -253,11 +256,11 @@ class Reader:
     def _on_fill_done(self, done: FillDone) -> Effects:
         if done.frame is not None:
             return self._on_frames((done.frame,))
-        if done.why is Reason.SEALED and self._current().is_open:
-            return self._end(())
-        if done.why is Reason.SILENT and self._current().is_open:
-            return self._end(())
-        return self._refresh() if done.why is Reason.MISMATCH else self._wait(push=False)
+        if done.why is Reason.STALE:
+            return self._refresh()
+        if self._current().is_open and done.why is not Reason.TRIMMED:
+            return self._end(())  # a member is silent, sealed, damaged or another: the segment cannot go on
+        return self._wait(push=False)
 
     # -------------------------------------------------------------------------------------------- waiting, and others
 
@@ -292,10 +295,14 @@ class Reader:
         if self.state not in ("viewing", "ending"):
             return []
         self.confirmed = True
-        return self._advance() if self.view is not None else self._wait(push=False)
+        if self.view is None:
+            return self._wait(push=False)  # no such log yet
+        segment = self.view.segment(self.segment)
+        blocked = self.state == "ending" and segment is not None and segment.is_open
+        return self._wait(push=False) if blocked else self._advance()
 
 
 class ReadThrough(Message, frozen=True):
-    """Inside one process: everything below ``next`` has been read or filled."""
+    """Inside one process: everything up to ``settled`` has been read or filled, and no batch is cut there."""
 
-    next: int
+    settled: int

@@ -62,7 +62,7 @@ class MemberCopy:
             case Stored(stream, frame) if stream == self.joiner.stream and self.pending and frame == self.pending[0]:
                 self.pending.pop(0)
                 return self._write()
-            case Digested(stream, first, _, frames) if first == self.first:
+            case Digested(stream, first, end, frames) if (first, end) == (self.first, self.end):
                 return self._on_proof(stream, frames)
             case Written() | Rejected():
                 self.failed = True
@@ -85,6 +85,8 @@ class MemberCopy:
         return [Send(Address(node, "storage"), Digest(target, self.first, self.end)) for node, target in asked]
 
     def _on_proof(self, stream: str, frames: tuple[Frame, ...]) -> Effects:
+        if stream not in (self.source.stream, self.joiner.stream):
+            return []  # a late answer to somebody else's question
         self.proofs[stream] = frames
         if len(self.proofs) == 2:  # J2
             self.finished = self.proofs[self.source.stream] == self.proofs[self.joiner.stream]

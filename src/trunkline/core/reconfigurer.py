@@ -16,6 +16,7 @@ Rules
  R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch
      moved.
  R7  A log that an operator closed is opened only by an operator.
+ R8  What cannot be done now is given back undone, so that one job never keeps others waiting; who asked asks again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from trunkline.core.messages import (
     ViewChanged,
     descriptor_of,
 )
-from trunkline.core.placement import openings
+from trunkline.core.placement import eligible, openings
 from trunkline.core.projection import EndSegment, Group, Opening, Policy, Projection, Reopen, Segment, apply
 
 Job = Refresh | EndOpenSegment | OpenClosedLog | ChangeProjection
@@ -149,6 +150,8 @@ class Reconfigurer:
     def _end(self, job: EndOpenSegment, view: Projection) -> Effects:
         if job.end is not None:  # R6
             return self._choose(view, job) if view.last.owner == job.owner else self._finish()
+        if job.only_to_spares and self._spares(job.suspects) < min(map(len, view.last.groups)):
+            return self._finish()
         self.state = "sealing"
         seals: Effects = [
             Send(Address(member.node, "storage"), Seal(descriptor_of(view, view.last, member)))
@@ -168,12 +171,15 @@ class Reconfigurer:
         view, job = self.view, self._current()
         assert view is not None and isinstance(job, EndOpenSegment)
         if not all(_voters(group, self.answers) for group in view.last.groups):  # R2
-            blocked = Announce(ReconfigurationBlocked(self.config.log, view.last.index))
-            return [blocked, *self._read()]
+            return self._blocked(view)
         return self._choose(view, job)
 
+    def _blocked(self, view: Projection) -> Effects:
+        """It cannot be done now (R8): say so, and give the job back as it is."""
+        return [Announce(ReconfigurationBlocked(self.config.log, view.last.index)), *self._finish()]
+
     def _choose(self, view: Projection, job: EndOpenSegment | OpenClosedLog) -> Effects:
-        """Where the next segment goes. Nobody left to put it on: look again after a while."""
+        """Where the next segment goes."""
         self.state = "choosing"
         suspects: tuple[str, ...] = ()
         silent: tuple[str, ...] = ()
@@ -187,10 +193,10 @@ class Reconfigurer:
         options = openings(
             view.settings, self.nodes, preferred=preferred, silent=silent, suspects=suspects, owner=owner
         )
-        if not options:
-            blocked = Announce(ReconfigurationBlocked(self.config.log, view.last.index))
-            return [blocked, SetTimer("wait", self.config.retry_ms)]
-        return [Choose("opening", options)]
+        return [Choose("opening", options)] if options else self._blocked(view)
+
+    def _spares(self, suspects: tuple[str, ...]) -> int:
+        return len(eligible(self.nodes, suspects))
 
     def _silent(self, segment: Segment) -> tuple[str, ...]:
         return tuple(member.node for member in segment.members() if member.stream not in self.answers)

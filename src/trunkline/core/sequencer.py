@@ -70,6 +70,9 @@ class Sequencer:
         reason = self._refusal(log, segment)
         if reason is not None:
             return [Send(source, NotGranted(log, segment.index, message.writer, message.seq, reason))]
+        if len(segment.groups) > 1 and message.count > segment.stripe_unit:
+            refusal = NotGranted(log, segment.index, message.writer, message.seq, Reason.TOO_LARGE)
+            return [Send(source, refusal)]
         serving = self.serving[log]
         skipped = serving.next
         first = unit_start(segment, skipped, message.count)
@@ -93,7 +96,6 @@ def unit_start(segment: Segment, position: int, count: int) -> int:
     """The first position at or after ``position`` from which ``count`` positions stay in one group (Q3)."""
     if len(segment.groups) == 1:
         return position
-    assert count <= segment.stripe_unit, "a batch is never larger than a stripe unit"
     into_unit = (position - segment.base) % segment.stripe_unit
     if into_unit + count <= segment.stripe_unit:
         return position

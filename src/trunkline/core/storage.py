@@ -191,7 +191,7 @@ class StorageNode:
             event = StreamFinalized(self.node, descriptor.target.log, descriptor.target.segment, stream.id, end)
             effects += [Persist(StreamEnding(stream.key, end)), Announce(event)]
         assert stream.end == end, f"stream {stream.id} ends at {stream.end}, not at {end}"
-        return [*effects, Send(source, Finalized(stream.id)), *self._wake(stream)]
+        return [*effects, Send(source, Finalized(stream.id, not stream.data_loss)), *self._wake(stream)]
 
     def _on_drop(self, source: Address, target: Target) -> Effects:
         key = (target.log, target.stream)
@@ -241,8 +241,7 @@ class StorageNode:
             case Subscribe(_, glsn, limit):
                 return self._on_subscribe(source, stream, message)
             case FindTail(_, operation):
-                written = max(stream.seal_answer(), stream.descriptor.base)
-                return [Send(source, TailFound(stream.id, operation, written, stream.lac))]
+                return [Send(source, self._tail_answer(stream, operation))]
             case Trim(_, point):
                 return self._on_trim(source, stream, point)
             case Digest() | Fetch():
@@ -310,6 +309,11 @@ class StorageNode:
         if stream.data_loss:
             return stream.reject(glsn, Reason.CORRUPT)  # N5
         return Unwritten(stream.id, glsn, stream.seal_answer(), stream.sealed, self.fresh)
+
+    def _tail_answer(self, stream: Stream, operation: int) -> TailFound | Rejected:
+        if stream.data_loss or stream.uncertain:  # S5, S6: it may have had more
+            return stream.reject(operation, Reason.CORRUPT)
+        return TailFound(stream.id, operation, stream.seal_answer(), stream.lac)
 
     def _on_subscribe(self, source: Address, stream: Stream, message: Subscribe) -> Effects:
         answer = self._read_answer(stream, message.glsn, message.limit)

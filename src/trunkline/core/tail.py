@@ -9,6 +9,8 @@ Rules
      entries: ``peek`` runs ahead of the tail, and would make it go back.
  T3  broadcast: one member's contiguous end c, once its LAC has reached c - 1; if the segment ends first, the smaller
      of c and its end.
+ T4  broadcast: a member that is away, damaged or was not told the LAC is left for another; if none can tell, the
+     segment is ended, and keeps its owner.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class TailFinder:
         self.found: dict[str, int] = {}  # by stream
         self.contiguous = 0  # broadcast: the c that must be released ...
         self.segment = -1  # ... and the segment that it was found in
+        self.replica = 0  # broadcast: which member is asked
+        self.blocked = 0  # broadcast: how often in a row it could not tell
 
     @property
     def phase(self) -> str:
@@ -69,15 +73,28 @@ class TailFinder:
             case TailFound(stream, operation, written, lac) if self.state == "asking" and operation == self.operation:
                 return self._on_found(stream, written, lac)
             case Rejected(stream, operation, reason) if self.state == "asking" and operation == self.operation:
-                return self._on_found(stream, 0, 0) if reason is Reason.UNKNOWN else self._end()
-            case ViewChanged() if self.state == "ending":
-                return self._look()
+                return self._on_found(stream, 0, 0) if reason is Reason.UNKNOWN else self._on_away()
+            case ViewChanged(_, view) if self.state == "ending":
+                blocked = view is not None and self.view is not None and view.last == self.view.last
+                return self._later() if blocked else self._look()
         return []  # a late answer
 
     def on_timer(self, key: str) -> Effects:
-        if self.state == "asking" and self.view is not None and self.view.last.policy is Policy.CHAIN:
+        return self._on_away() if self.state == "asking" else self._look()
+
+    def _on_away(self) -> Effects:
+        """A member that is needed does not answer, or cannot: chain, end the segment; broadcast, ask another (T4)."""
+        assert self.view is not None
+        last = self.view.last
+        if last.policy is Policy.CHAIN or self.blocked >= len(last.groups[0]):
+            self.blocked = 0
             return self._end()
-        return self._look()
+        self.replica, self.blocked = (self.replica + 1) % len(last.groups[0]), self.blocked + 1
+        return self._later()
+
+    def _later(self) -> Effects:
+        self.state = "waiting"
+        return [SetTimer("wait", self.config.poll_ms)]
 
     def _look(self) -> Effects:
         self.state = "viewing"  # T1
@@ -105,6 +122,8 @@ class TailFinder:
         return [*asks, SetTimer("wait", self.config.suspect_after_ms)]
 
     def _members(self, projection: Projection) -> list[Member]:
+        if projection.last.policy is Policy.BROADCAST:
+            return [projection.last.groups[0][self.replica % len(projection.last.groups[0])]]
         return [group[-1] for group in projection.last.groups]
 
     def _ask(self, projection: Projection, member: Member) -> Send:
@@ -121,13 +140,12 @@ class TailFinder:
             self.contiguous = max(self.contiguous, written, last.base)
             if lac >= self.contiguous - 1 or self.contiguous == last.base:
                 return self._done(self.contiguous)
-            self.state = "waiting"
-            return [SetTimer("wait", self.config.poll_ms)]
+            return self._on_away()
         self.found[stream] = written
         if len(self.found) < len(self._members(self.view)):
             return []
         return self._done(max(last.base, *self.found.values()))  # T2
 
     def _done(self, tail: int) -> Effects:
-        self.state = "idle"
+        self.state, self.blocked = "idle", 0
         return [CancelTimer("wait"), Complete(self.operation, TailIs(tail))]

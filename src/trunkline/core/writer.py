@@ -78,6 +78,7 @@ class Writer:
         self.view = view
         self.state = "idle"
         self.seq = 0
+        self.taken_from = config.me  # whose segment is being ended for a takeover
         self.segment = -1
         self.next = 0
         self.committed = 0  # every position below it is committed
@@ -95,7 +96,10 @@ class Writer:
         raise AssertionError(f"a writer asks for no choice, yet {key} was made")
 
     def on_timer(self, key: str) -> Effects:
-        assert self.state == "owning" and self.in_flight
+        if self.state == "claiming":
+            return self._claim()
+        if self.state == "rolling":
+            return self._roll(())
         missing = self.in_flight[0].missing
         return self._roll(tuple(m.node for m in self._current().members() if m.stream in missing))
 
@@ -138,17 +142,31 @@ class Writer:
         return effects
 
     def _claim(self) -> Effects:
+        """Own the log, or learn who does: what was known of it may be old."""
         view = self.view
-        if view is None:
-            self.state = "viewing"
-            return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
-        if view.last.owner == self.config.me and view.last.is_open:
+        if view is not None and view.last.owner == self.config.me and view.last.is_open:
             return self._own(view)
-        if not self.queue[0].takeover:  # W5
-            return self._refuse_queue(f"owned by {view.last.owner.process}")
-        self.state = "claiming"
+        self.state = "viewing"
+        return [CancelTimer("ack"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
+
+    def _claim_from(self, view: Projection) -> Effects:
+        owner = view.last.owner
+        if view.last.is_open and owner == self.config.me:
+            return self._own(view)
+        if not view.last.is_open:
+            return self._refuse_queue("the log is sealed; reopen it to append")
+        if not self.queue[0].takeover and owner.process:  # W5; a new log is nobody's
+            return self._refuse_queue(f"owned by {owner.process}")
+        self.state, self.taken_from = "claiming", owner
         job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me)
         return [Send(Address(SELF, "reconfigurer"), job)]
+
+    def _on_claimed(self, view: Projection) -> Effects:
+        if view.last.is_open and view.last.owner == self.config.me:
+            return self._own(view)
+        if view.last.owner == self.taken_from:  # blocked, or ended by somebody who wants nothing: go on
+            return [self._suspect_later()]
+        return self._refuse_queue(f"owned by {view.last.owner.process}")
 
     def _own(self, view: Projection) -> Effects:
         self.state, self.segment = "owning", view.last.index
@@ -217,6 +235,8 @@ class Writer:
             return [Send(Address(member.node, "storage"), ask)]
         if reason is Reason.GAP:
             return self._resend(stream, point)
+        if reason is Reason.NO_SPACE:
+            return []  # the timer rolls away from it, and so bounds how often
         return self._roll(() if reason is Reason.SEALED else (member.node,))
 
     def _resend(self, stream: str, start: int) -> Effects:
@@ -239,17 +259,12 @@ class Writer:
             self.view = projection
         view = self.view
         if view is None:
-            self.state = "idle"
             return self._refuse_queue("no such log")
         match self.state:
             case "viewing":
-                self.state = "idle"
-                return self._claim()
+                return self._claim_from(view)
             case "claiming":
-                self.state = "idle"
-                if view.last.is_open and view.last.owner == self.config.me:
-                    return self._own(view)
-                return self._refuse_queue(f"owned by {view.last.owner.process}")
+                return self._on_claimed(view)
             case "rolling":
                 return self._settle(view)
         return []
@@ -258,7 +273,7 @@ class Writer:
         """The segment is over: its end decides what was in flight (W3), a segment of mine takes the rest (W4)."""
         ended = view.segment(self.segment)
         if ended is not None and ended.is_open:
-            return self._roll(())
+            return [self._suspect_later()]  # it could not be ended now: stay frozen, and ask again
         pending, self.in_flight = self.in_flight, []
         effects: Effects = []
         unsettled: list[AppendRequested] = []
@@ -279,5 +294,6 @@ class Writer:
         return [*effects, *refused, *self._pump()]
 
     def _refuse_queue(self, why: str) -> Effects:
+        self.state = "idle"
         refused, self.queue = self.queue, []
         return [Complete(request.operation, AppendRefused(why)) for request in refused]

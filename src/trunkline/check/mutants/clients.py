@@ -35,10 +35,10 @@ _choose = Reconfigurer._choose
 _on_projection = Reconfigurer._on_projection
 _filling = Filling.__init__
 _writer_message = Writer.on_message
-_claim = Writer._claim
 _tail_message = TailFinder.on_message
 _on_granted = Appender._on_granted
 _appender_rejected = Appender._on_rejected
+_reconsider = Appender._reconsider
 _on_unwritten = Reader._on_unwritten
 
 
@@ -100,11 +100,7 @@ def _largest(view: Projection, job: Any, answers: Any, opening: Opening | None) 
     return apply(view, EndSegment(job.segment, end, survivors, opening))
 
 
-def _claim_at_once(self: Writer) -> Effects:
-    view = self.view
-    assert view is not None
-    if view.last.owner == self.config.me:
-        return _claim(self)
+def _claim_at_once(self: Writer, view: Projection) -> Effects:
     self.state = "claiming"
     job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me, end=view.last.base)
     return [Send(Address(SELF, "reconfigurer"), job)]
@@ -120,12 +116,12 @@ def _not_frozen(self: Writer, source: Address, message: Message) -> Effects:
     return _writer_message(self, source, message)
 
 
-def _keeps_grant(self: Appender, attempt: Attempt) -> Effects:
+def _keeps_grant(self: Appender, attempt: Attempt, *, just_read: bool = False) -> Effects:
     """Ask for two positions, use one, and keep the other for whatever is appended next."""
     assert self.view is not None
     last, kept = self.view.last, getattr(self, "kept", None)
     self.seq += 1
-    attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last.index
+    attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last
     if kept is not None and kept[0] == last.index:
         self.kept = None  # type: ignore[attr-defined]
         attempt.first, attempt.at = kept[1], 0
@@ -135,7 +131,7 @@ def _keeps_grant(self: Appender, attempt: Attempt) -> Effects:
 
 
 def _remembers_grant(self: Appender, attempt: Attempt, granted: Any) -> Effects:
-    self.kept = (attempt.segment, granted.first + 1)  # type: ignore[attr-defined]
+    self.kept = (granted.segment, granted.first + 1)  # type: ignore[attr-defined]
     return _on_granted(self, attempt, granted)
 
 
@@ -148,30 +144,23 @@ def _open_somewhere(self: Appender, attempt: Attempt, reason: Reason) -> Effects
 
 
 def _trimmed_is_lost(self: Appender, attempt: Attempt, view: Projection) -> Effects:
-    segment = view.segment(attempt.segment)
-    if attempt.first is None:
-        still_ending = attempt.state == "ending" and segment is not None and segment.is_open
-        return [] if still_ending else self._ask(attempt)
-    if attempt.first <= view.trim or segment is None:
-        return self._again(attempt)
-    if segment.end is None:
-        return [] if attempt.state == "ending" else self._end(attempt, ())
-    if attempt.first >= segment.end:
-        return self._again(attempt)
-    attempt.state = "settling"
-    return self._fill(attempt.first, attempt.first + 1, attempt.segment)
+    segment = view.segment(attempt.segment.index) if attempt.segment is not None else None
+    if attempt.first is not None and (attempt.first <= view.trim or segment is None):
+        return self._again(attempt, just_read=True)
+    return _reconsider(self, attempt, view)
 
 
 def _retries_unsettled(self: Appender, attempt: Attempt, view: Projection) -> Effects:
     """After a reconfiguration, append again at once: the old position is never looked at."""
-    segment = view.segment(attempt.segment)
-    still_ending = attempt.state == "ending" and segment is not None and segment.is_open
-    return [] if still_ending else self._ask(attempt)
+    segment = view.segment(attempt.segment.index) if attempt.segment is not None else None
+    if segment is not None and segment.is_open:
+        return _reconsider(self, attempt, view)
+    return self._ask(attempt, just_read=True)
 
 
 def _head_is_enough(self: Appender, attempt: Attempt) -> Effects:
     assert attempt.first is not None
-    event = Committed(self.config.log, attempt.segment, None, attempt.frame(self.config.writer))
+    event = Committed(self.config.log, self._segment(attempt).index, None, attempt.frame(self.config.writer))
     return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
 
 
@@ -270,7 +259,7 @@ CLIENT_MUTANTS = (
         "unconditional-takeover",
         "a writer takes a log without sealing, at the boundary that it happens to know",
         "takeover",
-        patch((Writer, "_claim", _claim_at_once), (Reconfigurer, "_end", _end_for_anybody)),
+        patch((Writer, "_claim_from", _claim_at_once), (Reconfigurer, "_end", _end_for_anybody)),
         ("NoLostAck", "SingleOwner", "CommitDurability"),
         "breadth",
         10_000,

@@ -139,6 +139,32 @@ def broadcast_tail() -> Scenario:
     )
 
 
+def broadcast_tail_faults() -> Scenario:
+    clients = (writer("w1", PAIR, *appends(1)), tail_finder("t"))
+    return scenario(
+        "broadcast-tail-faults",
+        "a tail call finds another member when one is dead, or came back without its LAC",
+        PAIR,
+        *clients,
+        faults=Faults(crash=1, restart=1),
+        crashable="n2",
+        sometimes=("TailIs", "Committed"),
+    )
+
+
+def reader_beside_takeover() -> Scenario:
+    """The owner is dead. A reader that meets the taker's seal must not keep the taker from the log."""
+    clients = (writer("w2", PAIR, *appends(2, takeover=True)), reader("r", PAIR, push=True))
+    return scenario(
+        "reader-beside-takeover",
+        "a reader meets the seal of a takeover and leaves the taker its chance",
+        PAIR,
+        *clients,
+        faults=Faults(early_timer=1),
+        sometimes=("Appended", "Projected"),
+    )
+
+
 BROADCAST_SCENARIOS = (
     broadcast_append,
     roll,
@@ -147,4 +173,6 @@ BROADCAST_SCENARIOS = (
     two_takeovers,
     follow_segments,
     broadcast_tail,
+    broadcast_tail_faults,
+    reader_beside_takeover,
 )

@@ -14,7 +14,9 @@ from trunkline.check.scenarios.cluster import (
     administrator,
     appender,
     appends,
+    bursting_appender,
     chain_log,
+    full,
     meta,
     node,
     reader,
@@ -40,6 +42,7 @@ def scenario(
     crashable: str = "",
     sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
     leases: str = "",
+    lossy: str = "",
     cuts: tuple[Cut, ...] = (),
     records: Mapping[str, tuple[Record, ...]] = MappingProxyType({}),
     opened: bool = True,
@@ -60,6 +63,7 @@ def scenario(
         faults,
         every_choice=False,
         crashable=tuple(crashable.split()),
+        lossy=tuple(lossy.split()),
         sometimes=sometimes,
         cuts=cuts,
     )
@@ -410,6 +414,88 @@ def tail() -> Scenario:
     )
 
 
+def pipelined_append() -> Scenario:
+    clients = (bursting_appender("c1", PAIR, *appends(1, 2)), reader("r", PAIR))
+    return scenario(
+        "pipelined-append",
+        "one client with two appends in flight, one crash",
+        PAIR,
+        *clients,
+        faults=Faults(crash=1),
+        crashable=NODES,
+        sometimes=("Committed", "FollowedSegment"),
+    )
+
+
+def client_restart() -> Scenario:
+    """Seqs begin anew with every process: late answers to the process before must not be taken."""
+    clients = (appender("c1", PAIR, *appends(1, 2)), appender("c2", PAIR, *appends(3)))
+    return scenario(
+        "client-restart",
+        "a client restarts while answers to its earlier process are on the way",
+        PAIR,
+        *clients,
+        faults=Faults(crash=1, restart=1),
+        crashable="c1",
+        sometimes=("Committed",),
+    )
+
+
+def wiped_head() -> Scenario:
+    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)), reader("r", PAIR))
+    made = scenario(
+        "wiped-head",
+        "a client dies with a granted position and the head comes back wiped: the hole cannot be filled there",
+        PAIR,
+        *clients,
+        faults=Faults(crash=2, wipe=1),
+        crashable="c1 n1",
+        sometimes=("Projected", "Committed"),
+    )
+    return replace(made, stays_down=("c1",))
+
+
+def full_disks() -> Scenario:
+    made = scenario(
+        "full-disks",
+        "every disk is full: the position is given up for certain, and only then the append is refused",
+        PAIR,
+        appender("c1", PAIR, *appends(1)),
+        faults=Faults(duplicate=1),
+        lossy="c1",
+        sometimes=("AppendRefused", "HoleFilled"),
+    )
+    nodes = NODES.split()
+    return replace(made, processes=tuple(full(p) if p.name in nodes else p for p in made.processes))
+
+
+def full_head() -> Scenario:
+    clients = (appender("c1", PAIR, *appends(1)), reader("r", PAIR))
+    made = scenario(
+        "full-head",
+        "the head's disk is full: the append moves to nodes that have space",
+        PAIR,
+        *clients,
+        faults=Faults(duplicate=1),
+        lossy="c1",
+        sometimes=("Appended", "Projected"),
+    )
+    return replace(made, processes=tuple(full(p) if p.name == "n1" else p for p in made.processes))
+
+
+def large_batch() -> Scenario:
+    settings = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=2)
+    log = chain_log(settings, "n1 n2", "n2 n1", sequencer="n3")
+    return scenario(
+        "large-batch",
+        "a batch larger than a stripe unit is refused, and hurts nobody",
+        log,
+        appender("c1", log, *appends(1, count=3)),
+        appender("c2", log, *appends(2)),
+        sometimes=("AppendRefused", "Appended"),
+    )
+
+
 def seal_and_reopen() -> Scenario:
     admin = administrator("a", SealRequested(1, "log"), SealRequested(2, "log", reopen=True))
     clients = (appender("c1", PAIR, *appends(1, 2)), admin, reader("r", PAIR))
@@ -418,7 +504,8 @@ def seal_and_reopen() -> Scenario:
         "an operator makes the log read-only and opens it again while a client appends",
         PAIR,
         *clients,
-        sometimes=("Projected", "Completed"),
+        faults=Faults(early_timer=1),
+        sometimes=("Projected", "ReopenRequested", "SegmentEnded"),
     )
 
 
@@ -465,4 +552,10 @@ CHAIN_SCENARIOS = (
     client_without_storage,
     tail,
     seal_and_reopen,
+    pipelined_append,
+    client_restart,
+    wiped_head,
+    full_disks,
+    full_head,
+    large_batch,
 )

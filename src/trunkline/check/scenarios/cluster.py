@@ -6,13 +6,14 @@ Numbers of milliseconds mean nothing here: a timer may fire whenever nothing els
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, Nothing, StorageDisk
-from trunkline.check.scenario import Boot, Operation, ProcessSpec
+from trunkline.check.scenario import Boot, Invoked, Operation, ProcessSpec
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
-from trunkline.core.effects import Address, Effects, Message, Record, Send, SetTimer
+from trunkline.core.effects import SELF, Address, Announce, Effects, Message, Record, Send, SetTimer
 from trunkline.core.filler import Filler
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import (
@@ -171,6 +172,57 @@ def appender(name: str, view: Projection | None, *requests: AppendRequested, in_
 
     operations = tuple(Operation("appender", request) for request in requests)
     return ProcessSpec(name, start, Nothing(), None, operations)
+
+
+class Burst(Message, frozen=True):
+    """An application's wish for several appends at once."""
+
+    requests: tuple[AppendRequested, ...]
+
+
+class Application:
+    """Asks for several appends at once: the world by itself hands a process one operation after another."""
+
+    @property
+    def phase(self) -> str:
+        return "asking"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_timer(self, key: str) -> Effects:
+        raise AssertionError(f"an application sets no timer, yet {key} fired")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"an application asks for no choice, yet {key} was made")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        assert isinstance(message, Burst)
+        begun: Effects = [Announce(Invoked(request.operation, request)) for request in message.requests]
+        return begun + [Send(Address(SELF, "appender"), request) for request in message.requests]
+
+
+def bursting_appender(name: str, view: Projection | None, *requests: AppendRequested) -> ProcessSpec:
+    """A client with several appends in flight."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        config = AppenderConfig(LOG, f"{boot.process}#{boot.start}")
+        return {"application": Application(), "appender": Appender(config, view), **_helpers(boot)}
+
+    return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
+
+
+def full(spec: ProcessSpec) -> ProcessSpec:
+    """The same node with a disk that has no space but the reserve."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        roles = spec.start(boot)
+        storage = roles["storage"]
+        assert isinstance(storage, StorageNode)
+        storage.full = True
+        return roles
+
+    return replace(spec, start=start)
 
 
 def writer(name: str, view: Projection | None, *requests: AppendRequested, in_flight_max: int = 64) -> ProcessSpec:

@@ -15,6 +15,7 @@ from trunkline.check.scenarios.cluster import (
     meta,
     node,
     reader,
+    tail_finder,
     writer,
 )
 from trunkline.core.projection import Policy, Projection, Settings
@@ -131,4 +132,17 @@ def roll_rot() -> Scenario:
     )
 
 
-DISKS_SCENARIOS = (power_cut, power_cut_after_seal, broadcast_power_cut, rot, broadcast_rot, roll_rot)
+def tail_after_rot() -> Scenario:
+    return scenario(
+        "tail-after-rot",
+        "a last member that lost its frames does not answer for the tail",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
+        tail_finder("t", calls=2),
+        faults=Faults(crash=1, rot=1, restart=1),
+        crashable="n2",
+        sometimes=("TailIs", "StreamRecovered"),
+    )
+
+
+DISKS_SCENARIOS = (power_cut, power_cut_after_seal, broadcast_power_cut, rot, broadcast_rot, roll_rot, tail_after_rot)

@@ -27,7 +27,7 @@ from trunkline.check.scenarios.cluster import (
 )
 from trunkline.core.effects import Record
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import CreateLog, TrimRequested
+from trunkline.core.messages import AppendRequested, CreateLog, TrimRequested
 from trunkline.core.projection import (
     AddJoiner,
     EndSegment,
@@ -256,6 +256,64 @@ def trim_and_end() -> Scenario:
     )
 
 
+def trim_inside_batch() -> Scenario:
+    """A trim that would cut a batch is lowered, so that every batch is whole or gone."""
+    return scenario(
+        "trim-inside-batch",
+        "a trim point inside a batch does not cut it, also when its segment ends and is repaired",
+        PAIR,
+        administrator("a", TrimRequested(1, LOG, 2)),
+        appender("c1", PAIR, *appends(1), *(AppendRequested(2, LOG, 2, 2),)),
+        reader("r", PAIR),
+        coordinator(),
+        faults=Faults(crash=1),
+        crashable="n3",
+        sometimes=("Projected", "Trimmed", "EntriesRead"),
+    )
+
+
+def blocked_ending() -> Scenario:
+    """The open segment's only member is gone, so it cannot be ended; older segments are finished all the same."""
+    _, records = _half_written()
+    log = apply(PAIR, EndSegment(0, 4, PAIR.last.groups, Opening(((Seat("n3", 1),),), Owner("n1", 1))))
+    return scenario(
+        "blocked-ending",
+        "an ending that is blocked for ever keeps the coordinator from nothing else",
+        log,
+        coordinator(),
+        dead="n3",
+        sometimes=("ReconfigurationBlocked", "StreamFinalized", "ValueCarried"),
+        records=records,
+    )
+
+
+def two_coordinators() -> Scenario:
+    return scenario(
+        "two-coordinators",
+        "two coordinators do the same duties at once, on an old and a new view",
+        _ended(repaired=False),
+        coordinator("k1"),
+        coordinator("k2"),
+        clock("n2"),
+        faults=Faults(early_timer=2),
+        sometimes=("StreamFinalized", "MemberRemoved"),
+        records={"n1": _kept("1.0.0"), "n2": _kept("1.0.1")},
+    )
+
+
+def first_writer() -> Scenario:
+    return scenario(
+        "first-writer",
+        "a new broadcast log is nobody's: its first writer takes it without being asked to",
+        None,
+        administrator("a", CreateLog(1, LOG, BROADCAST2)),
+        writer("w1", None, *appends(1)),
+        reader("r", None),
+        sometimes=("Created", "Appended", "AppendRefused"),
+        finishing=False,
+    )
+
+
 def forget() -> Scenario:
     """Segment 0 is trimmed away: it leaves the projection, and its streams are dropped for ever."""
     log = _ended(repaired=True)
@@ -347,6 +405,10 @@ DUTIES_SCENARIOS = (
     widen,
     trim,
     trim_and_end,
+    trim_inside_batch,
+    blocked_ending,
+    two_coordinators,
+    first_writer,
     forget,
     dropped_streams,
     broadcast_finish,

@@ -1,0 +1,300 @@
+"""The coordinator with real nodes, a real register, and its own reconfigurer and filler: duties from end to end.
+
+Each test sets up a log whose first segment has ended, and lets the coordinator tick until nothing is due.
+
+    segment 0   [1, 4)   a b c   batches of one entry at 1, 2, 3        segment 1   [4, ...)   a b c, sequencer a
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from core.driver import FILLER, META, Company, data, messages, registered, seen, storage, target
+from trunkline.check.scenarios.cluster import CHAIN3, CLUSTER, LOG, chain_log
+from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.effects import Address
+from trunkline.core.entries import Frame, junk
+from trunkline.core.events import MemberRebuilt, MemberRemoved
+from trunkline.core.filler import Filler
+from trunkline.core.messages import (
+    ChangeProjection,
+    Digest,
+    Digested,
+    EndOpenSegment,
+    Finalize,
+    Finalized,
+    NodeInfo,
+    Open,
+    Reason,
+    Rejected,
+    Seal,
+    Write,
+    descriptor_of,
+)
+from trunkline.core.projection import (
+    EndSegment,
+    MarkRepaired,
+    Member,
+    Opening,
+    Owner,
+    Projection,
+    RaiseTrim,
+    RemoveMember,
+    Seat,
+    apply,
+)
+from trunkline.core.rebuild import MemberCopy
+from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
+from trunkline.core.register import MetadataRegister, RegisterImage
+from trunkline.core.repair import SegmentRepair
+from trunkline.core.storage import NodeImage, StorageNode
+
+ME = Address("coordinator", "coordinator")
+FIRST = chain_log(CHAIN3, "a b c", sequencer="a")
+NEXT = Opening((tuple(Seat(node, 1) for node in "abc"),), Owner("a", 1))
+ENDED = apply(FIRST, EndSegment(0, 4, FIRST.last.groups, NEXT))
+REPAIRED = apply(ENDED, MarkRepaired(0))
+A, B, C = FIRST.last.members()
+
+
+class Cluster:
+    """Everything that a coordinator needs, on one table."""
+
+    def __init__(self, view: Projection, nodes: tuple[NodeInfo, ...], storing: dict[Member, tuple[Frame, ...]]) -> None:
+        self.view, self.nodes = view, nodes
+        self.register = MetadataRegister(RegisterImage((view,), nodes))
+        self.storage = {info.node: StorageNode(CLUSTER, info.node, info.incarnation, NodeImage()) for info in nodes}
+        for member, frames in storing.items():
+            self._store(member, frames)
+        self.coordinator = Coordinator(CoordinatorConfig(LOG))
+        self.company = Company(
+            {
+                META: self.register,
+                ME: self.coordinator,
+                Address("coordinator", "reconfigurer"): Reconfigurer(ReconfigurerConfig(META, LOG)),
+                Address("coordinator", "filler"): Filler(1000),
+                **{storage(name): node for name, node in self.storage.items()},
+            },
+            down=[info.node for info in nodes if not info.live],
+        )
+        self.company.carry_out(ME, self.coordinator.on_start())
+
+    def _store(self, member: Member, frames: tuple[Frame, ...]) -> None:
+        node = self.storage[member.node]
+        node.on_message(FILLER, Open(descriptor_of(FIRST, FIRST.last, member)))
+        for frame in frames:
+            node.on_message(FILLER, Write(target(FIRST, member.stream), frame))
+        node.on_message(FILLER, Seal(descriptor_of(FIRST, FIRST.last, member)))
+
+    def work(self, ticks: int = 12) -> Projection:
+        """The projection after every timer has fired so often."""
+        for _ in range(ticks):
+            self.company.pass_time()
+        return self.register.projections[LOG]
+
+    def frames(self, member: Member) -> tuple[Frame, ...]:
+        stream = self.storage[member.node].streams[LOG, member.stream]
+        return stream.frames.all()
+
+
+def singles(*positions: int) -> tuple[Frame, ...]:
+    return tuple(data(glsn, seq=glsn) for glsn in positions)
+
+
+FULL = singles(1, 2, 3)
+
+
+# ----------------------------------------------------------------------------------------------------------- repair
+
+
+def test_e2_every_position_gets_the_value_of_the_head_or_junk_on_all_members() -> None:
+    cluster = Cluster(ENDED, registered("a b c"), {A: singles(1, 3), B: singles(1), C: singles(1)})
+    after = cluster.work()
+    assert after.segments[0].repaired
+    expected = (data(1, seq=1), junk(2), data(3, seq=3))
+    assert [cluster.frames(member) for member in (A, B, C)] == [expected] * 3
+
+
+def test_e2_what_lies_at_or_past_the_end_is_cut_and_not_carried_on() -> None:
+    cluster = Cluster(ENDED, registered("a b c"), {A: singles(1, 2, 3, 4), B: FULL, C: FULL})
+    assert cluster.work().segments[0].repaired
+    assert cluster.frames(A) == FULL
+
+
+def test_e1_a_dead_member_is_removed_first_and_the_rest_is_repaired() -> None:
+    dead_b = Cluster(ENDED, registered("a b c", dead="b"), {A: FULL, B: FULL, C: singles(1, 2)})
+    after = dead_b.work()
+    ended = after.segments[0]
+    assert (ended.repaired, [member.node for member in ended.members()]) == (True, ["a", "c"])
+    assert MemberRemoved(LOG, 0, B.stream) in dead_b.company.events
+
+
+def test_e1_the_last_member_of_a_group_is_waited_for() -> None:
+    alone = apply(apply(ENDED, RemoveMember(0, B.stream)), RemoveMember(0, C.stream))
+    cluster = Cluster(alone, registered("a b c", dead="a"), {A: FULL})
+    assert not cluster.work().segments[0].repaired
+
+
+def test_e2_a_repair_compares_digests_span_by_span_and_fails_on_any_refusal() -> None:
+    repair = SegmentRepair(ENDED, ENDED.segments[0])
+    assert messages(repair.start()) == [Digest(target(ENDED, m.stream), 1, 4) for m in (A, B, C)]
+    for member in (A, B):
+        assert repair.on_message(Digested(member.stream, 1, 4, FULL)) == []
+    assert not repair.finished
+    repair.on_message(Digested(C.stream, 1, 4, FULL))
+    assert repair.finished
+    refused = SegmentRepair(ENDED, ENDED.segments[0])
+    refused.start()
+    refused.on_message(Rejected(B.stream, 1, Reason.CORRUPT))
+    assert refused.failed
+
+
+# ---------------------------------------------------------------------------------------------------------- rebuild
+
+NARROW = apply(REPAIRED, RemoveMember(0, C.stream))
+
+
+def test_j1_j2_a_narrow_segment_is_copied_to_a_new_member_under_a_new_stream_id() -> None:
+    cluster = Cluster(NARROW, registered("a b c"), {A: FULL, B: FULL})
+    rebuilt = cluster.work().segments[0].members()[-1]
+    assert (rebuilt.node, rebuilt.joining) == ("c", False)
+    assert rebuilt.stream != C.stream
+    assert cluster.frames(rebuilt) == FULL
+    assert MemberRebuilt(LOG, 0, rebuilt.stream) in cluster.company.events
+
+
+def test_j2_only_what_lies_above_the_trim_is_copied() -> None:
+    cluster = Cluster(apply(NARROW, RaiseTrim(1)), registered("a b c"), {A: FULL, B: FULL})
+    assert cluster.frames(cluster.work().segments[0].members()[-1]) == singles(2, 3)
+
+
+def test_j2_a_joiner_whose_digest_differs_does_not_count() -> None:
+    joining, joiner = _joining()
+    copy = MemberCopy(joining, joining.segments[0], A, joiner)
+    copy.start()
+    copy.on_message(Digested(A.stream, 1, 4, FULL))
+    copy.on_message(Digested(joiner.stream, 1, 4, singles(1, 2)))
+    assert (copy.finished, copy.failed) == (False, True)
+
+
+def test_j1_a_segment_that_is_not_repaired_is_not_copied() -> None:
+    with pytest.raises(AssertionError):
+        MemberCopy(ENDED, ENDED.segments[0], A, B)
+
+
+def _joining() -> tuple[Projection, Member]:
+    cluster = Cluster(NARROW, registered("a b c"), {A: FULL, B: FULL})
+    cluster.company.down.add("c")  # the joiner is named, but cannot be reached
+    view = cluster.work(2)
+    joiner = view.segments[0].members()[-1]
+    assert joiner.joining
+    return view, joiner
+
+
+def test_c2_a_joiner_that_did_not_answer_is_tried_again() -> None:
+    cluster = Cluster(NARROW, registered("a b c"), {A: FULL, B: FULL})
+    cluster.company.down.add("c")
+    assert cluster.work(3).segments[0].members()[-1].joining
+    cluster.company.down.clear()
+    assert not cluster.work().segments[0].members()[-1].joining
+
+
+def test_a_source_that_lost_data_is_left_for_another() -> None:
+    cluster = Cluster(NARROW, registered("a b c"), {A: FULL, B: FULL})
+    lossy = cluster.storage["a"].streams[LOG, A.stream]
+    lossy.data_loss = True
+    after = cluster.work(20).segments[0].members()
+    assert A not in after
+    assert all(cluster.frames(member) == FULL for member in after)
+    assert not any(member.joining for member in after)
+
+
+# ---------------------------------------------------------------------------------------------------------- tidying up
+
+
+def test_a_trim_reaches_the_nodes_and_a_trimmed_segment_is_forgotten_and_dropped() -> None:
+    cluster = Cluster(apply(REPAIRED, RaiseTrim(3)), registered("a b c"), {A: FULL, B: FULL, C: FULL})
+    after = cluster.work()
+    assert [segment.index for segment in after.segments] == [1]
+    assert all((LOG, member.stream) in cluster.storage[member.node].tombstones for member in (A, B, C))
+
+
+def test_c3_a_stream_is_dropped_only_after_its_id_has_left_the_projection() -> None:
+    view = apply(REPAIRED, RaiseTrim(3))
+    cluster = Cluster(view, registered("a b c"), {A: FULL, B: FULL, C: FULL})
+    cluster.company.down.add("meta")
+    cluster.company.tell(ME, seen(view, cluster.nodes))  # it wants to forget the segment, and is not heard
+    assert not any(node.tombstones for node in cluster.storage.values())
+
+
+def test_c3_the_stream_of_a_removed_member_is_dropped_when_its_node_is_back() -> None:
+    cluster = Cluster(REPAIRED, registered("a b c d", dead="c"), {A: FULL, B: FULL, C: FULL})
+    cluster.work()
+    assert not cluster.storage["c"].tombstones
+    cluster.company.down.clear()
+    cluster.register.nodes["c"] = replace(cluster.register.nodes["c"], live=True)
+    cluster.work()
+    assert (LOG, C.stream) in cluster.storage["c"].tombstones
+
+
+# --------------------------------------------------------------------------------------------------------- by hand
+
+
+def test_c1_it_decides_from_what_it_has_just_read() -> None:
+    role = Coordinator(CoordinatorConfig(LOG))
+    role.on_start()
+    role.on_timer("tick")
+    [ending] = messages(role.on_message(ME, seen(FIRST, registered("a b c", dead="b"))))
+    assert ending == EndOpenSegment(LOG, 0, ("b",))
+    finalizing = messages(role.on_message(ME, seen(ENDED, registered("a b c"))))
+    assert finalizing == [Finalize(descriptor_of(ENDED, ENDED.segments[0], m), 4) for m in (A, B, C)]
+
+
+def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> None:
+    role = Coordinator(CoordinatorConfig(LOG))
+    role.on_message(ME, seen(ENDED, registered("a b c")))
+    assert role.on_message(storage("a"), Finalized(A.stream)) == []
+    assert role.on_message(storage("b"), Finalized(B.stream)) == []
+    assert role.on_timer("tick") != []  # c did not answer in time: look anew
+    again = messages(role.on_message(ME, seen(ENDED, registered("a b c"))))
+    assert again == [Finalize(descriptor_of(ENDED, ENDED.segments[0], C), 4)]
+
+
+def test_c4_a_healthy_log_gets_no_message_at_all() -> None:
+    role = Coordinator(CoordinatorConfig(LOG))
+    assert messages(role.on_message(ME, seen(FIRST, registered("a b c")))) == []
+    assert messages(role.on_message(ME, seen(None))) == []
+
+
+def test_c1_a_change_is_tried_against_the_epoch_that_was_read() -> None:
+    role = Coordinator(CoordinatorConfig(LOG))
+    following = Opening((tuple(Seat(node, 1) for node in "ac"),), Owner("a", 1))
+    view = apply(FIRST, EndSegment(0, 4, FIRST.last.groups, following))
+    nodes = registered("a b c", dead="b")
+    role.on_message(ME, seen(view, nodes))
+    for member in (A, C):
+        role.on_message(storage(member.node), Finalized(member.stream))
+    [change] = messages(role.on_message(ME, seen(view, nodes)))
+    assert change == ChangeProjection(2, apply(view, RemoveMember(0, B.stream)))
+
+
+def test_a_stream_that_proves_damaged_when_it_is_finalized_is_removed() -> None:
+    role = Coordinator(CoordinatorConfig(LOG))
+    nodes = registered("a b c")
+    role.on_message(ME, seen(ENDED, nodes))
+    for member in (A, B, C):
+        role.on_message(storage(member.node), Finalized(member.stream, intact=member is not B))
+    [change] = messages(role.on_message(ME, seen(ENDED, nodes)))
+    assert change == ChangeProjection(2, apply(ENDED, RemoveMember(0, B.stream)))
+
+
+def test_j2_a_late_digest_of_a_third_member_proves_nothing() -> None:
+    joining, joiner = _joining()
+    copy = MemberCopy(joining, joining.segments[0], A, joiner)
+    copy.start()
+    copy.on_message(Digested(B.stream, 1, 4, FULL))
+    copy.on_message(Digested(A.stream, 1, 4, FULL))
+    assert not copy.finished
+    copy.on_message(Digested(joiner.stream, 1, 4, FULL))
+    assert copy.finished
