@@ -54,7 +54,7 @@ def test_the_default_run_ends_with_a_table_and_a_closing_line(capsys: pytest.Cap
 
 def test_the_default_run_adds_schedules_where_the_limit_cut_it_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("put", "--states-limit", "20") == 0
-    assert "breadth+swarm (300 schedules)" in capsys.readouterr().out
+    assert "breadth+swarm (1,500 schedules)" in capsys.readouterr().out
 
 
 def test_an_event_that_never_happens_is_a_violation(capsys: pytest.CaptureFixture[str]) -> None:

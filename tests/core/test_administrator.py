@@ -196,7 +196,6 @@ def test_a_log_that_does_not_exist_is_neither_sealed_nor_trimmed(request_: Messa
 
 
 # BUG: the segment that was ended may be forgotten (all of it was trimmed) before its end is looked up.
-@pytest.mark.xfail(reason="BUG: looks up a segment that has been forgotten", raises=IndexError, strict=True)
 def test_a_seal_of_a_segment_that_is_forgotten_at_once_is_answered() -> None:
     client = Client()
     client.tell(SealRequested(3, LOG, reopen=True))

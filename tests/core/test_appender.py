@@ -232,6 +232,14 @@ def test_a3_a_refused_write_ends_the_segment(reason: Reason, suspects: tuple[str
     assert messages(client.tell(Rejected(HEAD, 1, reason))) == [EndOpenSegment(LOG, 0, suspects)]
 
 
+@pytest.mark.parametrize("stored", [0, 1, 2])
+def test_a3_a_sealed_member_anywhere_in_the_chain_leaves_the_outcome_open(stored: int) -> None:
+    client = Client()
+    client.begin(stored=stored)
+    effects = client.tell(Rejected((HEAD, MIDDLE, LAST)[stored], 1, Reason.SEALED))
+    assert (results(effects), messages(effects)) == ([], [END])
+
+
 def test_a3_a_sequencer_that_refuses_ends_the_segment() -> None:
     client = Client()
     client.tell(ONE)
@@ -308,8 +316,7 @@ def test_a5_a_write_that_finds_its_position_trimmed_looks_at_the_projection() ->
     client.begin()
     assert messages(client.tell(Rejected(HEAD, 1, Reason.TRIMMED, 1))) == [Refresh(LOG)]
     trimmed = apply(VIEW, RaiseTrim(1))
-    assert results(client.tell(seen(trimmed))) == []
-    assert results(client.tell(seen(ended(2, view=trimmed)))) == [(1, OutcomeUnknown(1))]
+    assert results(client.tell(seen(trimmed))) == [(1, OutcomeUnknown(1))]
 
 
 def test_an_older_projection_is_not_believed() -> None:

@@ -147,7 +147,6 @@ def test_m3_the_lease_of_an_earlier_start_says_nothing_of_the_present_one() -> N
 # BUG: a Register that was on its way when its process ended arrives after that of the next start, and the registry goes
 # back. The owner (a, 2) then looks dead to the coordinator, which ends its segments; a node that keeps no lease never
 # registers again, so it stays so.
-@pytest.mark.xfail(reason="BUG: a late Register of an earlier start overwrites the present one", strict=True)
 def test_a_late_registration_of_an_earlier_start_is_not_believed() -> None:
     register = Kept(RegisterImage((), (NodeInfo("a", 1, 2),)))
     register.tell(Register(NodeInfo("a", 1, 1)))

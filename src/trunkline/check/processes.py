@@ -138,7 +138,9 @@ class Processes:
         told: list[Told] = []
         if cause.kind == "wipe":
             told.append(self._told(process, "", ProcessEnded("wipe")))
-            process = process._replace(incarnation=process.incarnation + 1, image=self.spec(process).image)
+            spec = self.spec(process)
+            empty = spec.image if spec.blank is None else spec.blank
+            process = process._replace(incarnation=process.incarnation + 1, image=empty)
         if cause.kind in ("restart", "wipe"):
             process = process._replace(up=True, start=process.start + 1)
         roles, timers = dict(process.roles), set(process.timers)

@@ -114,6 +114,7 @@ class ProcessSpec:
     image: Hashable  # the disk's image at the beginning
     operations: tuple[Operation, ...] = ()
     up: bool = True  # False: not started at the beginning (it may start by a restart)
+    blank: Hashable = None  # the image of an empty disk, found after a wipe; None: ``image`` is one
 
 
 @dataclass(frozen=True)

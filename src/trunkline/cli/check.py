@@ -14,8 +14,8 @@ from trunkline.check.runner import cores
 from trunkline.cli import WrongInput, check_many, check_one
 from trunkline.cli.check_output import Output
 
-STATES_LIMIT = 600_000
-DEFAULT_SCHEDULES = 3_000
+STATES_LIMIT = 300_000
+DEFAULT_SCHEDULES = 1_500
 EXAMPLES = """\
 examples:
   trunkline check                                    every scenario, bounded; minutes

@@ -123,14 +123,14 @@ class Administrator:
         if view is None:
             return self._done(RequestRefused("no such log"))
         if self.state == "ending" and view.last.is_open == task.reopen:
-            segment = view.segments[-2] if view.last.is_open else view.last
-            assert segment.end is not None
-            return self._done(SegmentEnded(segment.index, segment.end))
+            end = view.last.base if view.last.end is None else view.last.end
+            return self._done(SegmentEnded(self.asked, end))
         if self.state == "ending" and self.asked == view.last.index:
             return self._done(RequestRefused("no intact member of a group can be reached, or no node is left"))
         self.state, self.asked = "ending", view.last.index  # also when somebody else was faster and it is not so yet
         if view.last.is_open or not task.reopen:
-            job = EndOpenSegment(self.config.log, view.last.index, reopen=task.reopen)
+            declared = task.declared_end
+            job = EndOpenSegment(self.config.log, view.last.index, reopen=task.reopen, declared_end=declared)
             return [Send(Address(SELF, "reconfigurer"), job)]
         announced = Announce(ReopenRequested(self.config.log))  # B4
         return [announced, Send(Address(SELF, "reconfigurer"), OpenClosedLog(self.config.log))]

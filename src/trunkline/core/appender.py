@@ -301,11 +301,12 @@ class Appender:
         if asked is None:
             return self._ask(attempt, just_read=True)
         segment = view.segment(asked.index)
-        if segment is not None and segment.is_open:
+        trimmed = attempt.first is not None and attempt.first <= view.trim
+        if segment is not None and segment.is_open and not trimmed:
             return self._still_open(attempt)
         if attempt.first is None:
             return self._ask(attempt, just_read=True)
-        if attempt.first <= view.trim or segment is None or view.gap_at(attempt.first) is not None:  # A5
+        if trimmed or segment is None or view.gap_at(attempt.first) is not None:  # A5
             return self._complete(attempt, OutcomeUnknown(attempt.first))
         assert segment.end is not None
         if attempt.first >= segment.end:  # A4

@@ -116,6 +116,8 @@ def _open_segment_duty(
         suspects.append(last.owner.process)
     width = min(len(group) for group in last.groups)
     could_be = min(view.settings.replicas, len(eligible(nodes, ())))
+    if could_be < width:
+        draining = []  # nobody would take its place
     if suspects or draining or width < could_be:
         return EndTheSegment(last.index, tuple(dict.fromkeys((*suspects, *draining))))
     return None

@@ -387,17 +387,16 @@ class Refresh(Message, frozen=True):
 
 
 class EndOpenSegment(Message, frozen=True):
-    """End this segment if it is still open. ``suspects`` did not answer; ``owner``: broadcast, who wants to write next;
-    ``end``: broadcast roll, the owner's exact count; ``reopen``: False leaves the log read-only; ``only_to_spares``: do
-    it only if there are enough nodes that are not suspects."""
+    """End this segment if it is still open."""
 
     log: str
     segment: int
-    suspects: tuple[str, ...] = ()
-    owner: Owner | None = None
-    end: int | None = None
-    reopen: bool = True
-    only_to_spares: bool = False
+    suspects: tuple[str, ...] = ()  # nodes that somebody could not work with
+    owner: Owner | None = None  # broadcast: who wants to write next
+    end: int | None = None  # broadcast roll: the owner's exact count
+    reopen: bool = True  # False leaves the log read-only
+    only_to_spares: bool = False  # do it only if there are enough nodes that are not suspects
+    declared_end: int | None = None  # an operator's word, where no intact member is left: all below it is lost
 
 
 class OpenClosedLog(Message, frozen=True):
@@ -490,3 +489,4 @@ class SealRequested(Message, frozen=True):
     operation: int
     log: str
     reopen: bool = False
+    declared_end: int | None = None  # the segment is lost: a gap that readers see, up to here

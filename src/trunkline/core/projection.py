@@ -245,11 +245,12 @@ def _end_segment(projection: Projection, change: EndSegment) -> Projection:
     last = projection.last
     _require(last.index == change.index and last.is_open, "only the open segment can be ended")  # P2, P3
     _require(change.end >= last.base, "a segment does not end before its base")
+    _require(len(change.survivors) == len(last.groups), "survivors are told for each group")
     for before, after in zip(last.groups, change.survivors, strict=True):
         _require(change.gap is not None or len(after) > 0, "a group needs a member that answered intact")
         _require(tuple(m for m in before if m in after) == after, "survivors keep their order")
     settled = max(last.base, projection.trim + 1) >= change.end
-    repaired = last.policy is Policy.BROADCAST or settled
+    repaired = last.policy is Policy.BROADCAST or settled or change.gap is not None
     ended = replace(last, end=change.end, groups=change.survivors, repaired=repaired)
     gaps = projection.gaps if change.gap is None else (*projection.gaps, change.gap)
     without_next = replace(projection, segments=(*projection.segments[:-1], ended), gaps=gaps)
@@ -287,6 +288,7 @@ def _remove_member(projection: Projection, index: int, stream: str) -> Projectio
 def _add_joiner(projection: Projection, change: AddJoiner) -> Projection:
     segment = _ended(projection, change.index)
     _require(segment.repaired, "only a repaired segment takes a new member")  # P5
+    _require(0 <= change.group < len(segment.groups), "no such group")
     group = segment.groups[change.group]
     _require(all(m.node != change.seat.node for m in group), "the node is a member already")
     stream = f"{projection.epoch + 1}.{change.group}.0"

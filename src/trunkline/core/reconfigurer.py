@@ -17,6 +17,7 @@ Rules
      moved.
  R7  A log that an operator closed is opened only by an operator.
  R8  What cannot be done now is given back undone, so that one job never keeps others waiting; who asked asks again.
+ R9  Without an intact member the whole segment is lost, and only an operator may say so. Readers see the gap.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from trunkline.core.messages import (
     descriptor_of,
 )
 from trunkline.core.placement import eligible, openings
-from trunkline.core.projection import EndSegment, Group, Opening, Policy, Projection, Reopen, Segment, apply
+from trunkline.core.projection import EndSegment, Gap, Group, Opening, Policy, Projection, Reopen, Segment, apply
 
 Job = Refresh | EndOpenSegment | OpenClosedLog | ChangeProjection
 
@@ -150,6 +151,8 @@ class Reconfigurer:
     def _end(self, job: EndOpenSegment, view: Projection) -> Effects:
         if job.end is not None:  # R6
             return self._choose(view, job) if view.last.owner == job.owner else self._finish()
+        if job.reopen and self._spares(()) < view.settings.min_replicas:
+            return self._blocked(view)  # sealing it would only take away what is left
         if job.only_to_spares and self._spares(job.suspects) < min(map(len, view.last.groups)):
             return self._finish()
         self.state = "sealing"
@@ -171,7 +174,7 @@ class Reconfigurer:
         view, job = self.view, self._current()
         assert view is not None and isinstance(job, EndOpenSegment)
         if not all(_voters(group, self.answers) for group in view.last.groups):  # R2
-            return self._blocked(view)
+            return self._blocked(view) if job.declared_end is None else self._choose(view, job)
         return self._choose(view, job)
 
     def _blocked(self, view: Projection) -> Effects:
@@ -235,6 +238,10 @@ def _ending(view: Projection, job: Job, answers: dict[str, Sealed | Rejected], o
     if job.end is not None:
         return apply(view, EndSegment(job.segment, job.end, view.last.groups, opening))
     survivors = tuple(_voters(group, answers) for group in view.last.groups)
+    if job.declared_end is not None and not all(survivors):  # R9
+        end = max(job.declared_end, view.last.base)
+        lost = Gap(view.last.base, end)
+        return apply(view, EndSegment(job.segment, end, tuple(() for _ in survivors), opening, lost))
     end = max(min(_next_of(answers, member.stream) for member in group) for group in survivors)
     return apply(view, EndSegment(job.segment, end, survivors, opening))
 

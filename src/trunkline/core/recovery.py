@@ -7,7 +7,7 @@ Each frame carries the synced mark known when it was written: how many frames be
     mark      0      1      1      3      3        highest mark seen: 3
 
 Rules
- V1  A bad frame below a mark seen anywhere was acknowledged and is lost: the stream has lost data.
+ V1  A bad or missing frame below a mark seen anywhere was acknowledged and is lost: the stream has lost data.
  V2  Above the last mark lies one group that was perhaps never synced. It is cut from its first bad frame on, whatever
      looks good behind it: a later frame may be on disk while an earlier one is not.
  V3  If what was cut had its full length it may have been acknowledged and then rotted: the stream is uncertain. Its
@@ -53,7 +53,7 @@ def recover(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
     marks = [slot.mark for slot in slots if slot.condition is Condition.GOOD]
     mark = max([own_mark, *marks])
     bad = [index for index, slot in enumerate(slots) if slot.condition is not Condition.GOOD]
-    data_loss = any(index < mark for index in bad)  # V1
+    data_loss = mark > len(slots) or any(index < mark for index in bad)  # V1
     above = [index for index in bad if index >= mark]
     kept = above[0] if above else len(slots)  # V2
     uncertain = any(slot.condition is not Condition.SHORT for slot in slots[kept:])  # V3

@@ -194,15 +194,14 @@ class StorageNode:
         return [*effects, Send(source, Finalized(stream.id, not stream.data_loss)), *self._wake(stream)]
 
     def _on_drop(self, source: Address, target: Target) -> Effects:
+        refused = self._identity_refusal(target, may_be_new=True)
+        if refused is not None:
+            again = refused.reason is Reason.GONE
+            return [Send(source, Dropped(target.stream) if again else refused)]
         key = (target.log, target.stream)
-        if key not in self.tombstones:
-            refused = self._identity_refusal(target, may_be_new=True)
-            if refused is not None:
-                return [Send(source, refused)]
-            self.streams.pop(key, None)
-            self.tombstones.add(key)
-            return [Persist(StreamDropping(key)), Send(source, Dropped(target.stream))]
-        return [Send(source, Dropped(target.stream))]
+        self.streams.pop(key, None)
+        self.tombstones.add(key)
+        return [Persist(StreamDropping(key)), Send(source, Dropped(target.stream))]
 
     # ----------------------------------------------------------------------------------------- requests to a stream
 

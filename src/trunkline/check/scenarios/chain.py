@@ -16,6 +16,7 @@ from trunkline.check.scenarios.cluster import (
     appends,
     bursting_appender,
     chain_log,
+    coordinator,
     full,
     meta,
     node,
@@ -369,7 +370,12 @@ def node_crash_during_creation() -> Scenario:
 
 
 def cascade() -> Scenario:
-    clients = (appender("c1", TRIPLE, *appends(1, 2)), appender("c2", TRIPLE, *appends(3)), reader("r", TRIPLE))
+    clients = (
+        appender("c1", TRIPLE, *appends(1, 2)),
+        appender("c2", TRIPLE, *appends(3)),
+        reader("r", TRIPLE),
+        coordinator(),
+    )
     return scenario(
         "cascade",
         "failures one after another, with loss and early time-outs",

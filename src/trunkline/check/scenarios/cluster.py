@@ -96,7 +96,7 @@ def node(
     disk, image = StorageDisk(), NodeFiles()
     for record in (*opened, *records):
         image = disk.sync(disk.write(image, record))
-    return ProcessSpec(name, start, disk, image)
+    return ProcessSpec(name, start, disk, image, blank=NodeFiles())
 
 
 def descriptors(log: Projection, name: str) -> tuple[Descriptor, ...]:

@@ -27,7 +27,7 @@ from trunkline.check.scenarios.cluster import (
 )
 from trunkline.core.effects import Record
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import AppendRequested, CreateLog, TrimRequested
+from trunkline.core.messages import AppendRequested, CreateLog, SealRequested, TrimRequested
 from trunkline.core.projection import (
     AddJoiner,
     EndSegment,
@@ -287,6 +287,22 @@ def blocked_ending() -> Scenario:
     )
 
 
+def declared_loss() -> Scenario:
+    """The only replica is gone for good. Once an operator has said so, the log goes on, and readers see the gap."""
+    log = chain_log(Settings(CHAIN2.policy, replicas=1), "n3", sequencer="n1")
+    return scenario(
+        "declared-loss",
+        "the last replica of a segment is gone; an operator declares it lost and the log goes on",
+        log,
+        administrator("a", SealRequested(1, LOG, reopen=True, declared_end=5)),
+        appender("c1", log, *appends(1, 2)),
+        reader("r", log),
+        dead="n3",
+        sometimes=("ReconfigurationBlocked", "PositionsSkipped", "Committed"),
+        finishing=False,
+    )
+
+
 def two_coordinators() -> Scenario:
     return scenario(
         "two-coordinators",
@@ -407,6 +423,7 @@ DUTIES_SCENARIOS = (
     trim_and_end,
     trim_inside_batch,
     blocked_ending,
+    declared_loss,
     two_coordinators,
     first_writer,
     forget,
