@@ -51,6 +51,7 @@ class Administrator:
         self.config = config
         self.state = "idle"
         self.task: Task | None = None
+        self.reached = 0  # how far the log has been read for a trim
         self.asked = -1  # the segment that is to be ended
         self.point: int | None = None  # of a trim, once everything up to it is settled
 
@@ -69,8 +70,8 @@ class Administrator:
             case CreateLog() | SealRequested() | TrimRequested():
                 self.task, self.point = message, None
                 return self._look()
-            case ReadThrough(settled):
-                self.point = settled
+            case ReadThrough(settled, reached):
+                self.point, self.reached = settled, reached
                 return self._look()
             case ViewChanged(_, view, nodes):
                 return self._on_view(view, nodes)
@@ -109,12 +110,15 @@ class Administrator:
     def _on_trim_view(self, view: Projection | None, task: TrimRequested) -> Effects:
         if view is None:
             return self._done(RequestRefused("no such log"))
-        if view.trim >= (self.point if self.point is not None else task.point):
+        beyond = self.point is not None and self.reached < task.point
+        if not beyond and view.trim >= (task.point if self.point is None else self.point):
             return self._done(Trimmed(view.trim))
         if self.point is None:  # B2
             self.state = "settling"
-            read = SubscribeRequested(task.operation, task.log, view.trim + 1, until=task.point)
+            read = SubscribeRequested(task.operation, task.log, view.trim + 1, until=task.point, to_tail=True)
             return [Send(Address(SELF, "reader"), read)]
+        if beyond:
+            return self._done(RequestRefused(f"{task.point} is not below the tail, which is {self.reached + 1}"))
         self.state = "changing"
         change = ChangeProjection(view.epoch, apply(view, RaiseTrim(self.point)))
         return [Send(Address(SELF, "reconfigurer"), change)]

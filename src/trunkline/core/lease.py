@@ -27,7 +27,9 @@ class LeaseKeeper:
         return self.state
 
     def on_start(self) -> Effects:
-        return self._renew()
+        """A process that keeps a lease begins without one."""
+        told = self._tell(fresh=False) if self.lease_ms is not None else []
+        return [*told, *self._renew()]
 
     def on_choice(self, key: str, option: object) -> Effects:
         raise AssertionError(f"a lease keeper asks for no choice, yet {key} was made")
@@ -50,7 +52,7 @@ class LeaseKeeper:
         return [Send(self.register, Register(self.info)), SetTimer("renew", self.retry_ms)]
 
     def _on_registered(self) -> Effects:
-        told = self._tell(fresh=True) if self.state == "stale" else []
+        told = self._tell(fresh=True) if self.state != "fresh" and self.lease_ms is not None else []
         self.state = "fresh"
         if self.lease_ms is None:
             return [CancelTimer("renew")]

@@ -317,7 +317,7 @@ class NodeState(enum.Enum):
 class NodeInfo(Struct, frozen=True):
     node: str
     incarnation: int
-    start: int  # the running process: +1 for every start
+    start: int  # of the running process: unique to it, and larger than those of the node's processes before it
     state: NodeState = NodeState.RW
     live: bool = True
 
@@ -464,12 +464,13 @@ class AppendRequested(Message, frozen=True):
 
 
 class SubscribeRequested(Message, frozen=True):
-    """Read from ``start``; complete after the entry at ``until`` (None: never)."""
+    """Read from ``start``; complete after the entry at ``until`` (None: never), or ``to_tail``: where there is no more."""
 
     operation: int
     log: str
     start: int
     until: int | None = None
+    to_tail: bool = False
 
 
 class TailRequested(Message, frozen=True):

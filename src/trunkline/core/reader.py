@@ -161,7 +161,7 @@ class Reader:
             return self._skip(gap.end, "lost")
         segment = view.segment_of(self.next)
         if segment is None:
-            return self._wait(push=False)
+            return self._at_tail(push=False)
         followed: Effects = []
         if segment.index != self.segment:
             followed = (
@@ -183,13 +183,13 @@ class Reader:
 
     def _done(self) -> Effects:
         assert self.request is not None
-        assert self.request.until is not None
         self.state = "done"
         result = SubscriptionEnded(self.next)
         if self.requester == "application":
             return [CancelTimer("wait"), Complete(self.request.operation, result)]
-        settled = self.next - 1 if self.next == self.request.until + 1 else self.batch - 1
-        return [CancelTimer("wait"), Send(Address(SELF, self.requester), ReadThrough(settled))]
+        cut = self.request.until is not None and self.next > self.request.until + 1
+        settled = self.batch - 1 if cut else self.next - 1
+        return [CancelTimer("wait"), Send(Address(SELF, self.requester), ReadThrough(settled, self.next - 1))]
 
     # -------------------------------------------------------------------------------------------------------- answers
 
@@ -215,7 +215,7 @@ class Reader:
             return self._refresh()
         if segment.policy is Policy.BROADCAST:
             waits = answer.sealed or answer.written > self.next
-            return self._on_unreleased(segment) if waits else self._wait(push=True)
+            return self._on_unreleased(segment) if waits else self._at_tail(push=True)
         if self.state == "idle" and answer.written <= self.next:
             return []
         self.state = "peeking"
@@ -235,7 +235,7 @@ class Reader:
         if not answer.fresh and not self.confirmed:
             return self._refresh()
         if self.next >= answer.next:  # D4
-            return self._wait(push=True)
+            return self._at_tail(push=True)
         self.state = "hole"
         return [SetTimer("wait", self.config.fill_after_ms)]
 
@@ -268,6 +268,10 @@ class Reader:
         assert self.view is not None
         self.state = "filling"
         return [CancelTimer("wait"), Send(Address(SELF, "filler"), Fill(self.view, self.segment, self.next))]
+
+    def _at_tail(self, *, push: bool) -> Effects:
+        assert self.request is not None
+        return self._done() if self.request.to_tail else self._wait(push=push)
 
     def _wait(self, *, push: bool) -> Effects:
         self.state, self.confirmed = "idle", False
@@ -303,6 +307,7 @@ class Reader:
 
 
 class ReadThrough(Message, frozen=True):
-    """Inside one process: everything up to ``settled`` has been read or filled, and no batch is cut there."""
+    """Inside one process: everything up to ``reached`` has been read or filled; no batch is cut at ``settled``."""
 
     settled: int
+    reached: int

@@ -101,7 +101,7 @@ class MetadataRegister:
     def _on_register(self, source: Address, info: NodeInfo) -> Effects:
         known = self.nodes.get(info.node)
         effects: Effects = []
-        if known is not None and known.incarnation == info.incarnation and known.start > info.start:
+        if known is not None and known.start > info.start:
             return []  # a late message of an earlier start
         if known is not None and known.state is not NodeState.RW:
             info = replace(info, state=known.state)

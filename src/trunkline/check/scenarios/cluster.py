@@ -256,7 +256,11 @@ def tail_finder(name: str, calls: int = 1) -> ProcessSpec:
     return ProcessSpec(name, start, Nothing(), None, operations)
 
 
-def administrator(name: str, *requests: CreateLog | TrimRequested | SealRequested) -> ProcessSpec:
+def administrator(
+    name: str, *requests: CreateLog | TrimRequested | SealRequested, after: int | None = None
+) -> ProcessSpec:
+    """An operator. ``after``: it begins when it has read this position; its requests are then numbered from 2 on."""
+
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
             "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
@@ -264,8 +268,9 @@ def administrator(name: str, *requests: CreateLog | TrimRequested | SealRequeste
             **_helpers(boot),
         }
 
+    first = () if after is None else (Operation("reader", SubscribeRequested(1, LOG, 1, until=after)),)
     operations = tuple(Operation("administrator", request) for request in requests)
-    return ProcessSpec(name, start, Nothing(), None, operations)
+    return ProcessSpec(name, start, Nothing(), None, first + operations)
 
 
 def coordinator(name: str = "coordinator") -> ProcessSpec:

@@ -229,7 +229,7 @@ def trim() -> Scenario:
         "trim",
         "the log is trimmed while it is read and appended to",
         log,
-        administrator("a", TrimRequested(1, LOG, 1)),
+        administrator("a", TrimRequested(2, LOG, 1), after=1),
         appender("c1", log, *appends(1, 2)),
         reader("r", log),
         coordinator(),
@@ -245,7 +245,7 @@ def trim_and_end() -> Scenario:
         "trim-and-end",
         "a segment ends after everything in it was trimmed, beside a client that settles its append",
         log,
-        administrator("a", TrimRequested(1, LOG, 1)),
+        administrator("a", TrimRequested(2, LOG, 1), after=1),
         appender("c1", log, *appends(1)),
         appender("c2", log, *appends(2)),
         coordinator(),
@@ -256,13 +256,25 @@ def trim_and_end() -> Scenario:
     )
 
 
+def trim_beyond_tail() -> Scenario:
+    return scenario(
+        "trim-beyond-tail",
+        "a trim point at or past the tail is refused, and changes nothing",
+        PAIR,
+        administrator("a", TrimRequested(1, LOG, 3)),
+        appender("c1", PAIR, *appends(1)),
+        coordinator(),
+        sometimes=("RequestRefused", "Committed"),
+    )
+
+
 def trim_inside_batch() -> Scenario:
     """A trim that would cut a batch is lowered, so that every batch is whole or gone."""
     return scenario(
         "trim-inside-batch",
         "a trim point inside a batch does not cut it, also when its segment ends and is repaired",
         PAIR,
-        administrator("a", TrimRequested(1, LOG, 2)),
+        administrator("a", TrimRequested(2, LOG, 2), after=2),
         appender("c1", PAIR, *appends(1), *(AppendRequested(2, LOG, 2, 2),)),
         reader("r", PAIR),
         coordinator(),
@@ -422,6 +434,7 @@ DUTIES_SCENARIOS = (
     trim,
     trim_and_end,
     trim_inside_batch,
+    trim_beyond_tail,
     blocked_ending,
     declared_loss,
     two_coordinators,
