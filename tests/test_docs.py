@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,6 +158,21 @@ def test_scenarios_mutants_and_monitors_in_tables_exist() -> None:
     assert set(columns(text, "scenarios")) - set(known.scenarios) == set()
     assert set(columns(text, "mutants")) - mutants == set()
     assert set(columns(text, "monitor")) == monitors
+
+
+def unnamed(text: str, names: Iterable[str]) -> list[str]:
+    """The names that do not stand anywhere in backticks outside of blocks of code."""
+    found = set(re.findall(r"`([^`\n]+)`", prose(text)))
+    return [name for name in names if name not in found]
+
+
+def test_the_page_of_the_log_names_every_scenario() -> None:
+    assert unnamed((ROOT / "docs" / "log.md").read_text(encoding="utf-8"), shipped().scenarios) == []
+
+
+def test_a_scenario_that_is_not_named_is_caught() -> None:
+    text = "`append-order` and read are not enough:\n\n```\n`append`\n```\n"
+    assert unnamed(text, ["append", "append-order", "read"]) == ["append", "read"]
 
 
 def test_the_example_of_the_readme_runs_and_finds_nothing() -> None:

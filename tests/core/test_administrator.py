@@ -22,6 +22,7 @@ from trunkline.core.messages import (
 from trunkline.core.projection import (
     EndSegment,
     ForgetSegment,
+    Gap,
     Opening,
     Owner,
     Policy,
@@ -105,8 +106,8 @@ def test_a_new_broadcast_log_belongs_to_nobody() -> None:
 def test_b2_b3_everything_up_to_the_point_is_read_before_the_trim_is_swapped_in() -> None:
     client = Client()
     assert messages(client.tell(TrimRequested(3, LOG, 2))) == [Refresh(LOG)]
-    assert sent(client.view(VIEW)) == [("self.reader", SubscribeRequested(3, LOG, 1, until=2))]
-    assert messages(client.tell(ReadThrough(2))) == [Refresh(LOG)]
+    assert sent(client.view(VIEW)) == [("self.reader", SubscribeRequested(3, LOG, 1, until=2, to_tail=True))]
+    assert messages(client.tell(ReadThrough(2, 2))) == [Refresh(LOG)]
     trimmed = apply(VIEW, RaiseTrim(2))
     assert messages(client.view(VIEW)) == [ChangeProjection(1, trimmed)]
     assert results(client.view(trimmed)) == [(3, Trimmed(2))]
@@ -116,7 +117,7 @@ def test_b2_a_point_that_would_cut_a_batch_is_lowered_to_what_the_reader_settled
     client = Client()
     client.tell(TrimRequested(3, LOG, 5))
     client.view(VIEW)
-    client.tell(ReadThrough(3))  # a batch begins at 4 and goes on past 5
+    client.tell(ReadThrough(3, 6))  # a batch begins at 4 and goes on to 6
     trimmed = apply(VIEW, RaiseTrim(3))
     assert messages(client.view(VIEW)) == [ChangeProjection(1, trimmed)]
     assert results(client.view(trimmed)) == [(3, Trimmed(3))]
@@ -126,15 +127,48 @@ def test_b2_a_point_inside_the_first_batch_trims_nothing() -> None:
     client = Client()
     client.tell(TrimRequested(3, LOG, 2))
     client.view(VIEW)
-    client.tell(ReadThrough(0))
+    client.tell(ReadThrough(0, 3))
     assert results(client.view(VIEW)) == [(3, Trimmed(0))]
+
+
+@pytest.mark.parametrize("view", [VIEW, CLOSED, MOVED], ids=["open", "closed", "moved on"])
+@pytest.mark.parametrize("reached", [0, 3])
+def test_b2_a_point_that_is_not_below_the_tail_is_refused(view: Projection, reached: int) -> None:
+    client = Client()
+    client.tell(TrimRequested(3, LOG, 4))
+    client.view(VIEW)
+    client.tell(ReadThrough(reached, reached))  # the reader came to the tail first
+    effects = client.view(view)
+    refused = RequestRefused(f"4 is not below the tail, which is {reached + 1}")
+    assert (results(effects), messages(effects)) == ([(3, refused)], [])
+
+
+def test_b2_the_last_entry_is_below_the_tail() -> None:
+    client = Client()
+    client.tell(TrimRequested(3, LOG, 3))
+    client.view(VIEW)
+    client.tell(ReadThrough(3, 3))
+    assert messages(client.view(VIEW)) == [ChangeProjection(1, apply(VIEW, RaiseTrim(3)))]
+
+
+def test_b2_what_an_earlier_trim_reached_says_nothing_of_the_next_one() -> None:
+    client = Client()
+    client.tell(TrimRequested(3, LOG, 4))
+    client.view(VIEW)
+    client.tell(ReadThrough(2, 2))
+    client.view(VIEW)
+    client.tell(TrimRequested(4, LOG, 4))  # two more entries have come since
+    read = SubscribeRequested(4, LOG, 1, until=4, to_tail=True)
+    assert messages(client.view(VIEW)) == [read]
+    client.tell(ReadThrough(4, 4))
+    assert messages(client.view(VIEW)) == [ChangeProjection(1, apply(VIEW, RaiseTrim(4)))]
 
 
 def test_b3_a_trim_that_lost_its_swap_is_tried_again_at_the_new_epoch() -> None:
     client = Client()
     client.tell(TrimRequested(3, LOG, 2))
     client.view(VIEW)
-    client.tell(ReadThrough(2))
+    client.tell(ReadThrough(2, 2))
     client.view(VIEW)
     assert messages(client.view(MOVED)) == [ChangeProjection(2, apply(MOVED, RaiseTrim(2)))]
 
@@ -188,6 +222,22 @@ def test_r8_a_seal_that_cannot_be_done_now_is_refused() -> None:
     assert isinstance(result, RequestRefused)
 
 
+@pytest.mark.parametrize("reopen", [False, True])
+def test_r9_an_operator_may_declare_a_segment_lost(reopen: bool) -> None:
+    client = Client()
+    client.tell(SealRequested(3, LOG, reopen=reopen, declared_end=6))
+    assert messages(client.view(VIEW)) == [EndOpenSegment(LOG, 0, reopen=reopen, declared_end=6)]
+    lost = apply(VIEW, EndSegment(0, 6, ((),), NEXT if reopen else None, Gap(1, 6)))
+    assert results(client.view(lost)) == [(3, SegmentEnded(0, 6))]
+
+
+def test_r9_a_declared_end_yields_to_what_an_intact_member_knows() -> None:
+    client = Client()
+    client.tell(SealRequested(3, LOG, declared_end=6))
+    client.view(VIEW)
+    assert results(client.view(CLOSED)) == [(3, SegmentEnded(0, 4))]
+
+
 @pytest.mark.parametrize("request_", [SealRequested(3, LOG), TrimRequested(3, LOG, 2)])
 def test_a_log_that_does_not_exist_is_neither_sealed_nor_trimmed(request_: Message) -> None:
     client = Client()
@@ -195,7 +245,7 @@ def test_a_log_that_does_not_exist_is_neither_sealed_nor_trimmed(request_: Messa
     assert results(client.view(None)) == [(3, RequestRefused("no such log"))]
 
 
-# BUG: the segment that was ended may be forgotten (all of it was trimmed) before its end is looked up.
+# The segment that was ended may be forgotten (all of it was trimmed) before its end is looked up.
 def test_a_seal_of_a_segment_that_is_forgotten_at_once_is_answered() -> None:
     client = Client()
     client.tell(SealRequested(3, LOG, reopen=True))

@@ -364,7 +364,7 @@ def test_a5_a_write_in_flight_outlives_its_segment() -> None:
 # ---------------------------------------------------------------------------------------------------- no space left
 
 
-def test_a3_a_full_member_ends_the_segment_only_if_there_are_others_to_go_to() -> None:
+def test_a9_a_full_member_ends_the_segment_only_if_there_are_others_to_go_to() -> None:
     client = Client()
     client.begin()
     effects = client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
@@ -372,12 +372,49 @@ def test_a3_a_full_member_ends_the_segment_only_if_there_are_others_to_go_to() -
     assert messages(client.tell(seen(ended(1)))) == [ask(ended(1), 2)]
 
 
-def test_a3_without_others_the_position_is_given_up_for_certain_before_the_append_is_refused() -> None:
+def test_a9_without_others_the_position_is_given_up_for_certain_before_the_append_is_refused() -> None:
     client = Client()
     client.begin()
     client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
     assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1)]
     assert results(client.tell(FillDone(0, 1, junk(1)))) == [(1, AppendRefused("no space on a; add nodes or trim"))]
+
+
+def no_space_anywhere() -> Client:
+    """An append whose head is full while there is no other node: it is giving its position up."""
+    client = Client()
+    client.begin()
+    client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
+    client.tell(seen(VIEW))
+    return client
+
+
+@pytest.mark.parametrize("why", [Reason.SILENT, Reason.STALE])
+def test_a9_an_append_is_not_refused_before_its_position_is_settled(why: Reason) -> None:
+    client = no_space_anywhere()
+    effects = client.tell(FillDone(0, 1, None, why))
+    assert results(effects) == []
+    effects = client.role.on_timer("append:1") if why is Reason.SILENT else effects
+    assert messages(effects) == [Refresh(LOG)]
+    assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1)]
+    [(_, result)] = results(client.tell(FillDone(0, 1, junk(1))))
+    assert isinstance(result, AppendRefused)
+
+
+def test_a9_if_the_position_holds_the_frame_after_all_it_is_committed() -> None:
+    client = no_space_anywhere()
+    assert results(client.tell(FillDone(0, 1, frame()))) == [(1, Appended(1))]
+
+
+def test_a9_a_frame_that_the_head_has_is_not_given_up() -> None:
+    client = Client()
+    client.begin(stored=1)
+    effects = client.tell(Rejected(MIDDLE, 1, Reason.NO_SPACE))
+    assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",), only_to_spares=True)]
+    effects = client.tell(seen(VIEW))
+    assert (results(effects), messages(effects)) == ([], [])
+    assert messages(client.role.on_timer("append:1")) == [Refresh(LOG)]
+    assert messages(client.tell(seen(VIEW))) == [END]
 
 
 def test_a6_a_grant_to_an_earlier_start_of_the_process_is_not_taken() -> None:

@@ -205,8 +205,7 @@ def test_a_group_without_a_living_source_takes_no_joiner() -> None:
     assert next_duty(alone, registered("b c d"), done(FINAL)) is None
 
 
-# BUG: "keep the log writable" is the first urgency, yet a segment is ended for the sake of a draining member although
-# no node can take over: the reconfigurer seals first and then finds no place for the next segment, so appends stop.
+# "Keep the log writable" is the first urgency: nobody could take over, so ending the segment would only stop appends.
 def test_a_draining_member_that_nobody_can_replace_keeps_its_segment() -> None:
     view = chain_log(CHAIN3, "a", sequencer="a")
     assert next_duty(view, (NodeInfo("a", 1, 1, NodeState.DRAINING),), done()) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.driver import META, messages, sent, timers
+from trunkline.core.effects import Message
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import Freshness, NodeInfo, Register, Registered
 
@@ -13,18 +14,22 @@ def keeper(lease_ms: int | None = 3000) -> LeaseKeeper:
     return LeaseKeeper(INFO, META, retry_ms=1000, lease_ms=lease_ms)
 
 
+def told(*, fresh: bool) -> list[tuple[str, Message]]:
+    return [("self.storage", Freshness(fresh)), ("self.sequencer", Freshness(fresh))]
+
+
 def test_a_node_says_who_it_is_at_start_and_until_it_is_answered() -> None:
     lease = keeper()
-    first = lease.on_start()
-    assert sent(first) == [("meta.register", Register(INFO))]
-    assert timers(first) == ["renew"]
-    assert lease.on_timer("renew") == first
+    for effects in (lease.on_start(), lease.on_timer("renew"), lease.on_timer("renew")):
+        assert sent(effects)[-1] == ("meta.register", Register(INFO))
+        assert timers(effects) == ["renew"]
     assert lease.phase == "joining"
 
 
 def test_a_node_without_a_lease_stops_asking_once_it_is_registered() -> None:
     lease = keeper(None)
     effects = lease.on_start() + lease.on_message(META, Registered("a", 2))
+    assert sent(effects) == [("meta.register", Register(INFO))]  # and its siblings, who begin fresh, stay so
     assert timers(effects) == []
     assert lease.phase == "fresh"
 
@@ -36,16 +41,22 @@ def test_a_lease_is_renewed_for_ever() -> None:
     assert messages(lease.on_timer("renew")) == [Register(INFO)]
 
 
+def test_l1_a_process_that_keeps_a_lease_begins_without_one() -> None:
+    lease = keeper()
+    assert sent(lease.on_start()) == [*told(fresh=False), ("meta.register", Register(INFO))]
+    assert messages(lease.on_timer("renew")) == [Register(INFO)]  # said once
+    assert sent(lease.on_message(META, Registered("a", 2))) == told(fresh=True)
+    assert messages(lease.on_message(META, Registered("a", 2))) == []  # a renewal is nothing new
+
+
 def test_l1_siblings_are_told_when_the_lease_runs_out_and_when_it_is_back() -> None:
     lease = keeper()
     lease.on_start()
-    assert messages(lease.on_message(META, Registered("a", 2))) == []  # fresh is how siblings begin
-    assert sent(lease.on_timer("lease")) == [
-        ("self.storage", Freshness(fresh=False)),
-        ("self.sequencer", Freshness(fresh=False)),
-    ]
+    lease.on_message(META, Registered("a", 2))
+    assert sent(lease.on_timer("lease")) == told(fresh=False)
     assert lease.phase == "stale"
-    assert messages(lease.on_message(META, Registered("a", 2))) == [Freshness(fresh=True)] * 2
+    assert sent(lease.on_message(META, Registered("a", 2))) == told(fresh=True)
+    assert lease.phase == "fresh"
 
 
 def test_l1_an_answer_to_an_earlier_start_renews_nothing() -> None:

@@ -200,7 +200,6 @@ def test_a_segment_has_groups_of_different_nodes_and_a_broadcast_one_has_one_gro
         create(CLUSTER, LOG, Settings(policy), shape)
 
 
-# BUG: two malformed changes get past the rules and end in another exception than IllegalChange.
 def test_survivors_of_too_few_groups_are_an_illegal_change() -> None:
     view = chain_log(CHAIN3, "a b c", "b c a", sequencer="a")
     with pytest.raises(IllegalChange):

@@ -47,14 +47,23 @@ ENDED = apply(OPEN, EndSegment(0, 3, OPEN.last.groups, NEXT))
 REPAIRED = apply(ENDED, MarkRepaired(0))
 HEAD, MIDDLE, LAST = (member.stream for member in OPEN.last.members())
 LIMIT = 64
+ADMINISTRATOR = Address("client", "administrator")
 
 
 class Client:
     """A reader that was asked to read from ``start`` on; ``begun`` is what it did first."""
 
-    def __init__(self, view: Projection | None, start: int = 1, until: int | None = None) -> None:
+    def __init__(
+        self,
+        view: Projection | None,
+        start: int = 1,
+        until: int | None = None,
+        *,
+        to_tail: bool = False,
+        requester: Address = APPLICATION,
+    ) -> None:
         self.role = Reader(ReaderConfig(LOG, read_limit=LIMIT), view)
-        self.begun = self.role.on_message(APPLICATION, SubscribeRequested(1, LOG, start, until))
+        self.begun = self.role.on_message(requester, SubscribeRequested(1, LOG, start, until, to_tail))
 
     def tell(self, message: Message) -> Effects:
         return self.role.on_message(APPLICATION, message)
@@ -152,17 +161,14 @@ def test_a_subscription_ends_after_its_last_position() -> None:
 
 
 def test_a_role_that_asked_is_told_that_everything_was_read() -> None:
-    reader = Reader(ReaderConfig(LOG), OPEN)
-    reader.on_message(Address("client", "administrator"), SubscribeRequested(1, LOG, 1, 1))
-    effects = reader.on_message(APPLICATION, frames(LAST, data(1)))
-    assert sent(effects) == [("self.administrator", ReadThrough(1))]
+    client = Client(OPEN, until=1, requester=ADMINISTRATOR)
+    assert sent(client.tell(frames(LAST, data(1)))) == [("self.administrator", ReadThrough(1, 1))]
 
 
 def test_b2_a_role_is_told_of_the_last_position_that_cuts_no_batch() -> None:
-    reader = Reader(ReaderConfig(LOG), OPEN)
-    reader.on_message(Address("client", "administrator"), SubscribeRequested(1, LOG, 1, 4))
-    effects = reader.on_message(APPLICATION, frames(LAST, data(1, 2), data(3, 3)))
-    assert sent(effects) == [("self.administrator", ReadThrough(2))]
+    client = Client(OPEN, until=4, requester=ADMINISTRATOR)
+    effects = client.tell(frames(LAST, data(1, 2), data(3, 3)))
+    assert sent(effects) == [("self.administrator", ReadThrough(2, 5))]
 
 
 def test_d1_what_is_trimmed_is_skipped_without_asking_anybody() -> None:
@@ -345,3 +351,59 @@ def test_a_trimmed_answer_means_that_the_projection_is_stale() -> None:
     client = Client(OPEN)
     assert messages(client.tell(Rejected(LAST, 1, Reason.TRIMMED, 2))) == [Refresh(LOG)]
     assert messages(client.tell(seen(apply(OPEN, RaiseTrim(2))))) == [read(OPEN, LAST, 3)]
+
+
+# ----------------------------------------------------------------------------------------------------- up to the tail
+
+
+def test_a_reader_that_was_asked_to_completes_at_the_tail_of_a_chain() -> None:
+    client = Client(OPEN, to_tail=True)
+    client.tell(frames(LAST, data(1, 2)))
+    assert messages(client.tell(nothing(LAST, 3, 3))) == [Peek(LOG, OPEN.last)]
+    effects = client.tell(Peeked(LOG, 0, 3, fresh=True))
+    assert results(effects) == [(1, SubscriptionEnded(3))]
+    assert (messages(effects), timers(effects)) == ([], [])
+
+
+def test_a_reader_that_was_asked_to_completes_at_the_tail_of_a_broadcast_log() -> None:
+    effects = Client(OWNED, to_tail=True).tell(nothing(HEAD))
+    assert results(effects) == [(1, SubscriptionEnded(1))]
+    assert messages(effects) == []
+
+
+def test_a_reader_that_was_asked_to_completes_at_the_end_of_a_closed_log() -> None:
+    client = Client(apply(OPEN, EndSegment(0, 2, OPEN.last.groups, None)), to_tail=True)
+    assert results(client.tell(frames(LAST, data(1)))) == [(1, SubscriptionEnded(2))]
+
+
+@pytest.mark.parametrize(("found", "reached"), [((), 0), ((data(1), data(2, 2)), 3)], ids=["nothing", "less"])
+def test_b2_a_role_is_told_of_a_tail_that_comes_before_the_asked_position(
+    found: tuple[Frame, ...], reached: int
+) -> None:
+    client = Client(OPEN, until=9, to_tail=True, requester=ADMINISTRATOR)
+    if found:
+        client.tell(frames(LAST, *found))
+    client.tell(nothing(LAST, reached + 1, reached + 1))
+    effects = client.tell(Peeked(LOG, 0, reached + 1, fresh=True))
+    assert sent(effects) == [("self.administrator", ReadThrough(reached, reached))]
+
+
+def test_d4_a_hole_is_not_the_tail_and_is_filled_first() -> None:
+    client = Client(OPEN, to_tail=True)
+    client.tell(nothing(LAST))
+    assert results(client.tell(Peeked(LOG, 0, 2, fresh=True))) == []
+    assert messages(client.wait()) == [Fill(OPEN, 0, 1)]
+    client.tell(FillDone(0, 1, junk(1)))
+    client.tell(nothing(LAST, 2, 2))
+    assert results(client.tell(Peeked(LOG, 0, 2, fresh=True))) == [(1, SubscriptionEnded(2))]
+
+
+def test_n4_entries_that_are_not_released_are_not_beyond_the_tail() -> None:
+    assert results(Client(OWNED, to_tail=True).tell(nothing(HEAD, written=2))) == []
+
+
+def test_d6_a_tail_that_is_not_fresh_is_believed_only_after_another_look() -> None:
+    client = Client(OWNED, to_tail=True)
+    assert messages(client.tell(nothing(HEAD, fresh=False))) == [Refresh(LOG)]
+    client.tell(seen(OWNED))
+    assert results(client.tell(nothing(HEAD, fresh=False))) == [(1, SubscriptionEnded(1))]

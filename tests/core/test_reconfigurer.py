@@ -25,7 +25,7 @@ from trunkline.core.messages import (
     Swapped,
     descriptor_of,
 )
-from trunkline.core.projection import EndSegment, Opening, Owner, Projection, RaiseTrim, Seat, apply
+from trunkline.core.projection import EndSegment, Gap, Opening, Owner, Projection, RaiseTrim, Seat, apply
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 
 VIEW = chain_log(CHAIN3, "a b c", sequencer="a")
@@ -77,7 +77,11 @@ def proposal(effects: Effects) -> Projection:
 
 def outcome(effects: Effects) -> tuple[int | None, list[str]]:
     """The end that is proposed, and the nodes that survive."""
-    segment = proposal(effects).segments[0]
+    return outcome_of(proposal(effects))
+
+
+def outcome_of(view: Projection) -> tuple[int | None, list[str]]:
+    segment = view.segments[0]
     return segment.end, [member.node for member in segment.members()]
 
 
@@ -346,3 +350,58 @@ def test_r8_a_blocked_ending_is_not_tried_again_by_itself() -> None:
     effects = client.tell(sealed(A, 1, intact=False))
     assert sent(effects) == [("self.appender", seen(view, NODES))]
     assert (timers(effects), client.role.phase) == ([], "idle")
+
+
+# ----------------------------------------------------------------------------------------------------- declared loss
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[], [sealed(A, 4, intact=False)], [Rejected(A, 0, Reason.MISMATCH, 2), Rejected(B, 0, Reason.GONE)]],
+    ids=["silence", "lost data", "other disks"],
+)
+def test_r9_without_an_intact_member_an_operators_word_ends_the_segment_and_leaves_a_gap(
+    answers: list[Message],
+) -> None:
+    client = Client()
+    client.sealing(job=EndOpenSegment(LOG, 0, declared_end=5))
+    for answer in answers:
+        client.tell(answer)
+    after = proposal(client.fire())
+    assert outcome_of(after) == (5, [])
+    assert after.gaps == (Gap(1, 5),)
+    assert after.last.base == 5
+
+
+def test_r9_a_lost_segment_may_be_left_closed() -> None:
+    client = Client()
+    client.sealing(job=EndOpenSegment(LOG, 0, reopen=False, declared_end=5))
+    after = proposal(client.fire())
+    assert (len(after.segments), after.last.end, after.gaps) == (1, 5, (Gap(1, 5),))
+
+
+def test_r9_an_intact_member_knows_better_than_the_operator() -> None:
+    client = Client()
+    client.sealing(job=EndOpenSegment(LOG, 0, declared_end=5))
+    client.tell(sealed(B, 3))
+    after = proposal(client.fire())
+    assert outcome_of(after) == (3, ["b"])
+    assert after.gaps == ()
+
+
+def test_r9_a_group_without_an_intact_member_loses_the_whole_segment() -> None:
+    view = chain_log(CHAIN3, "a b", "b c", sequencer="a")
+    client = Client()
+    client.sealing(view, EndOpenSegment(LOG, 0, declared_end=9))
+    for member in view.last.groups[0]:
+        client.tell(sealed(member.stream, 5))
+    after = proposal(client.fire())
+    assert after.segments[0].groups == ((), ())
+    assert after.gaps == (Gap(1, 9),)
+
+
+def test_r9_a_declared_end_is_never_below_the_base() -> None:
+    client = Client()
+    moved = apply(VIEW, EndSegment(0, 3, VIEW.last.groups, Opening(((Seat("a", 1),),), Owner("a", 1))))
+    client.sealing(moved, EndOpenSegment(LOG, 1, reopen=False, declared_end=2))
+    assert proposal(client.fire()).last.end == 3

@@ -102,7 +102,7 @@ def test_drawn_examples(
     assert (found.data_loss, found.uncertain) == (data_loss, uncertain)
 
 
-# BUG: a mark above the number of slots says that acknowledged frames are not even there, for example because the file
-# was cut exactly between two frames. V1 looks only at slots that exist, so the stream counts as whole.
+# A mark above the number of slots says that acknowledged frames are not even there, for example because the file was
+# cut exactly between two frames.
 def test_v1_a_file_that_ends_before_its_mark_has_lost_data() -> None:
     assert recover(slots("G G1"), own_mark=3).data_loss

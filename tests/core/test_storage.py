@@ -1,21 +1,14 @@
-"""The storage node, as transcripts: requests in, answers out.
-
-Each transcript is run twice: straight through, and with a restart from the persisted records before every request.
-The answers must be the same (N2).
-"""
+"""What a storage node answers: writes, seals and ends, reads and subscriptions, as transcripts."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 
 from core.driver import APPLICATION, DiskedNode, data, sent
-from trunkline.check.scenarios.cluster import BROADCAST2, CHAIN2, CLUSTER, broadcast_log, chain_log
-from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Send
+from core.transcripts import BD, BT, ME, RESTARTS, D, S, T, play, rejected
+from trunkline.core.effects import Address, Message
 from trunkline.core.entries import junk
-from trunkline.core.events import FrameStored, StreamFinalized, StreamRecovered, StreamSealed
 from trunkline.core.messages import (
     Append,
     Digest,
@@ -33,52 +26,20 @@ from trunkline.core.messages import (
     Read,
     ReadFrames,
     Reason,
-    Rejected,
     Release,
     Seal,
     Sealed,
     Stored,
     Subscribe,
     TailFound,
-    Target,
     Trim,
     TrimDone,
     Unwritten,
     Write,
     Written,
-    descriptor_of,
 )
 from trunkline.core.projection import Owner
-from trunkline.core.storage import NodeImage, SpaceChanged, StorageNode
-from trunkline.core.streams import StreamImage
-
-CHAIN = chain_log(CHAIN2, "a b", sequencer="a")
-D = descriptor_of(CHAIN, CHAIN.last, CHAIN.last.members()[0])
-T = D.target
-S = T.stream
-
-OWNED = broadcast_log(BROADCAST2, "a b", owner="w")
-BD = descriptor_of(OWNED, OWNED.last, OWNED.last.members()[0])
-BT = BD.target
-ME = Owner("w", 1)
-
-Transcript = list[tuple[Message, Message]]
-
-RESTARTS = pytest.mark.parametrize("restarts", [False, True], ids=["straight", "restarted"])
-
-
-def play(transcript: Transcript, *, restarts: bool, node: DiskedNode | None = None) -> DiskedNode:
-    node = node if node is not None else DiskedNode()
-    for step, (request, answer) in enumerate(transcript):
-        if restarts:
-            node.restart()
-        assert node.ask(request) == [answer], f"step {step}: {request}"
-    return node
-
-
-def rejected(glsn: int, reason: Reason, point: int = 0) -> Rejected:
-    return Rejected(S, glsn, reason, point)
-
+from trunkline.core.storage import SpaceChanged
 
 # ------------------------------------------------------------------------------------------- the checks of a write
 
@@ -396,189 +357,3 @@ def test_a_subscriber_of_what_is_there_is_answered_at_once() -> None:
     node = DiskedNode()
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
     assert node.ask(Subscribe(T, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
-
-
-# -------------------------------------------------------------------------------------------------------- identity
-
-REQUESTS: list[tuple[str, Callable[[Target], Message], int]] = [
-    ("open", lambda t: Open(replace(D, target=t)), 0),
-    ("seal", lambda t: Seal(replace(D, target=t)), 0),
-    ("finalize", lambda t: Finalize(replace(D, target=t), 5), 0),
-    ("drop", Drop, 0),
-    ("write", lambda t: Write(t, data(4)), 4),
-    ("append", lambda t: Append(t, ME, data(4), 0), 4),
-    ("read", lambda t: Read(t, 4, 9), 4),
-    ("subscribe", lambda t: Subscribe(t, 4, 9), 4),
-    ("find tail", lambda t: FindTail(t, 8), 8),
-    ("trim", lambda t: Trim(t, 2), 0),
-    ("digest", lambda t: Digest(t, 4, 9), 4),
-    ("fetch", lambda t: Fetch(t, 4, 9), 4),
-]
-
-
-@pytest.mark.parametrize(("make", "position"), [row[1:] for row in REQUESTS], ids=[row[0] for row in REQUESTS])
-@pytest.mark.parametrize(
-    "wrong",
-    [replace(T, cluster="other"), replace(T, segment=7), replace(T, epoch=7), replace(T, incarnation=7)],
-    ids=["cluster", "segment", "epoch", "incarnation"],
-)
-def test_n1_a_request_for_another_identity_is_a_mismatch_and_changes_nothing(
-    make: Callable[[Target], Message], position: int, wrong: Target
-) -> None:
-    node = DiskedNode(incarnation=1)
-    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
-    effects = node.role.on_message(APPLICATION, make(wrong))
-    assert effects == [Send(APPLICATION, Rejected(S, position, Reason.MISMATCH, 1))]
-    assert node.ask(Digest(T, 1, 9)) == [Digested(S, 1, 9, (data(1),))]
-    assert node.ask(Write(T, data(9))) == [Stored(S, data(9))]
-
-
-@pytest.mark.parametrize(("make", "position"), [row[1:] for row in REQUESTS[4:]], ids=[row[0] for row in REQUESTS[4:]])
-@pytest.mark.parametrize("wrong", [replace(T, log="other"), replace(T, stream="9.0.0")], ids=["log", "stream"])
-def test_n1_a_data_request_for_another_log_or_stream_finds_nothing(
-    make: Callable[[Target], Message], position: int, wrong: Target
-) -> None:
-    node = DiskedNode()
-    node.ask(Open(D))
-    assert node.ask(make(wrong)) == [Rejected(wrong.stream, position, Reason.UNKNOWN)]
-
-
-# --------------------------------------------------------------------------------------------- durability and loss
-
-
-@pytest.mark.parametrize(
-    ("before", "request_"),
-    [
-        ([], Open(D)),
-        ([Open(D)], Write(T, data(1))),
-        ([Open(BD)], Append(BT, ME, data(1), 0)),
-        ([Open(D)], Seal(D)),
-        ([], Seal(D)),
-        ([], Finalize(D, 3)),
-        ([Open(D)], Trim(T, 1)),
-        ([Open(D)], Drop(T)),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_n2_what_an_answer_rests_on_is_persisted_before_it(before: list[Message], request_: Message) -> None:
-    node = StorageNode(CLUSTER, "a", 1, NodeImage())
-    for message in before:
-        node.on_message(APPLICATION, message)
-    first = node.on_message(APPLICATION, request_)
-    assert _kinds(first)[0] is Persist
-    assert _kinds(first)[-1] is Send
-    again = node.on_message(APPLICATION, request_)
-    assert _kinds(again) == [Send]  # nothing new to persist
-    assert again[-1] == first[-1]
-
-
-def _kinds(effects: Effects) -> list[type]:
-    return [type(effect) for effect in effects]
-
-
-def test_monitors_are_told_of_frames_seals_and_ends_only_after_they_are_durable() -> None:
-    node = StorageNode(CLUSTER, "a", 1, NodeImage())
-    node.on_message(APPLICATION, Open(D))
-    told = [node.on_message(APPLICATION, message)[1:2] for message in (Write(T, data(1)), Seal(D), Finalize(D, 2))]
-    assert told == [
-        [Announce(FrameStored("a", 1, T.log, 0, S, data(1)))],
-        [Announce(StreamSealed("a", T.log, 0, S, 2))],
-        [Announce(StreamFinalized("a", T.log, 0, S, 2))],
-    ]
-
-
-def test_a_restarted_node_says_what_it_found() -> None:
-    node = DiskedNode()
-    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
-    assert node.restart() == [StreamRecovered("a", 1, T.log, 0, S, (data(1),), None)]
-    node.ask(Finalize(D, 2))
-    assert node.restart() == [StreamRecovered("a", 1, T.log, 0, S, (data(1),), 2)]
-
-
-def test_s5_n5_a_stream_that_lost_data_answers_corrupt_for_what_it_lacks_and_is_no_authority() -> None:
-    node = DiskedNode()
-    frames = [data(1), data(2), data(3)]
-    play([(Open(D), Opened(S)), *((Write(T, f), Stored(S, f)) for f in frames)], restarts=False, node=node)
-    node.rot(1)  # below the mark that slot 2 carries
-    assert node.ask(Read(T, 1, 1)) == [ReadFrames(S, 1, (data(1),))]
-    assert node.ask(Read(T, 2, 9)) == [rejected(2, Reason.CORRUPT)]
-    assert node.ask(Read(T, 4, 9)) == [rejected(4, Reason.CORRUPT)]
-    assert node.ask(Write(T, data(4))) == [rejected(4, Reason.CORRUPT)]
-    assert node.ask(Write(T, junk(2), repair=True)) == [rejected(2, Reason.CORRUPT)]
-    assert node.ask(Digest(T, 1, 4)) == [rejected(1, Reason.CORRUPT)]
-    assert node.ask(Fetch(T, 1, 4)) == [rejected(1, Reason.CORRUPT)]
-    assert node.ask(Seal(D)) == [Sealed(S, 4, intact=False, uncertain=False)]
-
-
-def test_v3_a_stream_that_may_have_lost_its_last_frame_says_so_when_it_is_sealed() -> None:
-    node = DiskedNode()
-    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
-    node.rot(0)
-    assert node.ask(Seal(D)) == [Sealed(S, 1, intact=True, uncertain=True)]
-
-
-def test_s5_a_stream_image_that_lost_data_is_sealed_from_the_start() -> None:
-    image = NodeImage((StreamImage(D, (data(1),), data_loss=True),))
-    node = StorageNode(CLUSTER, "a", 1, image)
-    assert node.phase == "lossy"
-    assert node.on_message(APPLICATION, Seal(D)) == [Send(APPLICATION, Sealed(S, 2, intact=False, uncertain=False))]
-
-
-@pytest.mark.parametrize("ending", [Seal(D), Finalize(D, 2)])
-def test_v4_n5_what_rots_in_a_sealed_stream_is_lost_data_and_takes_no_junk(ending: Message) -> None:
-    node = DiskedNode()
-    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
-    node.ask(ending)
-    node.rot(0)
-    assert node.ask(Read(T, 1, 9)) == [rejected(1, Reason.CORRUPT)]
-    assert node.ask(Write(T, junk(1), repair=True)) == [rejected(1, Reason.CORRUPT)]
-
-
-def test_s5_s6_a_stream_that_lost_data_or_may_have_knows_no_tail() -> None:
-    for rotten in (0, 1):  # slot 0 lies below the mark of slot 1: lost; slot 1 above every mark: uncertain
-        node = DiskedNode()
-        frames = [data(1), data(2)]
-        play([(Open(D), Opened(S)), *((Write(T, f), Stored(S, f)) for f in frames)], restarts=False, node=node)
-        node.rot(rotten)
-        assert node.ask(FindTail(T, 8)) == [rejected(8, Reason.CORRUPT)]
-
-
-def test_s6_a_stream_that_may_have_lost_data_is_sealed() -> None:
-    node = DiskedNode()
-    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
-    node.rot(0)
-    assert node.ask(Write(T, data(1, seq=2))) == [rejected(1, Reason.SEALED)]
-
-
-@RESTARTS
-def test_s6_an_end_above_what_an_uncertain_stream_has_proves_the_loss(restarts: bool) -> None:
-    node = DiskedNode()
-    play([(Open(BD), Opened(S)), (Append(BT, ME, data(1), 0), Stored(S, data(1)))], restarts=False, node=node)
-    node.rot(0)
-    play(
-        [
-            (Finalize(BD, 2), Finalized(S, intact=False)),
-            (Read(BT, 1, 9), rejected(1, Reason.CORRUPT)),
-            (Write(BT, junk(1), repair=True), rejected(1, Reason.CORRUPT)),
-            (Seal(BD), Sealed(S, 1, intact=False, uncertain=True)),
-        ],
-        restarts=restarts,
-        node=node,
-    )
-
-
-def test_s6_an_end_below_what_an_uncertain_stream_has_proves_nothing() -> None:
-    node = DiskedNode()
-    frames = [data(1), data(2)]
-    play([(Open(BD), Opened(S)), *((Append(BT, ME, f, 0), Stored(S, f)) for f in frames)], restarts=False, node=node)
-    node.rot(1)
-    assert node.ask(Finalize(BD, 2)) == [Finalized(S)]
-    assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
-
-
-# BUG (N1): a Drop whose stream id is a tombstone is answered before its identity is looked at.
-@pytest.mark.parametrize("wrong", [replace(T, cluster="other"), replace(T, incarnation=7)], ids=["cluster", "disk"])
-def test_n1_a_drop_for_another_identity_is_a_mismatch_even_after_a_drop(wrong: Target) -> None:
-    node = DiskedNode()
-    node.ask(Drop(T))
-    assert node.ask(Drop(wrong)) == [Rejected(S, 0, Reason.MISMATCH, 1)]

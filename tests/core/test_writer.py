@@ -6,6 +6,7 @@ import pytest
 
 from core.driver import APPLICATION, announced, data, messages, results, seen, sent, target, timers
 from trunkline.check.scenarios.cluster import BROADCAST3, LOG, appends, broadcast_log
+from trunkline.core.administrator import NOBODY
 from trunkline.core.effects import Effects, Message
 from trunkline.core.entries import Frame
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
@@ -28,6 +29,7 @@ ME = Owner("w", 1)
 OTHER = Owner("x", 1)
 MINE = broadcast_log(BROADCAST3, "a b c", owner="w")
 THEIRS = broadcast_log(BROADCAST3, "a b c", owner="x")
+NEW = broadcast_log(BROADCAST3, "a b c", owner="")
 STREAMS = tuple(member.stream for member in MINE.last.members())
 A, B, C = STREAMS
 ONE, TWO = appends(7, 7)
@@ -218,9 +220,18 @@ def test_w5_a_restarted_process_is_another_owner() -> None:
     assert results(refreshed(MINE, me=Owner("w", 2))[1]) == [(1, AppendRefused("owned by w"))]
 
 
-def test_w5_a_log_that_is_nobodys_is_taken_without_asking() -> None:
-    nobodys = broadcast_log(BROADCAST3, "a b c", owner="")
-    assert messages(refreshed(nobodys)[1]) == [EndOpenSegment(LOG, 0, owner=ME)]
+def test_w5_a_new_log_is_nobodys_and_is_taken_without_asking() -> None:
+    assert NEW.last.owner.process == NOBODY.process
+    writer, effects = refreshed(NEW)
+    assert messages(effects) == [EndOpenSegment(LOG, 0, owner=ME)]
+    taken = ended(NEW, 1, ME)
+    streams = [member.stream for member in taken.last.members()]
+    assert messages(writer.on_message(APPLICATION, seen(taken))) == [append(FIRST, 0, s, taken) for s in streams]
+
+
+def test_w5_of_two_that_want_a_new_log_the_one_that_comes_second_is_refused() -> None:
+    writer, _ = refreshed(NEW)
+    assert results(writer.on_message(APPLICATION, seen(ended(NEW, 1, OTHER)))) == [(1, AppendRefused("owned by x"))]
 
 
 def test_b4_a_closed_log_takes_no_writer() -> None:
@@ -244,6 +255,16 @@ def test_w5_a_takeover_that_another_won_is_refused() -> None:
     writer, _ = refreshed(THEIRS, takeover=True)
     lost = writer.on_message(APPLICATION, seen(ended(THEIRS, 4, Owner("y", 1))))
     assert results(lost) == [(1, AppendRefused("owned by y"))]
+
+
+@pytest.mark.parametrize(("view", "takeover"), [(THEIRS, True), (NEW, False)], ids=["another's log", "a new log"])
+def test_w5_a_takeover_goes_on_when_the_segment_was_ended_for_its_old_owner(view: Projection, takeover: bool) -> None:
+    writer, _ = refreshed(view, takeover=takeover)
+    moved = ended(view, 4, view.last.owner)  # a reader ended it, and wants nothing (D7)
+    effects = writer.on_message(APPLICATION, seen(moved))
+    assert (results(effects), timers(effects)) == ([], ["ack"])
+    assert messages(writer.on_timer("ack")) == [Refresh(LOG)]
+    assert messages(writer.on_message(APPLICATION, seen(moved))) == [EndOpenSegment(LOG, 1, owner=ME)]
 
 
 def test_r8_a_takeover_that_could_not_be_done_now_is_tried_again() -> None:

@@ -126,7 +126,7 @@ class Administrator:
     def _on_seal_view(self, view: Projection | None, task: SealRequested) -> Effects:
         if view is None:
             return self._done(RequestRefused("no such log"))
-        if self.state == "ending" and view.last.is_open == task.reopen:
+        if self.state == "ending" and self._is_so(view, task):
             end = view.last.base if view.last.end is None else view.last.end
             return self._done(SegmentEnded(self.asked, end))
         if self.state == "ending" and self.asked == view.last.index:
@@ -138,6 +138,11 @@ class Administrator:
             return [Send(Address(SELF, "reconfigurer"), job)]
         announced = Announce(ReopenRequested(self.config.log))  # B4
         return [announced, Send(Address(SELF, "reconfigurer"), OpenClosedLog(self.config.log))]
+
+    def _is_so(self, view: Projection, task: SealRequested) -> bool:
+        if task.reopen:
+            return view.last.is_open and view.last.index > self.asked
+        return not view.last.is_open
 
     def _done(self, result: Event) -> Effects:
         assert self.task is not None

@@ -255,6 +255,7 @@ class Appender:
 
     def _again(self, attempt: Attempt, *, just_read: bool = False) -> Effects:
         """The position is settled, and not ours."""
+        attempt.first, attempt.segment = None, None
         if attempt.request.expect is not None:
             return self._complete(attempt, AppendRefused("the position was lost to another entry"))
         if attempt.giving_up:
@@ -306,10 +307,9 @@ class Appender:
             return self._still_open(attempt)
         if attempt.first is None:
             return self._ask(attempt, just_read=True)
-        if trimmed or segment is None or view.gap_at(attempt.first) is not None:  # A5
+        if trimmed or view.gap_at(attempt.first) is not None:  # A5
             return self._complete(attempt, OutcomeUnknown(attempt.first))
-        assert segment.end is not None
-        if attempt.first >= segment.end:  # A4
+        if segment is None or (segment.end is not None and attempt.first >= segment.end):  # A4, forgotten or not
             return self._again(attempt, just_read=True)
         attempt.state, attempt.segment = "settling", segment
         return self._fill(attempt.first, attempt.first + 1, attempt)

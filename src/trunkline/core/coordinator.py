@@ -10,6 +10,7 @@ Rules
  C2  Every duty is repeated until it is seen done: nothing is sent once and forgotten.
  C3  A stream is dropped only after its id has left the projection.
  C4  It is never on the append path.
+ C5  A member is removed only after another one of its group has said, when asked for this, that it is intact.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Coordinator:
         raise AssertionError(f"a coordinator asks for no choice, yet {key} was made")
 
     def on_timer(self, key: str) -> Effects:
+        self.done.blocked = -1
         return self._look()
 
     def on_message(self, source: Address, message: Message) -> Effects:
@@ -105,7 +107,7 @@ class Coordinator:
                 return []  # an answer to an earlier look: the procedure goes on from what it began with
             case Finalized(stream, intact) if self.procedure is None:
                 (self.done.finalized if intact else self.done.damaged).add(stream)
-                return self._check_members()
+                return self._on_witness(stream, intact=intact) or self._check_members()
             case TrimDone(stream, point):
                 self.done.trimmed[stream] = max(point, self.done.trimmed.get(stream, 0))
                 return self._check_members()
@@ -148,10 +150,9 @@ class Coordinator:
             case EndTheSegment(index, suspects):
                 job = EndOpenSegment(self.config.log, index, suspects)
                 return [Send(Address(SELF, "reconfigurer"), job)]
-            case RemoveDeadMember(index, stream):
-                event = Announce(MemberRemoved(self.config.log, index, stream))
-                return [event, *self._change(RemoveMember(index, stream))]
-            case FinalizeMembers(index, members):
+            case RemoveDeadMember(_, _, witnesses) if not witnesses:
+                return self._remove(duty)
+            case FinalizeMembers(index, members) | RemoveDeadMember(index, _, members):
                 segment = self._segment(view, index)
                 assert segment.end is not None
                 return [Send(_storage(m), Finalize(descriptor_of(view, segment, m), segment.end)) for m in members]
@@ -184,6 +185,17 @@ class Coordinator:
         return [Send(Address(SELF, "reconfigurer"), job)]
 
     # --------------------------------------------------------------------------------------------------------- working
+
+    def _on_witness(self, stream: str, *, intact: bool) -> Effects:
+        """A member that stays has answered while another waits to be removed (C5)."""
+        duty = self.duty
+        if not isinstance(duty, RemoveDeadMember) or stream not in [m.stream for m in duty.witnesses]:
+            return []
+        return self._remove(duty) if intact else self._look()
+
+    def _remove(self, duty: RemoveDeadMember) -> Effects:
+        event = Announce(MemberRemoved(self.config.log, duty.segment, duty.stream))
+        return [event, *self._change(RemoveMember(duty.segment, duty.stream))]
 
     def _check_members(self) -> Effects:
         """A duty towards several members is over when all have answered (C2: otherwise it is due again)."""

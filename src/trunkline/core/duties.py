@@ -20,10 +20,15 @@ class EndTheSegment(Struct, frozen=True):
 
 
 class RemoveDeadMember(Struct, frozen=True):
-    """A member of an ended segment is away for good, or lost data. A rebuild under a new stream id takes its place."""
+    """A member of an ended segment is away for good, or lost data. A rebuild under a new stream id takes its place.
+
+    One of the ``witnesses`` must say first, when asked for this, that it is intact: never remove the last one that is.
+    A joiner needs no witness.
+    """
 
     segment: int
     stream: str
+    witnesses: Group = ()
 
 
 class FinalizeMembers(Struct, frozen=True):
@@ -130,10 +135,10 @@ def _ended_segment_duty(
     if unfinished:
         return FinalizeMembers(segment.index, unfinished)
     for group in segment.groups:
-        intact = [m for m in segment.serving(group) if m in living]  # each has just said that it is
+        others = tuple(m for m in segment.serving(group) if m in living)
         for member in group:
-            if member not in living and (intact or member.joining):
-                return RemoveDeadMember(segment.index, member.stream)
+            if member not in living and (others or member.joining):
+                return RemoveDeadMember(segment.index, member.stream, () if member.joining else others)
     if not segment.repaired:
         everyone = all(member in living for member in segment.members())
         return RepairSegment(segment.index) if everyone else None

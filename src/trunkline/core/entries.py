@@ -93,8 +93,8 @@ class Frames:
         return start
 
     def between(self, first: int, end: int) -> tuple[Frame, ...]:
-        """Frames that begin in ``[first, end)``."""
-        low = bisect.bisect_left(self._frames, first, key=lambda frame: frame.first)
+        """Frames that share a position with ``[first, end)``."""
+        low = bisect.bisect_right(self._frames, first, key=lambda frame: frame.next)
         high = bisect.bisect_left(self._frames, end, key=lambda frame: frame.first)
         return tuple(self._frames[low:high])
 

@@ -56,6 +56,12 @@ class StreamFinalized(Event, frozen=True):
     end: int
 
 
+class StreamDropped(Event, frozen=True):
+    node: str
+    log: str
+    stream: str
+
+
 class PositionsGranted(Event, frozen=True):
     log: str
     segment: int

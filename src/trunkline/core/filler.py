@@ -6,12 +6,14 @@
 States of one filling
     writing(member i) --Stored / head's Written--> writing(i + 1) ... --> done
     writing(i) --the member lacks the stream or its end--> preparing(i) --Opened / Finalized--> writing(i)
+    In a repaired segment nothing is written: members are read, one after another, until one has the value.
 
 Rules
  F1  The head decides. ``Written`` there means: carry that value on, unchanged.
  F2  A different value further down means that this projection is stale: nothing is returned.
  F3  A value counts as settled only when every member of the group has it.
  F4  Nothing is written at or past the end, and nothing passes a seal before the end is known to the member.
+ F5  In a repaired segment no JUNK is offered to anybody.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ from trunkline.core.messages import (
     Finalized,
     Open,
     Opened,
+    Read,
+    ReadFrames,
     Reason,
     Rejected,
     Stored,
+    Unwritten,
     Write,
     Written,
     descriptor_of,
@@ -45,6 +50,7 @@ class Filling:
         self.group = segment.serving(segment.group_of(glsn))
         self.at = 0  # which member is asked now
         self.preparing = False
+        self.told = False  # the member that is asked now has been told of the end
         self.frame: Frame | None = None  # the value, once the head has decided
         self.requesters: list[str] = []
 
@@ -89,6 +95,10 @@ class Filler:
                 return self._on_value(stream, frame, frame)
             case Written(stream, offered, existing):
                 return self._on_value(stream, offered, existing)
+            case ReadFrames(stream, glsn, frames):
+                return [e for f in self._reading(stream, glsn) for e in self._done(f, frames[0], None)]
+            case Unwritten(stream, glsn):
+                return [e for f in self._reading(stream, glsn) for e in self._on_unwritten(f)]
             case Opened(stream) | Finalized(stream):
                 return [effect for f in self._awaiting(stream) if f.preparing for effect in self._write(f)]
             case Rejected(stream, glsn, reason):
@@ -110,6 +120,8 @@ class Filler:
     def _write(self, filling: Filling) -> Effects:
         filling.preparing = False
         target = target_of(filling.projection, filling.segment, filling.member)
+        if filling.segment.repaired:  # F5
+            return self._ask(filling, Read(target, filling.glsn, 1))
         write = Write(target, filling.offer(), repair=not filling.segment.is_open)
         return self._ask(filling, write)
 
@@ -123,12 +135,19 @@ class Filler:
                 return self._on_member_value(filling, existing)
         return []
 
+    def _reading(self, stream: str, glsn: int) -> list[Filling]:
+        return [f for f in self._awaiting(stream) if f.segment.repaired and not f.preparing and f.glsn == glsn]
+
+    def _on_unwritten(self, filling: Filling) -> Effects:
+        """A member that has not heard of the end holds back; one that has, and lacks the value, is damaged."""
+        return self._refused(filling, Reason.CORRUPT if filling.told else Reason.END_UNKNOWN)
+
     def _on_member_value(self, filling: Filling, value: Frame) -> Effects:
         if filling.frame is None:  # F1: the first member that can answer is the head
             filling.frame = value
         elif value != filling.frame:  # F2
             return self._done(filling, None, Reason.STALE)
-        if filling.segment.repaired or filling.at + 1 == len(filling.group):  # F3
+        if filling.at + 1 == len(filling.group):  # F3
             return self._done(filling, filling.frame, None)
         filling.at += 1
         return self._write(filling)
@@ -145,17 +164,17 @@ class Filler:
             filling.preparing = True
             return self._ask(filling, Open(descriptor_of(projection, segment, member)))
         if reason in (Reason.UNKNOWN, Reason.END_UNKNOWN) and segment.end is not None:  # F4
-            filling.preparing = True
+            filling.preparing, filling.told = True, True
             return self._ask(filling, Finalize(descriptor_of(projection, segment, member), segment.end))
         if segment.repaired and reason in (Reason.SILENT, Reason.CORRUPT) and filling.at + 1 < len(filling.group):
-            filling.at += 1  # every member of a repaired segment has every value
+            filling.at, filling.told = filling.at + 1, False  # every member of a repaired segment has every value
             return self._write(filling)
         return self._done(filling, None, reason)
 
     def _done(self, filling: Filling, frame: Frame | None, why: Reason | None) -> Effects:
         del self.fillings[filling.key]
         effects: Effects = [CancelTimer(filling.key)]
-        if frame is not None:
+        if frame is not None and not filling.segment.repaired:
             settled = HoleFilled if frame.kind is Kind.JUNK else ValueCarried
             effects.append(Announce(settled(filling.projection.log, filling.segment.index, frame)))
         answer = FillDone(filling.segment.index, filling.glsn, frame, why)

@@ -201,7 +201,7 @@ class TrimDone(Message, frozen=True):
 
 
 class Digest(Message, frozen=True):
-    """Identities of all frames that begin in ``[first, end)``."""
+    """Identities of all frames that share a position with ``[first, end)``."""
 
     target: Target
     first: int

@@ -67,12 +67,9 @@ class SegmentRepair:
         return self._next()
 
     def _differing(self, group: Group) -> list[int]:
-        """Positions at which the members of a group do not all hold one and the same frame.
-
-        A frame that began in the span before counts as missing here; settling it again is harmless.
-        """
+        """Positions at which the members of a group do not all hold one and the same frame."""
         first, end = self._span()
-        held = [{frame.first: frame for frame in self.digests[member.stream]} for member in group]
+        held = [{max(frame.first, first): frame for frame in self.digests[member.stream]} for member in group]
         differing: list[int] = []
         glsn = first
         while glsn < end:

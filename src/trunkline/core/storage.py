@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Send
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.events import FrameStored, StreamFinalized, StreamRecovered, StreamSealed
+from trunkline.core.events import FrameStored, StreamDropped, StreamFinalized, StreamRecovered, StreamSealed
 from trunkline.core.messages import (
     Append,
     Descriptor,
@@ -201,7 +201,8 @@ class StorageNode:
         key = (target.log, target.stream)
         self.streams.pop(key, None)
         self.tombstones.add(key)
-        return [Persist(StreamDropping(key)), Send(source, Dropped(target.stream))]
+        event = StreamDropped(self.node, target.log, target.stream)
+        return [Persist(StreamDropping(key)), Announce(event), Send(source, Dropped(target.stream))]
 
     # ----------------------------------------------------------------------------------------- requests to a stream
 

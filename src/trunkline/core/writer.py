@@ -278,10 +278,10 @@ class Writer:
         effects: Effects = []
         unsettled: list[AppendRequested] = []
         for sending in pending:
-            if ended is None or view.gap_at(sending.frame.first) is not None:
+            if sending.frame.first <= view.trim or view.gap_at(sending.frame.first) is not None:
                 result = OutcomeUnknown(sending.frame.first)
                 effects.append(Complete(sending.request.operation, result))
-            elif ended.end is not None and sending.frame.next <= ended.end:
+            elif ended is not None and ended.end is not None and sending.frame.next <= ended.end:
                 effects += self._committed(sending)
             else:
                 unsettled.append(sending.request)
