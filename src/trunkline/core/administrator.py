@@ -111,7 +111,8 @@ class Administrator:
         if view is None:
             return self._done(RequestRefused("no such log"))
         beyond = self.point is not None and self.reached < task.point
-        if not beyond and view.trim >= (task.point if self.point is None else self.point):
+        enough = task.point if self.point is None or beyond else self.point
+        if view.trim >= enough:
             return self._done(Trimmed(view.trim))
         if self.point is None:  # B2
             self.state = "settling"

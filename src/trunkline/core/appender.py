@@ -305,6 +305,7 @@ class Appender:
         trimmed = attempt.first is not None and attempt.first <= view.trim
         if segment is not None and segment.is_open and not trimmed:
             return self._still_open(attempt)
+        attempt.giving_up = False  # there is another segment, which may have space
         if attempt.first is None:
             return self._ask(attempt, just_read=True)
         if trimmed or view.gap_at(attempt.first) is not None:  # A5

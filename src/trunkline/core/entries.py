@@ -94,6 +94,8 @@ class Frames:
 
     def between(self, first: int, end: int) -> tuple[Frame, ...]:
         """Frames that share a position with ``[first, end)``."""
+        if first >= end:
+            return ()
         low = bisect.bisect_right(self._frames, first, key=lambda frame: frame.next)
         high = bisect.bisect_left(self._frames, end, key=lambda frame: frame.first)
         return tuple(self._frames[low:high])

@@ -464,7 +464,7 @@ class AppendRequested(Message, frozen=True):
 
 
 class SubscribeRequested(Message, frozen=True):
-    """Read from ``start``; complete after the entry at ``until`` (None: never), or ``to_tail``: where there is no more."""
+    """Read from ``start``; complete after the entry at ``until`` (None: never), or, ``to_tail``, at the tail."""
 
     operation: int
     log: str

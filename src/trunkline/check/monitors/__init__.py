@@ -14,7 +14,7 @@ from trunkline.core.projection import Projection
 def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
     """All that must never happen. ``projection``: where the log is when watching begins, if it exists already."""
     return (
-        TotalOrder(),
+        TotalOrder(projection),
         CommitDurability(projection),
         ReadCommitted(projection),
         Completeness(),

@@ -40,7 +40,10 @@ class Kept(NamedTuple):
 
 
 class CommitDurability:
-    """An entry is acknowledged only when every member of its group has it on disk."""
+    """An entry is acknowledged only when every member of its group has it on disk.
+
+    A member that begins to serve an ended segment has everything that those before it have.
+    """
 
     name = "CommitDurability"
 
@@ -54,6 +57,8 @@ class CommitDurability:
         event = observed.event
         if isinstance(event, Committed) and (lacking := state.lacking(event.frame)):
             raise Violation(f"position {event.frame.first} was acknowledged, but {', '.join(lacking)} never stored it")
+        if isinstance(event, Projected):
+            _admitted(state, event.projection)
         return state.after(observed)
 
     def hot(self, state: Kept) -> str:
@@ -81,3 +86,25 @@ class ReadCommitted:
 
     def hot(self, state: Kept) -> str:
         return ""
+
+
+def _admitted(state: Kept, after: Projection) -> None:
+    """Members that serve from now on have what everybody had who served before."""
+    before = state.projection
+    for segment in after.segments:
+        known = before.segment(segment.index) if before is not None else None
+        if known is None or segment.end is None:
+            continue
+        served = {member.stream for group in known.groups for member in known.serving(group)}
+        for group in segment.groups:
+            serving = segment.serving(group)
+            settled = [_stored(state, member.stream) for member in serving if member.stream in served]
+            wanted = set.intersection(*settled) if settled else set()
+            for member in serving:
+                missing = {f.first for f in wanted - _stored(state, member.stream) if f.next > after.trim + 1}
+                if member.stream not in served and missing:
+                    raise Violation(f"{member.node} serves segment {segment.index}, but lacks position {min(missing)}")
+
+
+def _stored(state: Kept, stream: str) -> set[Frame]:
+    return {frame for kept, frame in state.stored if kept == stream}

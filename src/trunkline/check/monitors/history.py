@@ -11,6 +11,7 @@ from trunkline.core.events import (
     PositionsGranted,
     Projected,
     ReopenRequested,
+    StreamDropped,
     StreamFinalized,
     StreamSealed,
 )
@@ -84,6 +85,7 @@ class BoundaryWrittenOnce:
         ends: tuple[tuple[int, int], ...] = ()  # of every segment that ever ended
         final: tuple[str, ...] = ()  # streams that were finalized
         may_reopen: bool = False  # an operator asked for it since the log was closed
+        seen: tuple[str, ...] = ()  # every stream id that was ever named
 
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
@@ -102,6 +104,8 @@ class BoundaryWrittenOnce:
                 return state._replace(final=tuple(sorted({*state.final, stream})))
             case ReopenRequested():
                 return state._replace(may_reopen=True)
+            case StreamDropped(stream=stream) if stream in _streams(state.projection):
+                raise Violation(f"stream {stream} was dropped, but is in the projection")
             case StreamSealed(stream=stream) if stream in state.final:
                 raise Violation(f"stream {stream} was finalized, and then sealed anew")
         return state
@@ -120,13 +124,22 @@ class BoundaryWrittenOnce:
                 raise Violation(f"segment {segment.index} ended at {ends[segment.index]}, and now at {segment.end}")
         before = state.projection
         may_reopen = state.may_reopen
+        ids = _streams(projection)
+        returned = [each for each in ids if each in state.seen and each not in _streams(before)]
+        if returned:
+            raise Violation(f"stream {returned[0]} had left the projection, and is back")
         if before is not None:
             _succeeds(before, projection)
             reopened = not before.last.is_open and projection.last.is_open
             if reopened and not may_reopen:
                 raise Violation("a log that an operator closed was opened by nobody's wish")
             may_reopen = may_reopen and not reopened
-        return state._replace(projection=projection, ends=tuple(sorted(ends.items())), may_reopen=may_reopen)
+        seen = tuple(sorted({*state.seen, *ids}))
+        return state._replace(projection=projection, ends=tuple(sorted(ends.items())), may_reopen=may_reopen, seen=seen)
+
+
+def _streams(projection: Projection | None) -> list[str]:
+    return [m.stream for s in projection.segments for m in s.members()] if projection is not None else []
 
 
 def _succeeds(before: Projection, after: Projection) -> None:
@@ -137,12 +150,12 @@ def _succeeds(before: Projection, after: Projection) -> None:
     for old in before.segments:
         new = after.segment(old.index)
         if new is not None:
-            _same_segment(old, new)
+            _same_segment(old, new, lost=any(gap.first == old.base for gap in after.gaps))
         elif old.end is None or old.end > after.trim + 1:
             raise Violation(f"segment {old.index} was forgotten before it was trimmed")
 
 
-def _same_segment(old: Segment, new: Segment) -> None:
+def _same_segment(old: Segment, new: Segment, *, lost: bool) -> None:
     fixed = ("epoch", "base", "policy", "stripe_unit", "owner")
     if any(getattr(old, field) != getattr(new, field) for field in fixed):
         raise Violation(f"segment {old.index} changed its nature")
@@ -153,6 +166,8 @@ def _same_segment(old: Segment, new: Segment) -> None:
         kept = [member.stream for member in after if member.stream in streams]
         if kept != [stream for stream in streams if stream in kept]:
             raise Violation(f"survivors of segment {old.index} changed their order")
+        if before and not new.serving(after) and not lost:
+            raise Violation(f"a group of segment {old.index} has no serving member left")
         joined = [member for member in after if member.stream not in streams]
         if joined and not (old.repaired and all(member.joining for member in joined)):
             raise Violation(f"segment {old.index} gained a member before it was repaired")

@@ -11,40 +11,62 @@ from trunkline.core.events import (
     Committed,
     EntriesRead,
     FollowedSegment,
+    HoleFilled,
     PositionsSkipped,
     Projected,
     TailIs,
+    ValueCarried,
 )
 from trunkline.core.messages import AppendRequested, SubscribeRequested
-from trunkline.core.projection import Gap
+from trunkline.core.projection import Gap, Projection
 
 
 class TotalOrder:
-    """A position holds one value: every reader and every acknowledged writer agrees on it."""
+    """A position holds one value: readers, fillers and acknowledged writers agree on it.
+
+    What is trimmed away was settled before.
+    """
 
     name = "TotalOrder"
 
-    def initial(self) -> tuple[Frame, ...]:
-        return ()
+    class State(NamedTuple):
+        frames: tuple[Frame, ...] = ()  # that somebody was told of
+        trim: int = 0
 
-    def observe(self, state: tuple[Frame, ...], observed: Observed) -> tuple[Frame, ...]:
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._trim = projection.trim if projection is not None else 0
+
+    def initial(self) -> State:
+        return self.State(trim=self._trim)
+
+    def observe(self, state: State, observed: Observed) -> State:
         match observed.event:
-            case EntriesRead(_, _, frame) | Committed(_, _, _, frame):
+            case (
+                EntriesRead(frame=frame) | Committed(frame=frame) | HoleFilled(frame=frame) | ValueCarried(frame=frame)
+            ):
                 return self._seen(state, frame, observed.process)
+            case Projected(projection) if projection.trim > state.trim:
+                return self._trimmed(state, projection.trim)
         return state
 
-    def hot(self, state: tuple[Frame, ...]) -> str:
+    def hot(self, state: State) -> str:
         return ""
 
-    def _seen(self, state: tuple[Frame, ...], frame: Frame, process: str) -> tuple[Frame, ...]:
-        for known in state:
+    def _seen(self, state: State, frame: Frame, process: str) -> State:
+        for known in state.frames:
             if known == frame:
                 return state
             if known.first < frame.next and frame.first < known.next:
                 raise Violation(
                     f"position {frame.first} is {_value(frame)} for {process}, and was {_value(known)} before"
                 )
-        return tuple(sorted((*state, frame), key=lambda each: each.first))
+        return state._replace(frames=tuple(sorted((*state.frames, frame), key=lambda each: each.first)))
+
+    def _trimmed(self, state: State, trim: int) -> State:
+        for glsn in range(state.trim + 1, trim + 1):
+            if not any(frame.first <= glsn < frame.next for frame in state.frames):
+                raise Violation(f"position {glsn} was trimmed away, but nobody had settled it")
+        return state._replace(trim=trim)
 
 
 class Completeness:

@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 from trunkline.check.scenario import Completed, Invoked, Observed, Violation
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.events import AppendRefused, Committed, EntriesRead, Projected
+from trunkline.core.events import Appended, AppendRefused, Committed, EntriesRead, OutcomeUnknown, Projected
 from trunkline.core.messages import AppendRequested
-from trunkline.core.projection import Projection
+from trunkline.core.projection import Gap, Projection
 
 
 class NoLostAck:
     """An acknowledged entry is never cut; a refused one never appears; none appears twice.
+
+    "Unknown" is said only of what was trimmed away or declared lost.
 
     Batches are told apart by their checksum: scenarios append each value once.
     """
@@ -25,6 +27,8 @@ class NoLostAck:
         placed: tuple[tuple[int, int], ...] = ()  # checksum, first position
         refused: tuple[int, ...] = ()  # checksums
         ends: tuple[tuple[int, int], ...] = ()  # of segments that ended
+        trim: int = 0
+        gaps: tuple[Gap, ...] = ()
 
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
@@ -39,6 +43,14 @@ class NoLostAck:
                 return state._replace(asked=tuple(sorted((*state.asked, entry))))
             case Completed(operation, AppendRefused()):
                 return self._refused(state, observed.process, operation)
+            case Completed(_, Appended(glsn)) if glsn not in dict(state.placed).values():
+                raise Violation(
+                    f"{observed.process} was told that it appended at {glsn}, but nothing was committed there"
+                )
+            case Completed(_, OutcomeUnknown(glsn)) if glsn > state.trim and not _in_gap(state.gaps, glsn):
+                raise Violation(
+                    f"the outcome at {glsn} is unknown to {observed.process}; nothing there is trimmed or lost"
+                )
             case Committed(_, segment, _, frame):
                 self._keeps(segment, frame.next, dict(state.ends).get(segment))
                 acknowledged = {*state.acknowledged, (segment, frame.next)}
@@ -74,8 +86,12 @@ class NoLostAck:
         ends = {**dict(state.ends), **{s.index: s.end for s in projection.segments if s.end is not None}}
         for index, after in state.acknowledged:
             self._keeps(index, after, ends.get(index))
-        return state._replace(ends=tuple(sorted(ends.items())))
+        return state._replace(ends=tuple(sorted(ends.items())), trim=projection.trim, gaps=projection.gaps)
 
     def _keeps(self, segment: int, after: int, end: int | None) -> None:
         if end is not None and end < after:
             raise Violation(f"segment {segment} ended at {end}, but {after - 1} in it was acknowledged")
+
+
+def _in_gap(gaps: tuple[Gap, ...], glsn: int) -> bool:
+    return any(gap.first <= glsn < gap.end for gap in gaps)

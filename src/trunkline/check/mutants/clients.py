@@ -8,9 +8,10 @@ from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patching import patch
 from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
+from trunkline.core.administrator import Administrator
 from trunkline.core.appender import Appender, Attempt
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
-from trunkline.core.events import Appended, Committed, TailIs
+from trunkline.core.events import Appended, Committed, OutcomeUnknown, TailIs
 from trunkline.core.filler import Filling
 from trunkline.core.messages import (
     EndOpenSegment,
@@ -22,6 +23,7 @@ from trunkline.core.messages import (
     Reason,
     Sealed,
     Stored,
+    TrimRequested,
     descriptor_of,
 )
 from trunkline.core.projection import EndSegment, Group, Member, Opening, Policy, Projection, Segment, apply
@@ -40,6 +42,7 @@ _on_granted = Appender._on_granted
 _appender_rejected = Appender._on_rejected
 _reconsider = Appender._reconsider
 _on_unwritten = Reader._on_unwritten
+_on_trim_view = Administrator._on_trim_view
 
 
 def _head(self: Reader, segment: Segment) -> Member:
@@ -182,7 +185,38 @@ def _believes_peek(self: TailFinder, source: Address, message: Message) -> Effec
     return _tail_message(self, source, message)
 
 
+def _unknown_at_once(self: Appender, attempt: Attempt, view: Projection) -> Effects:
+    """Whoever meets a reconfiguration does not know."""
+    if attempt.first is not None and attempt.segment is not None and view.last.index > attempt.segment.index:
+        return self._complete(attempt, OutcomeUnknown(attempt.first))
+    return _reconsider(self, attempt, view)
+
+
+def _trims_unsettled(self: Administrator, view: Projection | None, task: TrimRequested) -> Effects:
+    assert view is not None
+    self.point = self.reached = task.point
+    return _on_trim_view(self, view, task)
+
+
 CLIENT_MUTANTS = (
+    Mutant(
+        "unknown-without-need",
+        "an append that meets a reconfiguration is answered with an unknown outcome",
+        "chain",
+        patch((Appender, "_reconsider", _unknown_at_once)),
+        "NoLostAck",
+        "breadth",
+        50_000,
+    ),
+    Mutant(
+        "trim-unsettled",
+        "a log is trimmed without reading or filling what is below the point",
+        "trim-beyond-tail",
+        patch((Administrator, "_on_trim_view", _trims_unsettled)),
+        "TotalOrder",
+        "breadth",
+        5_000,
+    ),
     Mutant(
         "value-from-head",
         "a reader of an open chain asks the head",

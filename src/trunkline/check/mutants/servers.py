@@ -11,12 +11,24 @@ from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core import sequencer as sequencing
 from trunkline.core.coordinator import Coordinator
-from trunkline.core.duties import Done, Duty, FinalizeMembers, RemoveDeadMember
+from trunkline.core.duties import Done, Duty, FinalizeMembers, ForgetTheSegment, RemoveDeadMember
 from trunkline.core.effects import Address, Announce, Effects, Persist, Send
 from trunkline.core.entries import Frame, Frames
 from trunkline.core.events import Projected
-from trunkline.core.messages import Descriptor, Dropped, NodeInfo, Reason, Rejected, Sealed, Swapped, Target
+from trunkline.core.messages import (
+    Descriptor,
+    Drop,
+    Dropped,
+    NodeInfo,
+    Reason,
+    Rejected,
+    Sealed,
+    Swapped,
+    Target,
+    target_of,
+)
 from trunkline.core.projection import AddJoiner, Member, Owner, Projection, Segment
+from trunkline.core.rebuild import MemberCopy
 from trunkline.core.register import MetadataRegister, ProjectionAccepted
 from trunkline.core.sequencer import Sequencer, Serving
 from trunkline.core.storage import StorageNode
@@ -159,7 +171,59 @@ def _seal_forgotten(self: StorageNode, source: Address, descriptor: Descriptor) 
     ]
 
 
+def _proved_at_once(self: MemberCopy) -> Effects:
+    """The joiner is admitted without a copy."""
+    self.finished = True
+    return []
+
+
+def _drops_before_swap(self: Coordinator, duty: Duty, view: Projection) -> Effects:
+    effects = _begin(self, duty, view)
+    if isinstance(duty, ForgetTheSegment):
+        segment = self._segment(view, duty.segment)
+        drops = [Send(Address(m.node, "storage"), Drop(target_of(view, segment, m))) for m in segment.members()]
+        return [*drops, *effects]
+    return effects
+
+
+def _starts_anywhere(self: Sequencer, log: str, segment: Segment) -> Reason | None:
+    """A segment is served from the beginning of the log, whatever its base is."""
+    if segment.owner != self.me:
+        return Reason.NOT_OWNER
+    serving = self.serving.get(log)
+    if serving is None or serving.segment < segment.index:
+        self.serving[log] = Serving(segment.index, 1)
+    return None
+
+
 SERVER_MUTANTS = (
+    Mutant(
+        "joiner-without-copy",
+        "a joiner is admitted although nothing was copied to it",
+        "rebuild",
+        patch((MemberCopy, "start", _proved_at_once)),
+        "CommitDurability",
+        "breadth",
+        5_000,
+    ),
+    Mutant(
+        "drop-before-swap",
+        "streams are dropped before their segment has left the projection",
+        "forget",
+        patch((Coordinator, "_begin", _drops_before_swap)),
+        "BoundaryWrittenOnce",
+        "breadth",
+        600_000,
+    ),
+    Mutant(
+        "sequencer-below-base",
+        "a sequencer begins elsewhere than at its segment's base",
+        "chain",
+        patch((Sequencer, "_refusal", _starts_anywhere)),
+        ("SingleOwner", "CommitDurability", "TotalOrder"),
+        "breadth",
+        60_000,
+    ),
     Mutant(
         "last-entry-ambiguity",
         "a closed segment is read up to what the node has: no exact boundary",

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from trunkline.check.scenario import Scenario
 from trunkline.check.scenarios.broadcast import BROADCAST_SCENARIOS
 from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
+from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
-    build().name: build for build in (*CHAIN_SCENARIOS, *BROADCAST_SCENARIOS, *DUTIES_SCENARIOS, *DISKS_SCENARIOS)
+    build().name: build
+    for build in (*CLIENT_SCENARIOS, *CHAIN_SCENARIOS, *BROADCAST_SCENARIOS, *DUTIES_SCENARIOS, *DISKS_SCENARIOS)
 }

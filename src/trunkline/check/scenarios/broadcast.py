@@ -9,6 +9,7 @@ from trunkline.check.scenarios.cluster import (
     BROADCAST3,
     appends,
     broadcast_log,
+    bursting_writer,
     meta,
     node,
     reader,
@@ -48,7 +49,7 @@ def scenario(
 
 
 def broadcast_append() -> Scenario:
-    clients = (writer("w1", PAIR, *appends(1, 2)), reader("r", PAIR))
+    clients = (bursting_writer("w1", PAIR, *appends(1, 2)), reader("r", PAIR))
     return scenario("broadcast-append", "one writer, pipelined, and a reader bounded by the LAC", PAIR, *clients)
 
 
@@ -115,7 +116,7 @@ def follow_segments() -> Scenario:
 
 def pipelined_roll() -> Scenario:
     """Several batches in flight when the roll happens, so that some are acknowledged late."""
-    clients = (writer("w1", PAIR, *appends(1, 2), in_flight_max=2), reader("r", PAIR))
+    clients = (bursting_writer("w1", PAIR, *appends(1, 2)), reader("r", PAIR))
     return scenario(
         "pipelined-roll",
         "the owner rolls with two batches in flight and a lost answer",

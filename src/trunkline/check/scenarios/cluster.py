@@ -22,6 +22,7 @@ from trunkline.core.messages import (
     Descriptor,
     LeaseExpired,
     NodeInfo,
+    NodeState,
     SealRequested,
     SubscribeRequested,
     TailRequested,
@@ -109,9 +110,18 @@ def descriptors(log: Projection, name: str) -> tuple[Descriptor, ...]:
     )
 
 
-def meta(projection: Projection | None, nodes: str, *, dead: str = "") -> ProcessSpec:
-    """The metadata register; leases of ``dead`` nodes have run out."""
-    infos = tuple(NodeInfo(name, 1, 1, live=name not in dead.split()) for name in nodes.split())
+def meta(projection: Projection | None, nodes: str, *, dead: str = "", draining: str = "") -> ProcessSpec:
+    """The metadata register; leases of ``dead`` nodes have run out, ``draining`` ones take nothing new."""
+    infos = tuple(
+        NodeInfo(
+            name,
+            1,
+            1,
+            NodeState.DRAINING if name in draining.split() else NodeState.RW,
+            live=name not in dead.split(),
+        )
+        for name in nodes.split()
+    )
     image = RegisterImage((projection,) if projection is not None else (), infos)
 
     def start(boot: Boot) -> Mapping[str, Role]:
@@ -183,6 +193,9 @@ class Burst(Message, frozen=True):
 class Application:
     """Asks for several appends at once: the world by itself hands a process one operation after another."""
 
+    def __init__(self, role: str) -> None:
+        self.role = role
+
     @property
     def phase(self) -> str:
         return "asking"
@@ -199,7 +212,7 @@ class Application:
     def on_message(self, source: Address, message: Message) -> Effects:
         assert isinstance(message, Burst)
         begun: Effects = [Announce(Invoked(request.operation, request)) for request in message.requests]
-        return begun + [Send(Address(SELF, "appender"), request) for request in message.requests]
+        return begun + [Send(Address(SELF, self.role), request) for request in message.requests]
 
 
 def bursting_appender(name: str, view: Projection | None, *requests: AppendRequested) -> ProcessSpec:
@@ -207,7 +220,17 @@ def bursting_appender(name: str, view: Projection | None, *requests: AppendReque
 
     def start(boot: Boot) -> Mapping[str, Role]:
         config = AppenderConfig(LOG, f"{boot.process}#{boot.start}")
-        return {"application": Application(), "appender": Appender(config, view), **_helpers(boot)}
+        return {"application": Application("appender"), "appender": Appender(config, view), **_helpers(boot)}
+
+    return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
+
+
+def bursting_writer(name: str, view: Projection | None, *requests: AppendRequested) -> ProcessSpec:
+    """An owner with several batches in flight."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        config = WriterConfig(LOG, Owner(boot.process, boot.start))
+        return {"application": Application("writer"), "writer": Writer(config, view), **_helpers(boot)}
 
     return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
 

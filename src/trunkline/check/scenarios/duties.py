@@ -62,6 +62,7 @@ def scenario(
     finishing: bool = True,
     granted: Mapping[str, int] = MappingProxyType({}),
     stays_down: str = "",
+    draining: str = "",
 ) -> Scenario:
     """Nodes, of which the ``dead`` ones are registered but not there, and clients (mostly a coordinator)."""
     storage = tuple(
@@ -73,7 +74,7 @@ def scenario(
     return Scenario(
         name,
         summary,
-        (*storage, *gone, meta(projection, nodes, dead=dead), *clients),
+        (*storage, *gone, meta(projection, nodes, dead=dead, draining=draining), *clients),
         (*safety(projection), Progress(finishing=finishing)),
         faults,
         every_choice=False,
@@ -219,6 +220,18 @@ def widen() -> Scenario:
         log,
         coordinator(),
         appender("c1", log, *appends(1)),
+        sometimes=("Projected", "Committed"),
+    )
+
+
+def draining() -> Scenario:
+    return scenario(
+        "draining",
+        "a node that is being drained leaves the open segment, and takes no part in the next",
+        PAIR,
+        coordinator(),
+        appender("c1", PAIR, *appends(1, 2)),
+        draining="n2",
         sometimes=("Projected", "Committed"),
     )
 
@@ -431,6 +444,7 @@ DUTIES_SCENARIOS = (
     rebuild,
     abandoned_joiner,
     widen,
+    draining,
     trim,
     trim_and_end,
     trim_inside_batch,
