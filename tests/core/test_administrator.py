@@ -179,6 +179,28 @@ def test_b3_a_trim_below_the_point_that_is_reached_changes_nothing() -> None:
     assert results(client.view(apply(VIEW, RaiseTrim(5)))) == [(3, Trimmed(5))]
 
 
+@pytest.mark.parametrize(
+    ("settled", "reached"), [(4, 4), (3, 6), (3, 3)], ids=["settled", "lowered", "at the tail of then"]
+)
+def test_b3_a_trim_that_another_trim_overtook_while_it_read_is_done(settled: int, reached: int) -> None:
+    client = Client()
+    client.tell(TrimRequested(3, LOG, 4))
+    client.view(VIEW)
+    client.tell(ReadThrough(settled, reached))
+    effects = client.view(apply(VIEW, RaiseTrim(5)))
+    assert (results(effects), messages(effects)) == ([(3, Trimmed(5))], [])
+
+
+def test_b3_a_trim_that_lost_its_swap_to_a_further_trim_is_done() -> None:
+    client = Client()
+    client.tell(TrimRequested(3, LOG, 2))
+    client.view(VIEW)
+    client.tell(ReadThrough(2, 2))
+    client.view(VIEW)
+    effects = client.view(apply(VIEW, RaiseTrim(5)))
+    assert (results(effects), messages(effects)) == ([(3, Trimmed(5))], [])
+
+
 # ---------------------------------------------------------------------------------------------------- seal and reopen
 
 

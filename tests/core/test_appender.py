@@ -401,6 +401,18 @@ def test_a9_an_append_is_not_refused_before_its_position_is_settled(why: Reason)
     assert isinstance(result, AppendRefused)
 
 
+@pytest.mark.parametrize("end", [1, 2], ids=["past the end", "below the end"])
+def test_a9_an_append_that_was_giving_up_goes_on_where_another_segment_came(end: int) -> None:
+    client = no_space_anywhere()
+    client.tell(FillDone(0, 1, None, Reason.STALE))
+    effects = client.tell(seen(ended(end)))
+    if end == 2:
+        assert messages(effects) == [Fill(ended(end), 0, 1)]
+        effects = client.tell(FillDone(0, 1, junk(1)))
+    assert results(effects) == []
+    assert sent(effects) == [("d.sequencer", ask(ended(end), 2))]
+
+
 def test_a9_if_the_position_holds_the_frame_after_all_it_is_committed() -> None:
     client = no_space_anywhere()
     assert results(client.tell(FillDone(0, 1, frame()))) == [(1, Appended(1))]

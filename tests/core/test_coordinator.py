@@ -10,10 +10,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from core.driver import FILLER, META, Company, data, messages, registered, seen, storage, target
+from core.driver import FILLER, META, Company, announced, data, messages, registered, seen, sent, storage, target
 from trunkline.check.scenarios.cluster import CHAIN3, CLUSTER, LOG, chain_log
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
-from trunkline.core.effects import Address
+from trunkline.core.effects import Address, Effects
 from trunkline.core.entries import Frame, junk
 from trunkline.core.events import MemberRebuilt, MemberRemoved
 from trunkline.core.filler import Filler
@@ -27,6 +27,7 @@ from trunkline.core.messages import (
     NodeInfo,
     Open,
     Reason,
+    Refresh,
     Rejected,
     Seal,
     Write,
@@ -38,10 +39,12 @@ from trunkline.core.projection import (
     Member,
     Opening,
     Owner,
+    Policy,
     Projection,
     RaiseTrim,
     RemoveMember,
     Seat,
+    Settings,
     apply,
 )
 from trunkline.core.rebuild import MemberCopy
@@ -275,7 +278,8 @@ def test_c1_a_change_is_tried_against_the_epoch_that_was_read() -> None:
     role.on_message(ME, seen(view, nodes))
     for member in (A, C):
         role.on_message(storage(member.node), Finalized(member.stream))
-    [change] = messages(role.on_message(ME, seen(view, nodes)))
+    role.on_message(ME, seen(view, nodes))
+    [change] = messages(role.on_message(storage("a"), Finalized(A.stream)))
     assert change == ChangeProjection(2, apply(view, RemoveMember(0, B.stream)))
 
 
@@ -285,8 +289,93 @@ def test_a_stream_that_proves_damaged_when_it_is_finalized_is_removed() -> None:
     role.on_message(ME, seen(ENDED, nodes))
     for member in (A, B, C):
         role.on_message(storage(member.node), Finalized(member.stream, intact=member is not B))
-    [change] = messages(role.on_message(ME, seen(ENDED, nodes)))
+    asked = role.on_message(ME, seen(ENDED, nodes))
+    assert sent(asked) == [(f"{m.node}.storage", finalize(ENDED, m)) for m in (A, C)]
+    [change] = messages(role.on_message(storage("c"), Finalized(C.stream)))
     assert change == ChangeProjection(2, apply(ENDED, RemoveMember(0, B.stream)))
+
+
+# ------------------------------------------------------------------------------------------------------- witnesses
+
+# Segment 1 lives on d alone, so that the death of a concerns segment 0 only.
+ELSEWHERE = Opening(((Seat("d", 1),),), Owner("d", 1))
+ABC = apply(
+    chain_log(Settings(Policy.CHAIN, replicas=1), "a b c", sequencer="a"),
+    EndSegment(0, 4, FIRST.last.groups, ELSEWHERE),
+)
+AC = apply(ABC, RemoveMember(0, B.stream))
+WITHOUT_A = registered("a b c d", dead="a")
+
+
+def finalize(view: Projection, member: Member) -> Finalize:
+    return Finalize(descriptor_of(view, view.segments[0], member), 4)
+
+
+class Removing:
+    """A coordinator that found a dead; the members that stay have been finalized, and are asked once more."""
+
+    def __init__(self, view: Projection) -> None:
+        self.view = view
+        self.role = Coordinator(CoordinatorConfig(LOG))
+        self.look()
+        for member in view.segments[0].members():
+            if member != A:
+                self.answer(member)
+        self.asked = self.look()
+
+    def look(self) -> Effects:
+        return self.role.on_message(ME, seen(self.view, WITHOUT_A))
+
+    def answer(self, member: Member, *, intact: bool = True) -> Effects:
+        return self.role.on_message(storage(member.node), Finalized(member.stream, intact))
+
+
+def test_c5_a_member_is_removed_when_a_witness_says_that_it_is_intact() -> None:
+    removing = Removing(ABC)
+    assert sent(removing.asked) == [(f"{m.node}.storage", finalize(removing.view, m)) for m in (B, C)]
+    assert announced(removing.asked) == []
+    effects = removing.answer(C)
+    assert messages(effects) == [ChangeProjection(2, apply(removing.view, RemoveMember(0, A.stream)))]
+    assert announced(effects) == [MemberRemoved(LOG, 0, A.stream)]
+
+
+def test_c5_a_witness_that_says_it_lost_data_keeps_the_member() -> None:
+    removing = Removing(AC)
+    assert messages(removing.asked) == [finalize(removing.view, C)]
+    effects = removing.answer(C, intact=False)
+    assert (messages(effects), announced(effects)) == ([Refresh(LOG)], [])
+    effects = removing.look()  # nobody is left who could vouch
+    assert (messages(effects), announced(effects)) == ([], [])
+
+
+def test_c5_after_a_witness_that_lost_data_another_one_is_asked_anew() -> None:
+    removing = Removing(ABC)
+    assert messages(removing.answer(B, intact=False)) == [Refresh(LOG)]
+    assert removing.answer(C) == []  # said before this look, and so not for this removal
+    assert messages(removing.look()) == [finalize(removing.view, C)]
+    [change] = messages(removing.answer(C))
+    assert change == ChangeProjection(2, apply(removing.view, RemoveMember(0, A.stream)))
+
+
+def test_c5_nobody_is_removed_while_the_witnesses_are_silent() -> None:
+    removing = Removing(ABC)
+    assert messages(removing.role.on_timer("tick")) == [Refresh(LOG)]
+    assert messages(removing.look()) == [finalize(removing.view, m) for m in (B, C)]
+
+
+def test_c5_the_word_of_somebody_else_is_no_witness() -> None:
+    removing = Removing(ABC)
+    assert removing.answer(A) == []
+    assert removing.role.on_message(storage("d"), Finalized("3.0.0")) == []
+
+
+def test_c5_a_joiner_is_removed_without_a_witness() -> None:
+    view, joiner = _joining()
+    role = Coordinator(CoordinatorConfig(LOG))
+    role.done.finalized |= {A.stream, B.stream}
+    role.done.damaged.add(joiner.stream)
+    effects = role.on_message(ME, seen(view, registered("a b c")))
+    assert messages(effects) == [ChangeProjection(view.epoch, apply(view, RemoveMember(0, joiner.stream)))]
 
 
 def test_j2_a_late_digest_of_a_third_member_proves_nothing() -> None:

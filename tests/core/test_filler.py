@@ -17,9 +17,12 @@ from trunkline.core.messages import (
     Finalized,
     Open,
     Opened,
+    Read,
+    ReadFrames,
     Reason,
     Rejected,
     Stored,
+    Unwritten,
     Write,
     Written,
     descriptor_of,
@@ -75,19 +78,6 @@ def test_f2_another_value_further_down_returns_nothing() -> None:
     assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, None, Reason.STALE)]
 
 
-def test_f3_in_a_repaired_segment_the_first_member_that_answers_is_enough() -> None:
-    filler = Filled(REPAIRED)
-    assert messages(filler.tell(Written(HEAD, junk(2), data(2)))) == [FillDone(0, 2, data(2))]
-
-
-@pytest.mark.parametrize("why", ["silent", "corrupt"])
-def test_f3_a_repaired_segment_is_read_around_a_bad_member(why: str) -> None:
-    filler = Filled(REPAIRED)
-    corrupt = Rejected(HEAD, 2, Reason.CORRUPT)
-    effects = filler.role.on_timer("0.2") if why == "silent" else filler.tell(corrupt)
-    assert sent(effects) == [("b.storage", write(REPAIRED, MIDDLE, junk(2)))]
-
-
 def test_f4_a_member_that_does_not_know_the_end_is_told_before_it_is_written() -> None:
     filler = Filled(ENDED)
     head = ENDED.last.members()[0]
@@ -102,6 +92,73 @@ def test_f4_a_member_that_lacks_an_open_stream_opens_it_first() -> None:
     head = OPEN.last.members()[0]
     assert messages(filler.tell(Rejected(HEAD, 2, Reason.UNKNOWN))) == [Open(descriptor_of(OPEN, OPEN.last, head))]
     assert messages(filler.tell(Opened(HEAD))) == [write(OPEN, HEAD, junk(2))]
+
+
+# ------------------------------------------------------------------------------------------------ repaired segments
+
+
+def read(stream: str) -> Read:
+    return Read(target(REPAIRED, stream), 2, 1)
+
+
+def unwritten(stream: str) -> Unwritten:
+    return Unwritten(stream, 2, 4, sealed=True, fresh=True)
+
+
+def told_of_the_end(stream: str) -> Finalize:
+    member = next(m for m in REPAIRED.last.members() if m.stream == stream)
+    return Finalize(descriptor_of(REPAIRED, REPAIRED.last, member), 4)
+
+
+@pytest.mark.parametrize("value", [data(2), data(1, 3), junk(2)], ids=["entry", "batch", "junk"])
+def test_f5_in_a_repaired_segment_the_first_member_that_has_the_value_is_enough(value: Frame) -> None:
+    filler = Filled(REPAIRED)
+    assert sent(filler.begun) == [("a.storage", read(HEAD))]
+    effects = filler.tell(ReadFrames(HEAD, 2, (value,)))
+    assert messages(effects) == [FillDone(0, 2, value)]
+    assert announced(effects) == []  # it was settled when the segment was repaired
+    assert filler.role.phase == "idle"
+
+
+@pytest.mark.parametrize("why", ["silent", "corrupt"])
+def test_f5_a_repaired_segment_is_read_around_a_bad_member(why: str) -> None:
+    filler = Filled(REPAIRED)
+    corrupt = Rejected(HEAD, 2, Reason.CORRUPT)
+    effects = filler.role.on_timer("0.2") if why == "silent" else filler.tell(corrupt)
+    assert sent(effects) == [("b.storage", read(MIDDLE))]
+
+
+def test_f5_a_member_that_has_nothing_is_told_of_the_end_once_and_read_again() -> None:
+    filler = Filled(REPAIRED)
+    assert sent(filler.tell(unwritten(HEAD))) == [("a.storage", told_of_the_end(HEAD))]
+    assert filler.role.phase == "preparing"
+    assert filler.tell(unwritten(HEAD)) == []  # doubled
+    assert sent(filler.tell(Finalized(HEAD))) == [("a.storage", read(HEAD))]
+    assert messages(filler.tell(ReadFrames(HEAD, 2, (data(2),)))) == [FillDone(0, 2, data(2))]
+
+
+def test_f5_a_member_that_knows_the_end_and_has_nothing_is_passed_over() -> None:
+    filler = Filled(REPAIRED)
+    for stream, following in ((HEAD, MIDDLE), (MIDDLE, LAST)):
+        assert messages(filler.tell(unwritten(stream))) == [told_of_the_end(stream)]
+        filler.tell(Finalized(stream))
+        assert messages(filler.tell(unwritten(stream))) == [read(following)]
+    filler.tell(unwritten(LAST))
+    filler.tell(Finalized(LAST))
+    assert messages(filler.tell(unwritten(LAST))) == [FillDone(0, 2, None, Reason.CORRUPT)]
+
+
+def test_f5_what_is_read_of_another_position_or_member_is_late() -> None:
+    filler = Filled(REPAIRED)
+    assert filler.tell(ReadFrames(HEAD, 3, (data(3),))) == []
+    assert filler.tell(ReadFrames(MIDDLE, 2, (data(2),))) == []
+    assert filler.tell(unwritten(MIDDLE)) == []
+
+
+def test_f3_what_was_read_does_not_settle_a_segment_that_is_not_repaired() -> None:
+    filler = Filled(ENDED)
+    assert filler.tell(ReadFrames(HEAD, 2, (data(2),))) == []
+    assert filler.tell(unwritten(HEAD)) == []
 
 
 @pytest.mark.parametrize("reason", [Reason.SEALED, Reason.TRIMMED, Reason.CORRUPT, Reason.GONE])
@@ -120,7 +177,7 @@ def test_two_roles_that_ask_for_one_position_share_the_answer() -> None:
     filler = Filled(REPAIRED)
     assert filler.role.on_message(Address("client", "appender"), Fill(REPAIRED, 0, 2)) == []
     answer = FillDone(0, 2, data(2))
-    effects = filler.tell(Written(HEAD, junk(2), data(2)))
+    effects = filler.tell(ReadFrames(HEAD, 2, (data(2),)))
     assert sent(effects) == [("self.reader", answer), ("self.appender", answer)]
 
 

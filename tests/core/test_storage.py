@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from core.driver import APPLICATION, DiskedNode, data, sent
+from core.driver import APPLICATION, DiskedNode, announced, data, sent
 from core.transcripts import BD, BT, ME, RESTARTS, D, S, T, play, rejected
-from trunkline.core.effects import Address, Message
+from trunkline.check.scenarios.cluster import LOG
+from trunkline.core.effects import Address, Announce, Message, Persist, Send
 from trunkline.core.entries import junk
+from trunkline.core.events import StreamDropped
 from trunkline.core.messages import (
     Append,
     Digest,
@@ -40,6 +42,7 @@ from trunkline.core.messages import (
 )
 from trunkline.core.projection import Owner
 from trunkline.core.storage import SpaceChanged
+from trunkline.core.streams import StreamDropping
 
 # ------------------------------------------------------------------------------------------- the checks of a write
 
@@ -242,6 +245,18 @@ def test_n3_a_dropped_stream_is_gone_and_is_never_made_again(restarts: bool) -> 
 @RESTARTS
 def test_n3_a_stream_that_was_never_here_can_be_dropped_before_it_comes(restarts: bool) -> None:
     play([(Drop(T), Dropped(S)), (Open(D), rejected(0, Reason.GONE))], restarts=restarts)
+
+
+def test_n3_a_drop_is_announced_once_when_it_is_durable() -> None:
+    node = DiskedNode()
+    node.ask(Open(D))
+    dropped = StreamDropped("a", LOG, S)
+    assert node.role.on_message(APPLICATION, Drop(T)) == [
+        Persist(StreamDropping((LOG, S))),
+        Announce(dropped),
+        Send(APPLICATION, Dropped(S)),
+    ]
+    assert announced(node.role.on_message(APPLICATION, Drop(T))) == []
 
 
 @RESTARTS

@@ -191,7 +191,10 @@ class Coordinator:
         duty = self.duty
         if not isinstance(duty, RemoveDeadMember) or stream not in [m.stream for m in duty.witnesses]:
             return []
-        return self._remove(duty) if intact else self._look()
+        if not intact:
+            return self._look()
+        self.duty = RemoveDeadMember(duty.segment, duty.stream)  # one word is enough
+        return self._remove(duty)
 
     def _remove(self, duty: RemoveDeadMember) -> Effects:
         event = Announce(MemberRemoved(self.config.log, duty.segment, duty.stream))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from trunkline.check.scenario import Observed, Violation
@@ -45,7 +46,7 @@ class SingleOwner:
                 return self._granted(state, segment, first, count)
             case Committed(_, segment, owner) if owner is not None:
                 self._is_owner(state, segment, owner)
-            case HoleFilled(_, segment, frame) if frame.first >= dict(state.granted)[segment]:
+            case HoleFilled(_, segment, frame) if frame.first >= dict(state.granted).get(segment, 0):
                 raise Violation(f"position {frame.first} was filled, but never granted")
         return state
 
@@ -65,7 +66,7 @@ class SingleOwner:
             raise Violation(f"{owner} ordered segment {segment}, which belongs to {named}")
 
     def _granted(self, state: State, segment: int, first: int, count: int) -> State:
-        free = dict(state.granted)[segment]
+        free = dict(state.granted).get(segment, 0)
         if first < free:
             raise Violation(f"position {first} of segment {segment} was granted twice")
         granted = {**dict(state.granted), segment: first + count}
@@ -124,6 +125,11 @@ class BoundaryWrittenOnce:
                 raise Violation(f"segment {segment.index} ended at {ends[segment.index]}, and now at {segment.end}")
         before = state.projection
         may_reopen = state.may_reopen
+        for one, following in pairwise(projection.segments):
+            if one.end != following.base:
+                raise Violation(
+                    f"segment {following.index} begins at {following.base}, but the one before ends at {one.end}"
+                )
         ids = _streams(projection)
         returned = [each for each in ids if each in state.seen and each not in _streams(before)]
         if returned:
@@ -159,6 +165,10 @@ def _same_segment(old: Segment, new: Segment, *, lost: bool) -> None:
     fixed = ("epoch", "base", "policy", "stripe_unit", "owner")
     if any(getattr(old, field) != getattr(new, field) for field in fixed):
         raise Violation(f"segment {old.index} changed its nature")
+    if old.end is not None and new.end != old.end:
+        raise Violation(f"segment {old.index} ended at {old.end}, and now at {new.end}")
+    if len(old.groups) != len(new.groups):
+        raise Violation(f"segment {old.index} had {len(old.groups)} groups, and now has {len(new.groups)}")
     if old.repaired and not new.repaired:
         raise Violation(f"segment {old.index} was repaired and is not any more")
     for before, after in zip(old.groups, new.groups, strict=True):

@@ -43,10 +43,8 @@ class NoLostAck:
                 return state._replace(asked=tuple(sorted((*state.asked, entry))))
             case Completed(operation, AppendRefused()):
                 return self._refused(state, observed.process, operation)
-            case Completed(_, Appended(glsn)) if glsn not in dict(state.placed).values():
-                raise Violation(
-                    f"{observed.process} was told that it appended at {glsn}, but nothing was committed there"
-                )
+            case Completed(operation, Appended(glsn)):
+                self._appended(state, observed.process, operation, glsn)
             case Completed(_, OutcomeUnknown(glsn)) if glsn > state.trim and not _in_gap(state.gaps, glsn):
                 raise Violation(
                     f"the outcome at {glsn} is unknown to {observed.process}; nothing there is trimmed or lost"
@@ -63,6 +61,11 @@ class NoLostAck:
 
     def hot(self, state: State) -> str:
         return ""
+
+    def _appended(self, state: State, process: str, operation: int, glsn: int) -> None:
+        checksum = next((c for p, o, c in state.asked if (p, o) == (process, operation)), None)
+        if checksum is not None and dict(state.placed).get(checksum) != glsn:
+            raise Violation(f"{process} was told that it appended at {glsn}, but its value was not committed there")
 
     def _refused(self, state: State, process: str, operation: int) -> State:
         checksum = next((c for p, o, c in state.asked if (p, o) == (process, operation)), None)

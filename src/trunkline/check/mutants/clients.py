@@ -301,7 +301,7 @@ CLIENT_MUTANTS = (
     Mutant(
         "roll-without-freezing",
         "the owner goes on acknowledging while its roll is on the way",
-        "pipelined-roll",
+        "roll",
         patch((Writer, "on_message", _not_frozen)),
         ("NoLostAck", "CommitDurability"),
         "breadth",

@@ -366,7 +366,7 @@ SERVER_MUTANTS = (
         "a member counts before its copy is proved",
         "rebuild",
         patch((projections, "_add_joiner", _joins_at_once)),
-        ("BoundaryWrittenOnce", "ReadCommitted"),
+        ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
         "breadth",
         1_000,
     ),

@@ -11,7 +11,6 @@ from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
 
-SCENARIOS: dict[str, Callable[[], Scenario]] = {
-    build().name: build
-    for build in (*CLIENT_SCENARIOS, *CHAIN_SCENARIOS, *BROADCAST_SCENARIOS, *DUTIES_SCENARIOS, *DISKS_SCENARIOS)
-}
+_ALL = (*CLIENT_SCENARIOS, *CHAIN_SCENARIOS, *BROADCAST_SCENARIOS, *DUTIES_SCENARIOS, *DISKS_SCENARIOS)
+
+SCENARIOS: dict[str, Callable[[], Scenario]] = {build().name: build for build in _ALL}

@@ -1,0 +1,226 @@
+"""What the monitors of owners and of the metadata accept, and for each clause what they must reject."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from check.histories import (
+    ADMITTED,
+    CLOSED,
+    ENDED,
+    FIRST,
+    JOINING,
+    LOST,
+    NARROW,
+    NEXT,
+    REPAIRED,
+    SEQUENCER,
+    TRIMMED,
+    A,
+    B,
+    C,
+    Case,
+    History,
+    changed,
+    committed,
+    data,
+    filled,
+    finalized,
+    forged,
+    projected,
+    told,
+)
+from trunkline.check.monitors import (
+    BoundaryWrittenOnce,
+    SingleOwner,
+)
+from trunkline.check.scenarios.cluster import LOG
+from trunkline.core.events import (
+    PositionsGranted,
+    ReopenRequested,
+    StreamDropped,
+    StreamSealed,
+)
+from trunkline.core.projection import (
+    EndSegment,
+    ForgetSegment,
+    Gap,
+    MarkRepaired,
+    Owner,
+    Policy,
+    Projection,
+    RaiseTrim,
+    Reopen,
+    apply,
+)
+
+# ------------------------------------------------------------------------------------------------------------- owners
+
+
+def granted(first: int, count: int = 1, *, owner: Owner = SEQUENCER, segment: int = 0) -> PositionsGranted:
+    return PositionsGranted(LOG, segment, owner, first, count)
+
+
+RESTARTED = Owner("a", 2)
+
+SINGLE_OWNER = [
+    Case(
+        "the owner grants, commits and lets holes be filled",
+        SingleOwner(),
+        projected(FIRST)
+        + told(granted(1), granted(3, 2), committed(data(1, 7), SEQUENCER), committed(data(1, 7)), filled(2), filled(4))
+        + projected(ENDED)
+        + told(granted(4, segment=1), filled(3), filled(4, 1)),
+    ),
+    Case("a segment that had ended before is filled up to its end", SingleOwner(ENDED), told(filled(3))),
+    Case(
+        "another start of the owner grants",
+        SingleOwner(FIRST),
+        told(granted(1, owner=RESTARTED)),
+        "ordered segment 0, which belongs to",
+    ),
+    Case("a segment is granted that nobody named", SingleOwner(FIRST), told(granted(4, segment=1)), "belongs to None"),
+    Case(
+        "another owner commits",
+        SingleOwner(FIRST),
+        told(committed(data(1, 7), RESTARTED)),
+        "ordered segment 0, which belongs to",
+    ),
+    Case("a position is granted twice", SingleOwner(FIRST), told(granted(1, 2), granted(2)), "2 of segment 0 was"),
+    Case(
+        "a position below the base is granted",
+        SingleOwner(ENDED),
+        told(granted(3, segment=1)),
+        "3 of segment 1 was granted twice",
+    ),
+    Case("a hole is filled that nobody was granted", SingleOwner(FIRST), told(granted(1), filled(2)), "never granted"),
+    Case("a hole is filled past the end", SingleOwner(ENDED), told(filled(4)), "position 4 was filled"),
+    Case("nothing was granted, and a hole is filled", SingleOwner(ENDED), told(filled(4, 1)), "never granted"),
+]
+
+# ------------------------------------------------------------------------------------------------------------ metadata
+
+SEG = ENDED.segments[0]
+LIFE = (FIRST, ENDED, REPAIRED, NARROW, JOINING, ADMITTED)
+FORGOTTEN = changed(ADMITTED, RaiseTrim(3), ForgetSegment(0))
+OPENED = apply(CLOSED, Reopen(NEXT))
+ASKED = told(ReopenRequested(LOG))
+ONLY_MEMBER = (replace(SEG.members()[0], joining=True),)
+
+
+def boundary(clause: str, history: History, verdict: str = "", begin: Projection | None = None) -> Case:
+    return Case(clause, BoundaryWrittenOnce(begin), history, verdict)
+
+
+def nature(field: str, value: object) -> Case:
+    return boundary(
+        f"a segment changes its {field}",
+        projected(ENDED, forged(ENDED, replace(SEG, **{field: value}))),
+        "segment 0 changed its nature",
+    )
+
+
+BOUNDARY = [
+    boundary(
+        "a segment lives, and its streams are ended, dropped and forgotten",
+        projected(*LIFE[:2])
+        + told(StreamSealed("n", LOG, 0, A, 4), *map(finalized, (A, B, C)))
+        + projected(*LIFE[2:4])
+        + told(StreamDropped("c", LOG, C))
+        + projected(*LIFE[4:], ADMITTED, changed(ADMITTED, RaiseTrim(3)), FORGOTTEN)
+        + told(finalized(A), StreamDropped("a", LOG, A)),
+    ),
+    boundary("an operator closes and opens", projected(FIRST, CLOSED) + ASKED + projected(OPENED)),
+    boundary("a closed log is repaired and stays closed", projected(CLOSED, apply(CLOSED, MarkRepaired(0)))),
+    boundary("a segment without a member is declared lost", projected(LOST), begin=FIRST),
+    boundary(
+        "an end is written anew", projected(ENDED, forged(ENDED, replace(SEG, end=3))), "ended at 4, and now at 3"
+    ),
+    boundary(
+        "the end that was there when watching began is written anew",
+        projected(forged(ENDED, replace(SEG, end=5))),
+        "ended at 4, and now at 5",
+        begin=ENDED,
+    ),
+    boundary(
+        "a stream ends elsewhere", projected(ENDED) + told(finalized(A, 3)), "was ended at 3; the metadata says 4"
+    ),
+    boundary("a stream of an open segment ends", projected(ENDED) + told(finalized("x", 5, 1)), "says None"),
+    boundary(
+        "a stream is dropped that is named", projected(REPAIRED) + told(StreamDropped("c", LOG, C)), "was dropped"
+    ),
+    boundary(
+        "a finalized stream is sealed",
+        projected(ENDED) + told(finalized(A), StreamSealed("n", LOG, 0, A, 4)),
+        "finalized, and then sealed anew",
+    ),
+    boundary(
+        "a stream comes back",
+        projected(REPAIRED, NARROW, forged(NARROW, replace(SEG, repaired=True))),
+        f"stream {C} had left the projection, and is back",
+    ),
+    boundary("an epoch is left out", projected(FIRST, forged(ENDED)), "epoch 1 was followed by 3"),
+    boundary("an epoch is used twice", projected(ENDED, replace(REPAIRED, epoch=2)), "epoch 2 was followed by 2"),
+    boundary("the trim point goes back", projected(forged(TRIMMED, trim=0)), "went back", begin=TRIMMED),
+    boundary(
+        "a segment is forgotten early",
+        projected(forged(ADMITTED, trim=2), forged(FORGOTTEN, epoch=ADMITTED.epoch + 2, trim=2)),
+        "segment 0 was forgotten before it was trimmed",
+    ),
+    boundary(
+        "an open segment is forgotten", projected(ENDED, forged(ENDED, segments=(SEG,))), "segment 1 was forgotten"
+    ),
+    nature("epoch", 2),
+    nature("base", 2),
+    nature("policy", Policy.BROADCAST),
+    nature("stripe_unit", 1),
+    nature("owner", RESTARTED),
+    boundary("a repair is taken back", projected(REPAIRED, forged(REPAIRED, SEG)), "was repaired and is not any more"),
+    boundary(
+        "survivors change places",
+        projected(ENDED, forged(ENDED, replace(SEG, groups=(SEG.groups[0][::-1],)))),
+        "survivors of segment 0 changed their order",
+    ),
+    boundary(
+        "the last member goes",
+        projected(ENDED, forged(ENDED, replace(SEG, groups=((),)))),
+        "a group of segment 0 has no serving member left",
+    ),
+    boundary(
+        "the last member only joins",
+        projected(ENDED, forged(ENDED, replace(SEG, groups=(ONLY_MEMBER,)))),
+        "a group of segment 0 has no serving member left",
+    ),
+    boundary(
+        "the members of another segment go than the one that is lost",
+        projected(ENDED, forged(ENDED, replace(SEG, groups=((),)), gaps=(Gap(4, 6),))),
+        "no serving member left",
+    ),
+    boundary(
+        "somebody joins before the repair",
+        projected(ENDED, forged(ENDED, replace(JOINING.segments[0], repaired=False))),
+        "segment 0 gained a member before it was repaired",
+    ),
+    boundary(
+        "somebody joins an open segment",
+        projected(FIRST, forged(FIRST, replace(JOINING.segments[0], end=None, repaired=False))),
+        "gained a member",
+    ),
+    boundary(
+        "somebody joins and serves at once",
+        projected(NARROW, forged(NARROW, ADMITTED.segments[0])),
+        "gained a member",
+    ),
+    boundary("a closed log opens by itself", projected(FIRST, CLOSED, OPENED), "opened by nobody's wish"),
+    boundary(
+        "one wish opens a log twice",
+        projected(CLOSED)
+        + ASKED
+        + projected(
+            OPENED,
+            changed(OPENED, EndSegment(1, 4, OPENED.last.groups, None)),
+            changed(OPENED, EndSegment(1, 4, OPENED.last.groups, None), Reopen(NEXT)),
+        ),
+        "opened by nobody's wish",
+    ),
+]

@@ -1,0 +1,237 @@
+"""Every clause of every monitor, by hand: histories that it accepts, and for each clause one that it must reject."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from check.histories import (
+    ADMITTED,
+    CLOSED,
+    ENDED,
+    FIRST,
+    JOINER,
+    JOINING,
+    LOST,
+    TRIMMED,
+    A,
+    B,
+    C,
+    Case,
+    append,
+    by,
+    changed,
+    committed,
+    data,
+    projected,
+    read,
+    recovered,
+    stored,
+    told,
+    watched,
+)
+from check.metadata_histories import BOUNDARY, SINGLE_OWNER
+from check.order_histories import COMPLETENESS, REAL_TIME_ORDER, TOTAL_ORDER
+from trunkline.check import monitors
+from trunkline.check.monitors import (
+    CommitDurability,
+    NoLostAck,
+    ReadCommitted,
+)
+from trunkline.check.scenario import Completed, Violation
+from trunkline.core.entries import junk
+from trunkline.core.events import (
+    Appended,
+    AppendRefused,
+    OutcomeUnknown,
+)
+from trunkline.core.projection import (
+    AdmitJoiner,
+    Gap,
+    RaiseTrim,
+)
+
+# ---------------------------------------------------------------------------------------------------------- durability
+
+ONE = data(1, 7)
+OLD = stored(ONE, A, B) + stored(data(2, 8), A, B)  # the two that served before the joiner
+
+DURABILITY = [
+    Case("all have it", CommitDurability(FIRST), stored(ONE, A, B, C) + told(committed(ONE))),
+    Case(
+        "a recovered member counts",
+        CommitDurability(),
+        projected(FIRST) + stored(ONE, A, B) + told(recovered(C, ONE), committed(ONE)),
+    ),
+    Case("what is trimmed is not looked for", CommitDurability(FIRST), projected(TRIMMED) + told(committed(ONE))),
+    Case("what no segment holds is not judged here", CommitDurability(CLOSED), told(committed(data(9, 7)))),
+    Case("the first projection that is told admits nobody", CommitDurability(), OLD + projected(ADMITTED)),
+    Case("a joiner need not have it", CommitDurability(JOINING), stored(ONE, A, B) + told(committed(ONE))),
+    Case(
+        "a joiner is admitted that has everything",
+        CommitDurability(JOINING),
+        OLD + stored(ONE, JOINER) + stored(data(2, 8), JOINER) + projected(ADMITTED),
+    ),
+    Case(
+        "a joiner is admitted that lacks what is trimmed",
+        CommitDurability(changed(JOINING, RaiseTrim(1))),
+        OLD + stored(data(2, 8), JOINER) + projected(changed(JOINING, RaiseTrim(1), AdmitJoiner(0, JOINER))),
+    ),
+    Case(
+        "a joiner is admitted that lacks what one member only has",
+        CommitDurability(JOINING),
+        stored(ONE, A) + projected(ADMITTED),
+    ),
+    Case(
+        "one member lacks what is acknowledged",
+        CommitDurability(FIRST),
+        stored(ONE, A, B) + told(committed(ONE)),
+        "acknowledged, but c never stored it",
+    ),
+    Case(
+        "nobody has what is acknowledged, as the metadata told",
+        CommitDurability(),
+        projected(FIRST) + told(committed(ONE)),
+        "but a, b, c never stored it",
+    ),
+    Case(
+        "one member recovered without it",
+        CommitDurability(FIRST),
+        stored(ONE, A, B) + told(recovered(C), committed(ONE)),
+        "but c never stored it",
+    ),
+    Case(
+        "one member has another value",
+        CommitDurability(FIRST),
+        stored(ONE, A, B) + stored(data(1, 9), C) + told(committed(ONE)),
+        "but c never stored it",
+    ),
+    Case(
+        "what lies above the trim is looked for",
+        CommitDurability(TRIMMED),
+        told(committed(data(2, 8))),
+        "position 2 was acknowledged",
+    ),
+    Case(
+        "a joiner is admitted that lacks something",
+        CommitDurability(JOINING),
+        OLD + stored(ONE, JOINER) + projected(ADMITTED),
+        "d serves segment 0, but lacks position 2",
+    ),
+    Case("all have what is read", ReadCommitted(FIRST), stored(ONE, A, B, C) + told(read(ONE))),
+    Case("what is trimmed may still be read", ReadCommitted(), projected(TRIMMED) + told(read(ONE))),
+    Case(
+        "one member lacks what is read",
+        ReadCommitted(FIRST),
+        stored(ONE, A, C) + by("r", read(ONE)),
+        "r was given position 1, which b never stored",
+    ),
+    Case(
+        "an admitted joiner lacks what is read",
+        ReadCommitted(JOINING),
+        stored(ONE, A, B) + projected(ADMITTED) + told(read(ONE)),
+        "which d never stored",
+    ),
+]
+
+# ------------------------------------------------------------------------------------------------------------ outcomes
+
+ASKED_7 = by("x", append(1, 7))
+ACKNOWLEDGED = ASKED_7 + by("x", committed(data(1, 7)), Completed(1, Appended(1)))
+REFUSED = ASKED_7 + by("x", Completed(1, AppendRefused("full")))
+UNKNOWN = by("x", append(1, 7), Completed(1, OutcomeUnknown(2)))
+
+NO_LOST_ACK = [
+    Case(
+        "what was acknowledged stays and is read, what was refused is not, and junk is nobody's",
+        NoLostAck(FIRST),
+        ACKNOWLEDGED
+        + by("x", append(2, 8), Completed(2, AppendRefused("full")))
+        + told(read(data(1, 7)), read(junk(2)), read(junk(3)))
+        + projected(ENDED),
+    ),
+    Case(
+        "an acknowledgement reaches exactly the end",
+        NoLostAck(ENDED),
+        by("x", append(1, 7), committed(data(3, 7)), Completed(1, Appended(3))),
+    ),
+    Case("the outcome of what was trimmed is unknown", NoLostAck(), projected(changed(FIRST, RaiseTrim(2))) + UNKNOWN),
+    Case("the outcome of what is lost is unknown", NoLostAck(LOST), UNKNOWN),
+    Case("a gap begins with its first position", NoLostAck(replace(LOST, gaps=(Gap(2, 4),))), UNKNOWN),
+    Case("nothing was appended there", NoLostAck(), ASKED_7 + by("x", Completed(1, Appended(1))), "its value was not committed"),
+    Case("an unknown outcome stands above the trim", NoLostAck(TRIMMED), UNKNOWN, "nothing there is trimmed or lost"),
+    Case(
+        "an unknown outcome stands past the gap",
+        NoLostAck(LOST),
+        by("x", append(1, 7), Completed(1, OutcomeUnknown(4))),
+        "the outcome at 4 is unknown to x",
+    ),
+    Case(
+        "an unknown outcome stands before the gap",
+        NoLostAck(replace(LOST, gaps=(Gap(3, 4),))),
+        UNKNOWN,
+        "the outcome at 2 is unknown to x",
+    ),
+    Case("a commit lies past the end", NoLostAck(ENDED), told(committed(data(4, 7))), "but 4 in it was acknowledged"),
+    Case("a commit reaches past the end", NoLostAck(ENDED), told(committed(data(3, 7, 2))), "but 4 in it was"),
+    Case(
+        "an end cuts a commit off",
+        NoLostAck(FIRST),
+        told(committed(data(4, 7))) + projected(ENDED),
+        "segment 0 ended at 4, but 4 in it was acknowledged",
+    ),
+    Case(
+        "what was committed is refused",
+        NoLostAck(),
+        ASKED_7 + by("x", committed(data(1, 7)), Completed(1, AppendRefused("full"))),
+        "value 7 was refused, but stands at 1",
+    ),
+    Case(
+        "what was read is refused",
+        NoLostAck(),
+        ASKED_7 + by("r", read(data(1, 7))) + by("x", Completed(1, AppendRefused("full"))),
+        "value 7 was refused, but stands at 1",
+    ),
+    Case("what was refused is read", NoLostAck(), REFUSED + by("r", read(data(1, 7))), "was refused, and then read"),
+    Case("what was refused is committed", NoLostAck(), REFUSED + told(committed(data(1, 7))), "refused, and then read"),
+    Case("a value is read twice", NoLostAck(), ACKNOWLEDGED + by("r", read(data(2, 7))), "stands at 1 and at 2"),
+    Case("a value is committed twice", NoLostAck(), ACKNOWLEDGED + told(committed(data(2, 7))), "stands at 1 and at 2"),
+]
+
+SAFETY = [
+    *TOTAL_ORDER,
+    *COMPLETENESS,
+    *REAL_TIME_ORDER,
+    *DURABILITY,
+    *SINGLE_OWNER,
+    *BOUNDARY,
+    *NO_LOST_ACK,
+]
+
+
+def named(cases: list[Case]) -> list[str]:
+    return [f"{case.monitor.name}: {case.clause}" for case in cases]
+
+
+ACCEPTED = [case for case in SAFETY if not case.verdict]
+REJECTED = [case for case in SAFETY if case.verdict]
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=named(ACCEPTED))
+def test_a_history_is_accepted_in_which(case: Case) -> None:
+    assert case.monitor.hot(watched(case.monitor, case.history)) == ""
+
+
+@pytest.mark.parametrize("case", REJECTED, ids=named(REJECTED))
+def test_a_history_is_rejected_at_its_last_event_in_which(case: Case) -> None:
+    state = watched(case.monitor, case.history[:-1])
+    with pytest.raises(Violation) as caught:
+        case.monitor.observe(state, case.history[-1])
+    assert case.verdict in str(caught.value)
+
+
+def test_every_monitor_accepts_something_and_rejects_something() -> None:
+    names = sorted(set(monitors.__all__) - {"safety", "Progress"})
+    for cases in (ACCEPTED, REJECTED):
+        assert sorted({case.monitor.name for case in cases}) == names
+    assert sorted(monitor.name for monitor in monitors.safety()) == names
