@@ -159,6 +159,26 @@ BOUNDARY = [
         projected(REPAIRED, NARROW, forged(NARROW, replace(SEG, repaired=True))),
         f"stream {C} had left the projection, and is back",
     ),
+    boundary(
+        "an end is taken back",
+        projected(ENDED, forged(ENDED, replace(SEG, end=None))),
+        "begins at 4, but the one before ends at None",
+    ),
+    boundary(
+        "a segment begins elsewhere than where the one before ends",
+        projected(ENDED, forged(ENDED, segments=(SEG, replace(ENDED.last, base=5)))),
+        "begins at 5, but the one before ends at 4",
+    ),
+    boundary(
+        "a closed log's end is taken back",
+        projected(CLOSED, forged(CLOSED, replace(CLOSED.last, end=None))),
+        "ended at",
+    ),
+    boundary(
+        "a segment has another number of groups",
+        projected(ENDED, forged(ENDED, replace(SEG, groups=(*SEG.groups, SEG.groups[0])))),
+        "had 1 groups, and now has 2",
+    ),
     boundary("an epoch is left out", projected(FIRST, forged(ENDED)), "epoch 1 was followed by 3"),
     boundary("an epoch is used twice", projected(ENDED, replace(REPAIRED, epoch=2)), "epoch 2 was followed by 2"),
     boundary("the trim point goes back", projected(forged(TRIMMED, trim=0)), "went back", begin=TRIMMED),

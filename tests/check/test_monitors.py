@@ -158,7 +158,12 @@ NO_LOST_ACK = [
     Case("the outcome of what was trimmed is unknown", NoLostAck(), projected(changed(FIRST, RaiseTrim(2))) + UNKNOWN),
     Case("the outcome of what is lost is unknown", NoLostAck(LOST), UNKNOWN),
     Case("a gap begins with its first position", NoLostAck(replace(LOST, gaps=(Gap(2, 4),))), UNKNOWN),
-    Case("nothing was appended there", NoLostAck(), ASKED_7 + by("x", Completed(1, Appended(1))), "its value was not committed"),
+    Case(
+        "nothing was appended there",
+        NoLostAck(),
+        ASKED_7 + by("x", Completed(1, Appended(1))),
+        "its value was not committed",
+    ),
     Case("an unknown outcome stands above the trim", NoLostAck(TRIMMED), UNKNOWN, "nothing there is trimmed or lost"),
     Case(
         "an unknown outcome stands past the gap",
