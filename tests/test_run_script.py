@@ -111,13 +111,23 @@ def test_a_changed_pyproject_calls_for_a_new_installation(clone: Path) -> None:
     assert installation_of(clone / "run") != before
 
 
-def test_without_apt_or_root_a_missing_program_is_reported_and_nothing_fails(clone: Path, tmp_path: Path) -> None:
+def bare_test(clone: Path, tmp_path: Path, *, ci: str) -> subprocess.CompletedProcess[str]:
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "python3").symlink_to(sys.executable)
     command = [str(clone / "run"), "test", "--version"]
-    environment = {**os.environ, "PATH": str(bare)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    environment = {**os.environ, "PATH": str(bare), "CI": ci}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_on_ci_a_missing_program_is_a_failure(clone: Path, tmp_path: Path) -> None:
+    done = bare_test(clone, tmp_path, ci="true")
+    assert done.returncode == 1
+    assert "there is no apt-get" in done.stderr
+
+
+def test_without_apt_or_root_a_missing_program_is_reported_and_nothing_fails(clone: Path, tmp_path: Path) -> None:
+    done = bare_test(clone, tmp_path, ci="")
     assert done.returncode == 0, done.stderr
     assert (
         "chromium is missing (this is not Debian: there is no apt-get): the tests in a browser will be" in done.stderr

@@ -75,7 +75,7 @@ class Completeness:
     name = "Completeness"
 
     class State(NamedTuple):
-        readers: tuple[tuple[str, int], ...] = ()  # process, next position
+        readers: frozenset[tuple[str, int]] = frozenset()  # process, next position
         trim: int = 0
         gaps: tuple[Gap, ...] = ()
 
@@ -87,7 +87,7 @@ class Completeness:
             case Invoked(_, SubscribeRequested(_, _, start)):
                 return self._moved(state, observed.process, start)
             case Invoked() | ProcessEnded():  # a trim reads the log from its beginning, each time
-                return state._replace(readers=tuple(r for r in state.readers if r[0] != observed.process))
+                return state._replace(readers=frozenset(r for r in state.readers if r[0] != observed.process))
             case Projected(projection):
                 return state._replace(trim=projection.trim, gaps=projection.gaps)
             case EntriesRead(_, position, frame):
@@ -119,7 +119,7 @@ class Completeness:
 
     def _moved(self, state: State, process: str, position: int) -> State:
         readers = {**dict(state.readers), process: position}
-        return state._replace(readers=tuple(sorted(readers.items())))
+        return state._replace(readers=frozenset(readers.items()))
 
 
 class RealTimeOrder:
@@ -129,7 +129,7 @@ class RealTimeOrder:
 
     class State(NamedTuple):
         floor: int = 0  # the highest position that is known, from a finished operation, to be below the tail
-        begun: tuple[tuple[str, int, int, int], ...] = ()  # process, operation, floor when it began, entries
+        begun: frozenset[tuple[str, int, int, int]] = frozenset()  # process, operation, floor at its start, entries
 
     def initial(self) -> State:
         return self.State()
@@ -139,11 +139,11 @@ class RealTimeOrder:
             case Invoked(operation, request):
                 count = request.count if isinstance(request, AppendRequested) else 0
                 entry = (observed.process, operation, state.floor, count)
-                return state._replace(begun=tuple(sorted((*state.begun, entry))))
+                return state._replace(begun=state.begun | {entry})
             case Completed(operation, result):
                 return self._ended(state, observed.process, operation, result)
             case ProcessEnded():
-                return state._replace(begun=tuple(b for b in state.begun if b[0] != observed.process))
+                return state._replace(begun=frozenset(b for b in state.begun if b[0] != observed.process))
         return state
 
     def hot(self, state: State) -> str:
@@ -153,7 +153,7 @@ class RealTimeOrder:
         begun = next((b for b in state.begun if b[:2] == (process, operation)), None)
         if begun is None:
             raise Violation(f"operation {operation} of {process} ended, but is not under way")
-        left = state._replace(begun=tuple(b for b in state.begun if b is not begun))
+        left = state._replace(begun=state.begun - {begun})
         match result:
             case Appended(glsn):
                 if glsn <= begun[2]:

@@ -22,7 +22,7 @@ class NoLostAck:
     name = "NoLostAck"
 
     class State(NamedTuple):
-        asked: tuple[tuple[str, int, int], ...] = ()  # process, operation, checksum
+        asked: frozenset[tuple[str, int, int]] = frozenset()  # process, operation, checksum
         acknowledged: tuple[tuple[int, int], ...] = ()  # segment, position after it
         placed: tuple[tuple[int, int], ...] = ()  # checksum, first position
         refused: tuple[int, ...] = ()  # checksums
@@ -40,7 +40,7 @@ class NoLostAck:
         match observed.event:
             case Invoked(operation, AppendRequested(checksum=checksum)):
                 entry = (observed.process, operation, checksum)
-                return state._replace(asked=tuple(sorted((*state.asked, entry))))
+                return state._replace(asked=state.asked | {entry})
             case Completed(operation, AppendRefused()):
                 return self._refused(state, observed.process, operation)
             case Completed(operation, Appended(glsn)):

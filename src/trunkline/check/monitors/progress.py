@@ -25,8 +25,8 @@ class Progress:
     name = "Progress"
 
     class State(NamedTuple):
-        pending: tuple[tuple[str, int], ...] = ()  # process, operation
-        readers: tuple[tuple[str, int], ...] = ()  # process, next position
+        pending: frozenset[tuple[str, int]] = frozenset()  # process, operation
+        readers: frozenset[tuple[str, int]] = frozenset()  # process, next position
         tail: int = 1  # after the last acknowledged entry
         unfinished: tuple[str, ...] = ()  # streams of ended segments that were not finalized, segments not repaired
 
@@ -44,11 +44,11 @@ class Progress:
         match observed.event:
             case Invoked(_, SubscribeRequested(_, _, start, None)):
                 readers = {**dict(state.readers), process: start}
-                return state._replace(readers=tuple(sorted(readers.items())))
+                return state._replace(readers=frozenset(readers.items()))
             case Invoked(operation, _):
-                return state._replace(pending=tuple(sorted({*state.pending, (process, operation)})))
+                return state._replace(pending=state.pending | {(process, operation)})
             case Completed(operation, _):
-                return state._replace(pending=tuple(p for p in state.pending if p != (process, operation)))
+                return state._replace(pending=state.pending - {(process, operation)})
             case Committed(frame=frame):
                 return state._replace(tail=max(state.tail, frame.next))
             case EntriesRead(_, _, frame):
@@ -67,21 +67,21 @@ class Progress:
 
     def hot(self, state: State) -> str:
         if state.pending:
-            return "not settled: " + ", ".join(f"operation {o} of {p}" for p, o in state.pending)
-        behind = [f"{p} at {n} of {state.tail}" for p, n in state.readers if n < state.tail]
+            return "not settled: " + ", ".join(f"operation {o} of {p}" for p, o in sorted(state.pending))
+        behind = [f"{p} at {n} of {state.tail}" for p, n in sorted(state.readers) if n < state.tail]
         if behind:
             return "readers behind: " + ", ".join(behind)
         waiting = [each for each in state.unfinished if not each.startswith("done ")]
         return "not finished: " + ", ".join(waiting) if waiting else ""
 
     def _at(self, state: State, process: str, position: int) -> State:
-        readers = tuple((p, position if p == process else n) for p, n in state.readers)
+        readers = frozenset((p, position if p == process else n) for p, n in state.readers)
         return state._replace(readers=readers)
 
     def _ended(self, state: State, process: str) -> State:
         return state._replace(
-            pending=tuple(p for p in state.pending if p[0] != process),
-            readers=tuple(r for r in state.readers if r[0] != process),
+            pending=frozenset(p for p in state.pending if p[0] != process),
+            readers=frozenset(r for r in state.readers if r[0] != process),
         )
 
 

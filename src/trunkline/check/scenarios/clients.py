@@ -32,9 +32,10 @@ def read() -> Scenario:
         reader("r1", PAIR, until=2),
         reader("r2", PAIR, until=2),
     )
-    return scenario(
+    made = scenario(
         "read", "two readers see the same two entries", PAIR, *clients, sometimes=("SubscriptionEnded", "EntriesRead")
     )
+    return replace(made, symmetric=(("r1", "r2"),))
 
 
 def append_order() -> Scenario:
