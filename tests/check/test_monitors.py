@@ -78,6 +78,11 @@ DURABILITY = [
         OLD + stored(data(2, 8), JOINER) + projected(changed(JOINING, RaiseTrim(1), AdmitJoiner(0, JOINER))),
     ),
     Case(
+        "a joiner is admitted that lacks what was written past the end and cut",
+        CommitDurability(JOINING),
+        stored(data(4, 9), A, B) + projected(ADMITTED),
+    ),
+    Case(
         "a joiner is admitted that lacks what one member only has",
         CommitDurability(JOINING),
         stored(ONE, A) + projected(ADMITTED),

@@ -101,7 +101,8 @@ def _admitted(state: Kept, after: Projection) -> None:
             settled = [_stored(state, member.stream) for member in serving if member.stream in served]
             wanted = set.intersection(*settled) if settled else set()
             for member in serving:
-                missing = {f.first for f in wanted - _stored(state, member.stream) if f.next > after.trim + 1}
+                lacking = wanted - _stored(state, member.stream)
+                missing = {f.first for f in lacking if f.next > after.trim + 1 and f.first < segment.end}
                 if member.stream not in served and missing:
                     raise Violation(f"{member.node} serves segment {segment.index}, but lacks position {min(missing)}")
 
