@@ -254,9 +254,7 @@ def impatient() -> AbstractContextManager[None]:
 
 MUTANTS = (
     Mutant("answer-first", "the answer leaves before the disk has it", "put", careless, "NoLostAck", "breadth", 5_000),
-    Mutant(
-        "ask-once", "a lost request is never sent again", "pair", impatient, "Progress", "random", 500, liveness=True
-    ),
+    Mutant("ask-once", "a lost request is never sent again", "pair", impatient, "Progress", "random", 500),
 )
 
 

@@ -25,7 +25,6 @@ class Mutant:
     monitor: str | tuple[str, ...]  # the monitor that must object, or any of several
     strategy: Strategy
     budget: int
-    liveness: bool = False  # it shows only when a goal is never reached: heal phase, or graph liveness for breadth
 
     @property
     def monitors(self) -> tuple[str, ...]:

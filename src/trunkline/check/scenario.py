@@ -6,7 +6,7 @@ A scenario is plain data plus constructors of roles. It says nothing about how i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trunkline.core.effects import Address, Event, Message, Record
@@ -162,7 +162,6 @@ class Scenario:
     sometimes: tuple[str, ...] = ()  # names of events that a meaningful exploration must have seen
     symmetric: tuple[tuple[str, ...], ...] = ()  # sets of process names that may be swapped
     smaller: tuple[Callable[[], Scenario], ...] = ()  # simpler versions, tried first when shrinking
-    tags: tuple[str, ...] = field(default=())
 
 
 class Ignores(Protocol):

@@ -349,7 +349,6 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
-        liveness=True,
     ),
     Mutant(
         "dead-member-kept",
@@ -359,7 +358,6 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
-        liveness=True,
     ),
     Mutant(
         "rejoin-with-old-data",

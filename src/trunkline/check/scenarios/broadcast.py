@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-from trunkline.check.monitors import Progress, safety
-from trunkline.check.scenario import NO_FAULTS, Faults, ProcessSpec, Scenario
+from trunkline.check.scenario import Faults, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     BROADCAST3,
     appends,
     broadcast_log,
     bursting_writer,
-    meta,
-    node,
     reader,
+    scenario,
     tail_finder,
     writer,
 )
-from trunkline.core.projection import Projection
 
 NODES = "n1 n2 n3"
 PAIR = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
 TRIPLE = broadcast_log(BROADCAST3, "n1 n2 n3", owner="w1")
-
-
-def scenario(
-    name: str,
-    summary: str,
-    projection: Projection,
-    *clients: ProcessSpec,
-    nodes: str = NODES,
-    faults: Faults = NO_FAULTS,
-    crashable: str = "",
-    lossy: str = "",
-    sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
-) -> Scenario:
-    storage = tuple(node(each, projection) for each in nodes.split())
-    return Scenario(
-        name,
-        summary,
-        (*storage, meta(projection, nodes), *clients),
-        (*safety(projection), Progress()),
-        faults,
-        every_choice=False,
-        crashable=tuple(crashable.split()),
-        lossy=tuple(lossy.split()),
-        sometimes=sometimes,
-    )
 
 
 def broadcast_append() -> Scenario:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
-from trunkline.check.monitors import Progress, safety
-from trunkline.check.scenario import NO_FAULTS, Cut, Faults, ProcessSpec, Scenario
+from trunkline.check.scenario import Cut, Faults, Scenario
 from trunkline.check.scenarios.cluster import (
     CHAIN2,
     CHAIN3,
@@ -15,53 +12,14 @@ from trunkline.check.scenarios.cluster import (
     appends,
     chain_log,
     coordinator,
-    meta,
-    node,
     reader,
+    scenario,
 )
-from trunkline.core.effects import Record
-from trunkline.core.projection import Policy, Projection, Settings
+from trunkline.core.projection import Policy, Settings
 
 NODES = "n1 n2 n3"
 PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 TRIPLE = chain_log(CHAIN3, "n1 n2 n3", sequencer="n1")
-
-
-def scenario(
-    name: str,
-    summary: str,
-    projection: Projection,
-    *clients: ProcessSpec,
-    nodes: str = NODES,
-    faults: Faults = NO_FAULTS,
-    crashable: str = "",
-    sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
-    leases: str = "",
-    lossy: str = "",
-    cuts: tuple[Cut, ...] = (),
-    records: Mapping[str, tuple[Record, ...]] = MappingProxyType({}),
-    opened: bool = True,
-) -> Scenario:
-    """A chain log on some nodes with some clients; the log exists already.
-
-    ``records``: what is on a node's disk besides. ``opened=False``: no stream has been made yet.
-    """
-    streams = projection if opened else None
-    storage = tuple(
-        node(each, streams, leases=each in leases.split(), records=records.get(each, ())) for each in nodes.split()
-    )
-    return Scenario(
-        name,
-        summary,
-        (*storage, meta(projection, nodes), *clients),
-        (*safety(projection), Progress()),
-        faults,
-        every_choice=False,
-        crashable=tuple(crashable.split()),
-        lossy=tuple(lossy.split()),
-        sometimes=sometimes,
-        cuts=cuts,
-    )
 
 
 def chain() -> Scenario:

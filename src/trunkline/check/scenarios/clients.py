@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trunkline.check.scenario import Cut, Faults, Scenario
-from trunkline.check.scenarios.chain import NODES, PAIR, scenario
+from trunkline.check.scenarios.chain import NODES, PAIR
 from trunkline.check.scenarios.cluster import (
     administrator,
     appender,
@@ -14,6 +14,7 @@ from trunkline.check.scenarios.cluster import (
     chain_log,
     full,
     reader,
+    scenario,
     tail_finder,
 )
 from trunkline.core.messages import AppendRequested, SealRequested

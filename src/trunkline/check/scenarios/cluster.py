@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, Nothing, StorageDisk
-from trunkline.check.scenario import Boot, Invoked, Operation, ProcessSpec
+from trunkline.check.monitors import Progress, safety
+from trunkline.check.scenario import NO_FAULTS, Boot, Cut, Faults, Invoked, Operation, ProcessSpec, Scenario
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
@@ -301,3 +303,54 @@ def coordinator(name: str = "coordinator") -> ProcessSpec:
         return {"coordinator": Coordinator(CoordinatorConfig(LOG)), **_helpers(boot)}
 
     return ProcessSpec(name, start, Nothing(), None)
+
+
+def scenario(
+    name: str,
+    summary: str,
+    projection: Projection | None,
+    *clients: ProcessSpec,
+    nodes: str = "n1 n2 n3",
+    dead: str = "",
+    draining: str = "",
+    leases: str = "",
+    opened: bool = True,
+    records: Mapping[str, tuple[Record, ...]] = MappingProxyType({}),
+    granted: Mapping[str, int] = MappingProxyType({}),
+    faults: Faults = NO_FAULTS,
+    crashable: str = "",
+    lossy: str = "",
+    stays_down: str = "",
+    power_domain: str = "",
+    cuts: tuple[Cut, ...] = (),
+    sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
+    finishing: bool = False,
+    atomic_disk: bool = True,
+) -> Scenario:
+    """A log on some nodes, and clients. Names are given as one string.
+
+    ``dead`` nodes are registered but not there; ``opened=False``: no stream has been made yet; ``records``: what is on
+    a node's disk besides; ``granted``: how far a sequencer has served segment 0; ``finishing``: a coordinator works.
+    """
+    streams = projection if opened else None
+    present = [each for each in nodes.split() if each not in dead.split()]
+    storage = tuple(
+        node(each, streams, leases=each in leases.split(), records=records.get(each, ()), granted=granted.get(each))
+        for each in present
+    )
+    gone = tuple(replace(node(each, streams), up=False) for each in dead.split())
+    return Scenario(
+        name,
+        summary,
+        (*storage, *gone, meta(projection, nodes, dead=dead, draining=draining), *clients),
+        (*safety(projection), Progress(finishing=finishing)),
+        faults,
+        atomic_disk=atomic_disk,
+        every_choice=False,
+        crashable=tuple(crashable.split()),
+        lossy=tuple(lossy.split()),
+        power_domain=tuple(power_domain.split()),
+        cuts=cuts,
+        sometimes=sometimes,
+        stays_down=tuple((dead + " " + stays_down).split()),
+    )

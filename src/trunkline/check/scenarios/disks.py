@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from trunkline.check.monitors import Progress, safety
-from trunkline.check.scenario import Faults, ProcessSpec, Scenario
+from functools import partial
+
+from trunkline.check.scenario import Faults, Scenario
+from trunkline.check.scenarios import cluster
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -13,42 +15,17 @@ from trunkline.check.scenarios.cluster import (
     bursting_writer,
     chain_log,
     coordinator,
-    meta,
-    node,
     reader,
     tail_finder,
     writer,
 )
-from trunkline.core.projection import Policy, Projection, Settings
+from trunkline.core.projection import Policy, Settings
 
 CHAIN = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
 
 
-def scenario(
-    name: str,
-    summary: str,
-    projection: Projection,
-    *clients: ProcessSpec,
-    faults: Faults,
-    sometimes: tuple[str, ...],
-    crashable: str = "",
-    power_domain: str = "n1 n2",
-) -> Scenario:
-    nodes = "n1 n2 n3"
-    storage = tuple(node(each, projection) for each in nodes.split())
-    return Scenario(
-        name,
-        summary,
-        (*storage, meta(projection, nodes), *clients),
-        (*safety(projection), Progress()),
-        faults,
-        atomic_disk=False,
-        every_choice=False,
-        crashable=tuple(crashable.split()),
-        power_domain=tuple(power_domain.split()),
-        sometimes=sometimes,
-    )
+scenario = partial(cluster.scenario, atomic_disk=False)
 
 
 def power_cut() -> Scenario:
@@ -60,6 +37,7 @@ def power_cut() -> Scenario:
         appender("c2", CHAIN, *appends(2)),
         reader("r", CHAIN),
         faults=Faults(power_cut=1, restart=2),
+        power_domain="n1 n2",
         sometimes=("Committed", "StreamRecovered", "EntriesRead"),
     )
 
@@ -87,6 +65,7 @@ def broadcast_power_cut() -> Scenario:
         bursting_writer("w1", BROADCAST, *appends(1, 2)),
         reader("r", BROADCAST),
         faults=Faults(power_cut=1, restart=2),
+        power_domain="n1 n2",
         sometimes=("Committed", "StreamRecovered", "EntriesRead"),
     )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from functools import partial
 
-from trunkline.check.monitors import Progress, safety
-from trunkline.check.scenario import NO_FAULTS, Faults, ProcessSpec, Scenario
+from trunkline.check.scenario import Faults, Scenario
+from trunkline.check.scenarios import cluster
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -20,8 +18,6 @@ from trunkline.check.scenarios.cluster import (
     chain_log,
     clock,
     coordinator,
-    meta,
-    node,
     reader,
     writer,
 )
@@ -47,42 +43,7 @@ VALUE = Frame(1, 1, Kind.DATA, "old#1", 1, 100)
 NEXT = Opening(((Seat("n1", 1), Seat("n3", 1)),), Owner("n3", 1))
 
 
-def scenario(
-    name: str,
-    summary: str,
-    projection: Projection | None,
-    *clients: ProcessSpec,
-    nodes: str = NODES,
-    dead: str = "",
-    faults: Faults = NO_FAULTS,
-    crashable: str = "",
-    lossy: str = "",
-    sometimes: tuple[str, ...] = (),
-    records: Mapping[str, tuple[Record, ...]] = MappingProxyType({}),
-    finishing: bool = True,
-    granted: Mapping[str, int] = MappingProxyType({}),
-    stays_down: str = "",
-    draining: str = "",
-) -> Scenario:
-    """Nodes, of which the ``dead`` ones are registered but not there, and clients (mostly a coordinator)."""
-    storage = tuple(
-        node(each, projection, records=records.get(each, ()), granted=granted.get(each))
-        for each in nodes.split()
-        if each not in dead.split()
-    )
-    gone = tuple(replace(node(each, projection), up=False) for each in dead.split())
-    return Scenario(
-        name,
-        summary,
-        (*storage, *gone, meta(projection, nodes, dead=dead, draining=draining), *clients),
-        (*safety(projection), Progress(finishing=finishing)),
-        faults,
-        every_choice=False,
-        crashable=tuple(crashable.split()),
-        lossy=tuple(lossy.split()),
-        sometimes=sometimes,
-        stays_down=tuple((dead + " " + stays_down).split()),
-    )
+scenario = partial(cluster.scenario, finishing=True)
 
 
 def _ended(*, repaired: bool, survivors: str = "n1 n2") -> Projection:
