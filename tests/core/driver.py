@@ -26,9 +26,10 @@ from trunkline.core.effects import (
     SetTimer,
 )
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import NodeInfo, Target, ViewChanged, target_of
+from trunkline.core.messages import NodeInfo, Target, target_of
 from trunkline.core.projection import Projection
 from trunkline.core.role import Role
+from trunkline.core.siblings import ViewChanged
 from trunkline.core.storage import StorageNode
 
 STEPS_MAX = 2000  # roles that still talk after this many messages will never stop

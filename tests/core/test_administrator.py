@@ -9,16 +9,7 @@ from trunkline.check.scenarios.cluster import CHAIN2, CHAIN3, CLUSTER, LOG, chai
 from trunkline.core.administrator import NOBODY, Administrator, AdministratorConfig
 from trunkline.core.effects import Choose, Effects, Message
 from trunkline.core.events import Created, CreateRefused, ReopenRequested, RequestRefused, SegmentEnded, Trimmed
-from trunkline.core.messages import (
-    ChangeProjection,
-    CreateLog,
-    EndOpenSegment,
-    OpenClosedLog,
-    Refresh,
-    SealRequested,
-    SubscribeRequested,
-    TrimRequested,
-)
+from trunkline.core.messages import CreateLog, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.projection import (
     EndSegment,
     ForgetSegment,
@@ -34,6 +25,7 @@ from trunkline.core.projection import (
     apply,
 )
 from trunkline.core.reader import ReadThrough
+from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh
 
 VIEW = chain_log(CHAIN2, "a b", sequencer="a")
 NODES = registered("a b")

@@ -24,16 +24,12 @@ from trunkline.core.entries import Frame, junk
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     AppendRequested,
-    EndOpenSegment,
-    Fill,
-    FillDone,
     Granted,
     Next,
     NotGranted,
     Open,
     Opened,
     Reason,
-    Refresh,
     Rejected,
     Stored,
     Write,
@@ -53,6 +49,7 @@ from trunkline.core.projection import (
     Settings,
     apply,
 )
+from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh
 
 VIEW = chain_log(CHAIN3, "a b c", sequencer="a")
 HEAD, MIDDLE, LAST = (member.stream for member in VIEW.last.members())
@@ -67,8 +64,8 @@ def ended(end: int, survivors: str = "a b c", view: Projection = VIEW) -> Projec
 
 
 class Client:
-    def __init__(self, view: Projection | None = VIEW, in_flight_max: int = 64) -> None:
-        self.role = Appender(AppenderConfig(LOG, "w", in_flight_max=in_flight_max), view)
+    def __init__(self, view: Projection | None = VIEW, in_flight_max: int = 64, seal_looks: int = 0) -> None:
+        self.role = Appender(AppenderConfig(LOG, "w", in_flight_max=in_flight_max, seal_looks=seal_looks), view)
 
     def tell(self, message: Message) -> Effects:
         return self.role.on_message(APPLICATION, message)
@@ -230,6 +227,25 @@ def test_a3_a_refused_write_ends_the_segment(reason: Reason, suspects: tuple[str
     client = Client()
     client.begin()
     assert messages(client.tell(Rejected(HEAD, 1, reason))) == [EndOpenSegment(LOG, 0, suspects)]
+
+
+def test_a10_who_meets_a_seal_looks_some_times_whether_another_finishes_it() -> None:
+    client = Client(seal_looks=2)
+    client.begin()
+    assert timers(client.tell(Rejected(HEAD, 1, Reason.SEALED))) == ["append:1"]
+    assert messages(client.role.on_timer("append:1")) == [Refresh(LOG)]
+    assert timers(client.tell(seen(VIEW))) == ["append:1"]
+    assert messages(client.role.on_timer("append:1")) == [Refresh(LOG)]
+    assert messages(client.tell(seen(VIEW))) == [EndOpenSegment(LOG, 0, ())]
+
+
+def test_a10_the_end_that_another_decided_is_taken_at_once() -> None:
+    client = Client(seal_looks=2)
+    client.begin()
+    client.tell(Rejected(HEAD, 1, Reason.SEALED))
+    assert messages(client.tell(seen(VIEW))) == []
+    view = ended(1)
+    assert [type(message) for message in messages(client.tell(seen(view)))] == [Next]
 
 
 @pytest.mark.parametrize("stored", [0, 1, 2])

@@ -18,16 +18,14 @@ from trunkline.core.entries import Frame, junk
 from trunkline.core.events import MemberRebuilt, MemberRemoved
 from trunkline.core.filler import Filler
 from trunkline.core.messages import (
-    ChangeProjection,
     Digest,
     Digested,
-    EndOpenSegment,
     Finalize,
     Finalized,
     NodeInfo,
     Open,
     Reason,
-    Refresh,
+    Register,
     Rejected,
     Seal,
     Write,
@@ -51,7 +49,8 @@ from trunkline.core.rebuild import MemberCopy
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.register import MetadataRegister, RegisterImage
 from trunkline.core.repair import SegmentRepair
-from trunkline.core.storage import NodeImage, StorageNode
+from trunkline.core.siblings import ChangeProjection, EndOpenSegment, Refresh
+from trunkline.core.storage import FramesDamaged, NodeImage, StorageNode
 
 ME = Address("coordinator", "coordinator")
 FIRST = chain_log(CHAIN3, "a b c", sequencer="a")
@@ -98,7 +97,7 @@ class Cluster:
 
     def frames(self, member: Member) -> tuple[Frame, ...]:
         stream = self.storage[member.node].streams[LOG, member.stream]
-        return stream.frames.all()
+        return tuple(stream.frames.all())
 
 
 def singles(*positions: int) -> tuple[Frame, ...]:
@@ -175,6 +174,7 @@ def test_j2_only_what_lies_above_the_trim_is_copied() -> None:
 def test_j2_a_joiner_whose_digest_differs_does_not_count() -> None:
     joining, joiner = _joining()
     copy = MemberCopy(joining, joining.segments[0], A, joiner)
+    copy.cursor = copy.end  # everything is copied
     copy.start()
     copy.on_message(Digested(A.stream, 1, 4, FULL))
     copy.on_message(Digested(joiner.stream, 1, 4, singles(1, 2)))
@@ -264,8 +264,9 @@ def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> N
     assert again == [Finalize(descriptor_of(ENDED, ENDED.segments[0], C), 4)]
 
 
-def test_c4_a_healthy_log_gets_no_message_at_all() -> None:
+def test_c4_a_healthy_log_gets_no_message_at_all_once_its_nodes_are_tidy() -> None:
     role = Coordinator(CoordinatorConfig(LOG))
+    role.done.tidied |= {"a", "b", "c"}
     assert messages(role.on_message(ME, seen(FIRST, registered("a b c")))) == []
     assert messages(role.on_message(ME, seen(None))) == []
 
@@ -279,7 +280,7 @@ def test_c1_a_change_is_tried_against_the_epoch_that_was_read() -> None:
     for member in (A, C):
         role.on_message(storage(member.node), Finalized(member.stream))
     role.on_message(ME, seen(view, nodes))
-    [change] = messages(role.on_message(storage("a"), Finalized(A.stream)))
+    [change] = messages(role.on_message(storage("a"), Finalized(A.stream, nonce=role.question)))
     assert change == ChangeProjection(2, apply(view, RemoveMember(0, B.stream)))
 
 
@@ -291,7 +292,7 @@ def test_a_stream_that_proves_damaged_when_it_is_finalized_is_removed() -> None:
         role.on_message(storage(member.node), Finalized(member.stream, intact=member is not B))
     asked = role.on_message(ME, seen(ENDED, nodes))
     assert sent(asked) == [(f"{m.node}.storage", finalize(ENDED, m)) for m in (A, C)]
-    [change] = messages(role.on_message(storage("c"), Finalized(C.stream)))
+    [change] = messages(role.on_message(storage("c"), Finalized(C.stream, nonce=role.question)))
     assert change == ChangeProjection(2, apply(ENDED, RemoveMember(0, B.stream)))
 
 
@@ -307,8 +308,8 @@ AC = apply(ABC, RemoveMember(0, B.stream))
 WITHOUT_A = registered("a b c d", dead="a")
 
 
-def finalize(view: Projection, member: Member) -> Finalize:
-    return Finalize(descriptor_of(view, view.segments[0], member), 4)
+def finalize(view: Projection, member: Member, nonce: int = 1) -> Finalize:
+    return Finalize(descriptor_of(view, view.segments[0], member), 4, nonce)
 
 
 class Removing:
@@ -317,6 +318,7 @@ class Removing:
     def __init__(self, view: Projection) -> None:
         self.view = view
         self.role = Coordinator(CoordinatorConfig(LOG))
+        self.role.done.tidied |= {"b", "c", "d"}
         self.look()
         for member in view.segments[0].members():
             if member != A:
@@ -327,7 +329,7 @@ class Removing:
         return self.role.on_message(ME, seen(self.view, WITHOUT_A))
 
     def answer(self, member: Member, *, intact: bool = True) -> Effects:
-        return self.role.on_message(storage(member.node), Finalized(member.stream, intact))
+        return self.role.on_message(storage(member.node), Finalized(member.stream, intact, self.role.question))
 
 
 def test_c5_a_member_is_removed_when_a_witness_says_that_it_is_intact() -> None:
@@ -352,7 +354,7 @@ def test_c5_after_a_witness_that_lost_data_another_one_is_asked_anew() -> None:
     removing = Removing(ABC)
     assert messages(removing.answer(B, intact=False)) == [Refresh(LOG)]
     assert removing.answer(C) == []  # said before this look, and so not for this removal
-    assert messages(removing.look()) == [finalize(removing.view, C)]
+    assert messages(removing.look()) == [finalize(removing.view, C, nonce=2)]
     [change] = messages(removing.answer(C))
     assert change == ChangeProjection(2, apply(removing.view, RemoveMember(0, A.stream)))
 
@@ -360,7 +362,46 @@ def test_c5_after_a_witness_that_lost_data_another_one_is_asked_anew() -> None:
 def test_c5_nobody_is_removed_while_the_witnesses_are_silent() -> None:
     removing = Removing(ABC)
     assert messages(removing.role.on_timer("tick")) == [Refresh(LOG)]
-    assert messages(removing.look()) == [finalize(removing.view, m) for m in (B, C)]
+    assert messages(removing.look()) == [finalize(removing.view, m, nonce=2) for m in (B, C)]
+
+
+def test_c5_an_answer_to_an_earlier_question_is_no_witness() -> None:
+    removing = Removing(ABC)
+    assert removing.role.on_message(storage("c"), Finalized(C.stream, nonce=0)) == []
+    assert announced(removing.answer(C)) == [MemberRemoved(LOG, 0, A.stream)]
+
+
+# ---------------------------------------------------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("change", [{"damaged": 1}, {"start": 2}], ids=["damage", "restart"])
+def test_c6_a_node_that_restarted_or_found_damage_is_asked_again(change: dict[str, int]) -> None:
+    role = Coordinator(CoordinatorConfig(LOG))
+    role.done.tidied |= {"a", "b", "c"}
+    nodes = registered("a b c")
+    view = apply(REPAIRED, EndSegment(1, 4, REPAIRED.last.groups, None))
+    role.done.finalized |= {member.stream for member in view.last.members()}
+    role.on_message(ME, seen(view, nodes))
+    for member in (A, B, C):
+        role.on_message(storage(member.node), Finalized(member.stream))
+    assert messages(role.on_message(ME, seen(view, nodes))) == []
+    doubted = (nodes[0], replace(nodes[1], **change), nodes[2])
+    assert messages(role.on_message(ME, seen(view, doubted))) == [finalize(view, B)]
+    assert role.on_message(storage("b"), Finalized(B.stream, nonce=0)) == []  # said before the damage was found
+    assert messages(role.on_message(storage("b"), Finalized(B.stream, nonce=1))) == [Refresh(LOG)]
+
+
+def test_c6_damage_that_a_scrub_finds_in_a_repaired_segment_is_replaced_by_a_good_copy() -> None:
+    cluster = Cluster(REPAIRED, registered("a b c"), {A: FULL, B: FULL, C: FULL})
+    cluster.work()
+    cluster.storage["b"].on_message(ME, FramesDamaged((LOG, B.stream), FULL[1:2]))
+    damaged = replace(cluster.nodes[1], damaged=1)
+    cluster.register.on_message(storage("b"), Register(damaged))
+    after = cluster.work()
+    members = after.segments[0].members()
+    assert [member.node for member in members] == ["a", "c", "b"]
+    assert [member.joining for member in members] == [False] * 3
+    assert all(cluster.frames(member) == FULL for member in members)
 
 
 def test_c5_the_word_of_somebody_else_is_no_witness() -> None:
@@ -381,6 +422,7 @@ def test_c5_a_joiner_is_removed_without_a_witness() -> None:
 def test_j2_a_late_digest_of_a_third_member_proves_nothing() -> None:
     joining, joiner = _joining()
     copy = MemberCopy(joining, joining.segments[0], A, joiner)
+    copy.cursor = copy.end  # everything is copied
     copy.start()
     copy.on_message(Digested(B.stream, 1, 4, FULL))
     copy.on_message(Digested(A.stream, 1, 4, FULL))

@@ -22,16 +22,21 @@ from trunkline.core.duties import (
     ForgetTheSegment,
     RemoveDeadMember,
     RepairSegment,
+    TidyNode,
     TrimMembers,
+    left_streams,
+    names_node,
     next_duty,
 )
-from trunkline.core.messages import NodeInfo, NodeState
+from trunkline.core.messages import NodeInfo, NodeState, Target
 from trunkline.core.projection import (
     AddJoiner,
     AdmitJoiner,
     Change,
+    DeleteLog,
     EndSegment,
     MarkRepaired,
+    Member,
     Opening,
     Owner,
     Projection,
@@ -54,9 +59,10 @@ def after(*changes: Change, view: Projection = ENDED) -> Projection:
     return view
 
 
-def done(finalized: str = "", trimmed: int = 0, damaged: str = "") -> Done:
+def done(finalized: str = "", trimmed: int = 0, damaged: str = "", tidied: str = "a b c d") -> Done:
     """What was seen done for the streams of segment 0."""
     seen = Done()
+    seen.tidied |= set(tidied.split())
     seen.finalized |= set(finalized.split())
     seen.damaged |= set(damaged.split())
     if trimmed:
@@ -68,11 +74,25 @@ def changed(node: str, **fields: object) -> tuple[NodeInfo, ...]:
     return tuple(replace(info, **fields) if info.node == node else info for info in ALL)
 
 
+def harmed(segment: int, node: str) -> Done:
+    seen = done(FINAL)
+    seen.harmed = (segment, node)
+    return seen
+
+
+def blocked(finalized: str) -> Done:
+    """The open segment cannot be ended."""
+    seen = done(finalized)
+    seen.blocked = 1
+    return seen
+
+
+FINAL = "1.0.0 1.0.1 1.0.2"
+DELETED = after(EndSegment(1, 4, ENDED.last.groups, None), DeleteLog())
 REPAIRED = after(MarkRepaired(0))
 NARROW = after(RemoveMember(0, "1.0.0"), view=REPAIRED)
 JOINING = after(AddJoiner(0, 0, Seat("d", 1)), view=NARROW)
 JOINER = JOINING.segments[0].members()[-1]
-FINAL = "1.0.0 1.0.1 1.0.2"
 
 TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
     ("an open segment on live nodes needs nothing", FIRST, ALL, done(), None),
@@ -99,12 +119,73 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
         None,
     ),
     (
-        "a broadcast segment is rolled by its owner",
+        "a dead member of a broadcast segment",
         broadcast_log(BROADCAST3, "a b c", owner="w"),
         registered("a b c d", dead="c"),
         done(),
+        EndTheSegment(0, ("c",)),
+    ),
+    (
+        "a broadcast segment whose owner nobody has heard of",
+        broadcast_log(BROADCAST3, "a b c", owner="w"),
+        ALL,
+        done(),
         None,
     ),
+    (
+        "a client is no node",
+        chain_log(CHAIN3, "a b", sequencer="a"),
+        (*registered("a b"), NodeInfo("w", 0, 1, NodeState.CLIENT)),
+        done(),
+        None,
+    ),
+    (
+        "a sequencer that is being drained",
+        chain_log(CHAIN3, "b c d", sequencer="a"),
+        changed("a", state=NodeState.DRAINING),
+        done(),
+        EndTheSegment(0, ("a",)),
+    ),
+    ("a member of the open segment found damage", FIRST, ALL, harmed(0, "b"), EndTheSegment(0, ("b",))),
+    ("a member of a segment that is over found damage", REPAIRED, ALL, harmed(0, "b"), None),
+    (
+        "a place that a node that is being drained has to leave",
+        REPAIRED,
+        changed("a", state=NodeState.DRAINING),
+        done(FINAL),
+        AddMember(0, 0, Seat("d", 1)),
+    ),
+    (
+        "a place that has been taken by another",
+        after(AddJoiner(0, 0, Seat("d", 1)), AdmitJoiner(0, "4.0.0"), view=REPAIRED),
+        changed("a", state=NodeState.DRAINING),
+        done(f"{FINAL} 4.0.0"),
+        RemoveDeadMember(0, "1.0.0", (B, C, Member("d", 1, "4.0.0"))),
+    ),
+    (
+        "a place that nobody can take",
+        REPAIRED,
+        (*changed("a", state=NodeState.DRAINING)[:3], replace(ALL[3], live=False)),
+        blocked(FINAL),
+        None,
+    ),
+    (
+        "a joiner on a node that is being drained",
+        after(AddJoiner(0, 0, Seat("a", 1)), view=NARROW),
+        changed("a", state=NodeState.DRAINING),
+        done(f"{FINAL} 5.0.0"),
+        RemoveDeadMember(0, "5.0.0"),
+    ),
+    ("a node that was not asked what it keeps", REPAIRED, ALL, done(FINAL, tidied="a c d"), TidyNode("b")),
+    (
+        "a dead node that was not asked",
+        REPAIRED,
+        registered("b c d"),
+        done(FINAL, tidied="b c d"),
+        RemoveDeadMember(0, "1.0.0", (B, C)),
+    ),
+    ("nothing is due for a deleted log", DELETED, registered("a b c d", dead="d"), done(), None),
+    ("but that its streams are dropped", DELETED, ALL, done(tidied=""), TidyNode("a")),
     (
         "the open segment comes first",
         ENDED,
@@ -235,3 +316,20 @@ def test_a_group_without_a_living_source_takes_no_joiner() -> None:
 def test_a_draining_member_that_nobody_can_replace_keeps_its_segment() -> None:
     view = chain_log(CHAIN3, "a", sequencer="a")
     assert next_duty(view, (NodeInfo("a", 1, 1, NodeState.DRAINING),), done()) is None
+
+
+def test_a_node_is_needed_as_long_as_a_member_or_the_sequencer_of_the_open_segment_is_on_it() -> None:
+    view = chain_log(CHAIN3, "b c", sequencer="a")
+    assert [node for node in "abcd" if names_node(view, node)] == ["a", "b", "c"]
+    closed = after(EndSegment(0, 4, view.last.groups, None), view=view)
+    assert [node for node in "abcd" if names_node(closed, node)] == ["b", "c"]
+    deleted = after(DeleteLog(), view=closed)
+    assert not any(names_node(deleted, node) for node in "abcd")
+    assert not names_node(broadcast_log(BROADCAST3, "a b", owner="w"), "w")
+
+
+def test_c3_a_stream_has_left_if_the_view_is_not_older_than_it_and_does_not_name_it() -> None:
+    kept = tuple(Target("cluster", "log", 0, 1, stream, 1) for stream in ("1.0.0", "1.0.1", "3.0.0", "4.0.0"))
+    assert left_streams(NARROW, kept) == (kept[0], kept[2], kept[3])  # epoch 4
+    assert left_streams(REPAIRED, kept) == (kept[2],)  # epoch 3
+    assert left_streams(DELETED, kept) == kept

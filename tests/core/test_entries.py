@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import UserList
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,3 +119,40 @@ def test_a_trim_keeps_every_frame_with_an_entry_above_the_point(frames: list[Fra
     model = model_of(frames)
     above = {glsn: frame for glsn, frame in model.items() if glsn > point}
     assert kept.all() == in_order(above)
+
+
+class Counted(UserList[Frame]):
+    """A host's own container: sorted, and never asked for a copy of itself."""
+
+    def copy(self) -> Counted:
+        raise AssertionError("nobody copies it")
+
+
+@given(layouts(), layouts(), POSITIONS, POSITIONS)
+def test_a_hosts_own_container_is_used_in_place_and_behaves_as_a_copy_does(
+    frames: list[Frame], more: list[Frame], start: int, end: int
+) -> None:
+    container = Counted(sorted(frames, key=lambda frame: frame.first))
+    own, copied = Frames(container), Frames(tuple(frames))
+    for frame in more:
+        if copied.overlapping(frame.first, frame.count) is None:
+            own.add(frame)
+            copied.add(frame)
+    assert own.all() is container
+    assert own.contiguous_end(start) == copied.contiguous_end(start)
+    for kept in (own, copied):
+        kept.drop_through(start)
+        kept.cut_from(end)
+        if (found := kept.at(start + 1)) is not None:
+            kept.remove(found)
+    assert tuple(own.all()) == tuple(copied.all()) == tuple(container)
+    assert (own.highest(), own.contiguous_end(start)) == (copied.highest(), copied.contiguous_end(start))
+    assert own.run_from(start, 3) == copied.run_from(start, 3)
+
+
+@given(layouts(), POSITIONS)
+def test_the_contiguous_end_is_right_however_the_frames_came(frames: list[Frame], start: int) -> None:
+    grown = Frames()
+    for frame in frames:
+        grown.add(frame)
+    assert grown.contiguous_end(start) == Frames(tuple(frames)).contiguous_end(start)

@@ -11,8 +11,6 @@ from trunkline.core.entries import Frame, junk
 from trunkline.core.events import HoleFilled, ValueCarried
 from trunkline.core.filler import Filler
 from trunkline.core.messages import (
-    Fill,
-    FillDone,
     Finalize,
     Finalized,
     Open,
@@ -28,6 +26,7 @@ from trunkline.core.messages import (
     descriptor_of,
 )
 from trunkline.core.projection import EndSegment, MarkRepaired, Projection, apply
+from trunkline.core.siblings import Fill, FillDone
 
 OPEN = chain_log(CHAIN3, "a b c", sequencer="a")
 ENDED = apply(OPEN, EndSegment(0, 4, OPEN.last.groups, None))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from core.driver import META, messages, sent, timers
+from msgspec.structs import replace
+
+from core.driver import APPLICATION, META, messages, sent, timers
 from trunkline.core.effects import Message
 from trunkline.core.lease import LeaseKeeper
-from trunkline.core.messages import Freshness, NodeInfo, Register, Registered
+from trunkline.core.messages import NodeInfo, NodeState, Register, Registered
+from trunkline.core.siblings import DamageFound, Freshness
 
 INFO = NodeInfo("a", 1, 2)
 
@@ -64,3 +67,20 @@ def test_l1_an_answer_to_an_earlier_start_renews_nothing() -> None:
     lease.on_start()
     assert lease.on_message(META, Registered("a", 1)) == []
     assert lease.phase == "joining"
+
+
+def test_l2_damage_is_told_at_once_and_with_every_renewal() -> None:
+    lease = keeper()
+    lease.on_start()
+    lease.on_message(META, Registered("a", 2))
+    damaged = Register(replace(INFO, damaged=1))
+    assert messages(lease.on_message(APPLICATION, DamageFound())) == [damaged]
+    assert messages(lease.on_timer("renew")) == [damaged]
+    assert messages(lease.on_message(APPLICATION, DamageFound())) == [Register(replace(INFO, damaged=2))]
+
+
+def test_a_client_that_keeps_a_lease_has_no_siblings_to_tell() -> None:
+    client = NodeInfo("w", 0, 1, NodeState.CLIENT)
+    lease = LeaseKeeper(client, META, retry_ms=1000, lease_ms=3000)
+    assert messages(lease.on_start()) == [Register(client)]
+    assert messages(lease.on_message(META, Registered("w", 1))) == []

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from core.driver import registered
 from trunkline.core.messages import NodeInfo, NodeState
-from trunkline.core.placement import OPTIONS_MAX, eligible, openings
+from trunkline.core.placement import OPTIONS_MAX, eligible, openings, replacement
 from trunkline.core.projection import Opening, Owner, Policy, Settings, create
 
 CHAIN = Settings(Policy.CHAIN, replicas=2)
@@ -70,6 +70,41 @@ def test_heads_rotate_over_the_nodes_of_the_groups() -> None:
 def test_a_broadcast_segment_belongs_to_its_writer() -> None:
     options = openings(BROADCAST, registered("a b c"), owner=W)
     assert all(option.owner == W and len(option.groups) == 1 for option in options)
+
+
+def zoned(text: str) -> tuple[NodeInfo, ...]:
+    """Nodes written ``name`` or ``name@zone``."""
+    parts = [each.partition("@") for each in text.split()]
+    return tuple(NodeInfo(name, 1, 1, zone=zone) for name, _, zone in parts)
+
+
+def test_members_of_a_group_are_in_different_zones_where_that_is_possible() -> None:
+    options = openings(CHAIN, zoned("a@x b@x c@y"), preferred=("a", "b"))
+    assert nodes_of(options[0]) == ["a c"]
+    assert {nodes_of(option)[0] for option in options} == {"a c", "c a", "b c", "c b"}
+    assert nodes_of(openings(CHAIN, zoned("a@x b@x"))[0]) == ["a b"]
+    assert nodes_of(openings(CHAIN, zoned("a b c@y"))[0]) == ["a b"]  # nodes without a zone are their own
+
+
+def test_a_suspect_does_not_come_in_for_the_sake_of_its_zone() -> None:
+    assert nodes_of(openings(CHAIN, zoned("a@x b@x c@y"), suspects=("c",))[0]) == ["a b"]
+
+
+def test_a_replacement_is_in_another_zone_where_there_is_one() -> None:
+    nodes = zoned("a@x b@x c@y")
+    assert replacement(nodes, ("a",)) == nodes[2]
+    assert replacement(nodes, ("a", "c")) == nodes[1]
+    assert replacement(nodes, ("a", "b", "c")) is None
+
+
+def test_in_a_large_pool_every_node_is_offered_as_head() -> None:
+    settings = Settings(Policy.CHAIN, replicas=3)
+    nodes = zoned("a@x b@x c@y d@y e@z f@z g")
+    options = openings(settings, nodes, preferred=("c", "a", "e"))
+    assert nodes_of(options[0]) == ["c a e"]
+    assert sorted(nodes_of(option)[0].split()[0] for option in options) == list("abcdefg")
+    zones = {info.node: info.zone for info in nodes}
+    assert all(len({zones[node] for node in nodes_of(option)[0].split()}) == 3 for option in options)
 
 
 @given(

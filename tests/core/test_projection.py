@@ -13,6 +13,7 @@ from trunkline.core.projection import (
     AddJoiner,
     AdmitJoiner,
     Change,
+    DeleteLog,
     EndSegment,
     ForgetSegment,
     Group,
@@ -239,7 +240,9 @@ def _in_order(before: Group, after: Group) -> bool:
 
 
 def allowed(view: Projection, change: Change) -> bool:
-    """P1 to P7 as a reader of the rules would say them."""
+    """P1 to P8 as a reader of the rules would say them."""
+    if view.deleted:
+        return False
     last, policy = view.last, view.settings.policy
     by_index = {segment.index: segment for segment in view.segments}
     match change:
@@ -258,6 +261,8 @@ def allowed(view: Projection, change: Change) -> bool:
             oldest = view.segments[0]
             trimmed = oldest.end is not None and oldest.end - 1 <= view.trim
             return trimmed and index == oldest.index and oldest is not last
+        case DeleteLog():
+            return last.end is not None
     segment = by_index.get(change.index)
     if segment is None or segment.end is None:
         return False
@@ -300,6 +305,7 @@ def changes(draw: st.DrawFn, view: Projection) -> Change:
         AdmitJoiner(index, stream),
         RaiseTrim(view.trim + draw(st.integers(-1, 3))),
         ForgetSegment(index),
+        DeleteLog(),
     ]
     return draw(st.sampled_from(options))
 

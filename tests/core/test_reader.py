@@ -10,16 +10,12 @@ from trunkline.core.effects import Address, Effects, Message
 from trunkline.core.entries import Frame, junk
 from trunkline.core.events import EntriesRead, FollowedSegment, PositionsSkipped, SubscriptionEnded
 from trunkline.core.messages import (
-    EndOpenSegment,
-    Fill,
-    FillDone,
     NotGranted,
     Peek,
     Peeked,
     Read,
     ReadFrames,
     Reason,
-    Refresh,
     Rejected,
     Subscribe,
     SubscribeRequested,
@@ -39,6 +35,7 @@ from trunkline.core.projection import (
     apply,
 )
 from trunkline.core.reader import Reader, ReaderConfig, ReadThrough
+from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh
 
 OPEN = chain_log(CHAIN3, "a b c", sequencer="a")
 OWNED = broadcast_log(BROADCAST3, "a b c", owner="w")
@@ -61,8 +58,9 @@ class Client:
         *,
         to_tail: bool = False,
         requester: Address = APPLICATION,
+        seal_looks: int = 0,
     ) -> None:
-        self.role = Reader(ReaderConfig(LOG, read_limit=LIMIT), view)
+        self.role = Reader(ReaderConfig(LOG, read_limit=LIMIT, seal_looks=seal_looks), view)
         self.begun = self.role.on_message(requester, SubscribeRequested(1, LOG, start, until, to_tail))
 
     def tell(self, message: Message) -> Effects:
@@ -301,6 +299,21 @@ def test_a_damaged_last_member_of_an_open_chain_ends_the_segment(reason: Reason)
 
 def test_a_sealed_answer_in_an_open_segment_ends_it() -> None:
     assert messages(Client(OPEN).tell(nothing(LAST, sealed=True))) == [EndOpenSegment(LOG, 0, ())]
+
+
+def test_d9_a_seal_is_met_twice_before_the_reader_ends_the_segment_itself() -> None:
+    client = Client(OPEN, seal_looks=1)
+    assert timers(client.tell(nothing(LAST, sealed=True))) == ["wait"]
+    client.wait()
+    client.tell(seen(OPEN))
+    assert messages(client.tell(nothing(LAST, sealed=True))) == [EndOpenSegment(LOG, 0, ())]
+
+
+def test_d8_a_batch_behind_the_last_position_asked_for_is_not_returned() -> None:
+    client = Client(OPEN, 1, until=2, requester=ADMINISTRATOR)
+    effects = client.tell(ReadFrames(LAST, 1, (data(1), data(2), data(3))))
+    assert client.role.next == 3
+    assert ReadThrough(2, 2) in messages(effects)
 
 
 def test_r8_a_segment_that_could_not_be_ended_is_looked_at_again_after_a_while() -> None:

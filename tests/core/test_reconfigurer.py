@@ -9,14 +9,10 @@ from trunkline.check.scenarios.cluster import BROADCAST3, CHAIN3, LOG, broadcast
 from trunkline.core.effects import Address, Choose, Effects, Message
 from trunkline.core.events import NoRedundancy, ReconfigurationBlocked
 from trunkline.core.messages import (
-    ChangeProjection,
-    EndOpenSegment,
     Get,
     Got,
     NodeInfo,
-    OpenClosedLog,
     Reason,
-    Refresh,
     Rejected,
     Seal,
     Sealed,
@@ -27,6 +23,7 @@ from trunkline.core.messages import (
 )
 from trunkline.core.projection import EndSegment, Gap, Opening, Owner, Projection, RaiseTrim, Seat, apply
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
+from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh
 
 VIEW = chain_log(CHAIN3, "a b c", sequencer="a")
 OWNED = broadcast_log(BROADCAST3, "a b c", owner="w")

@@ -166,3 +166,23 @@ def test_a_later_start_is_believed_on_a_new_disk_too() -> None:
     assert register.ask(Register(NodeInfo("a", 2, 3))) == Registered("a", 3)
     register.restart()
     assert register.ask(Get(LOG)) == Got(LOG, 0, None, (NodeInfo("a", 2, 3),))
+
+
+def test_m4_a_client_is_forgotten_with_its_lease_and_stays_so_over_a_restart() -> None:
+    register = Kept()
+    client = NodeInfo("w", 0, 1, NodeState.CLIENT)
+    register.tell(Register(client))
+    register.restart()
+    assert register.ask(Get(LOG)) == Got(LOG, 0, None, (client,))
+    assert announced(register.tell(LeaseExpired("w", 1))) == [LeaseLost("w")]
+    assert register.ask(Get(LOG)) == Got(LOG, 0, None, ())
+    register.restart()
+    assert register.ask(Get(LOG)) == Got(LOG, 0, None, ())
+
+
+def test_a_late_registration_does_not_take_damage_back() -> None:
+    register = Kept()
+    damaged = NodeInfo("a", 1, 1, damaged=1)
+    register.tell(Register(damaged))
+    assert register.tell(Register(NodeInfo("a", 1, 1))) == []
+    assert register.ask(Get(LOG)) == Got(LOG, 0, None, (damaged,))

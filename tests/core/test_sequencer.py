@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from core.driver import APPLICATION, messages, records
 from trunkline.check.scenarios.cluster import CHAIN2, LOG, chain_log
 from trunkline.core.effects import Message
-from trunkline.core.messages import Freshness, Granted, Next, NotGranted, Peek, Peeked, Reason
+from trunkline.core.messages import Granted, Next, NotGranted, Peek, Peeked, Reason
 from trunkline.core.projection import EndSegment, Opening, Owner, Projection, Seat, Segment, apply
 from trunkline.core.sequencer import Sequencer, unit_start
+from trunkline.core.siblings import Freshness
 
 ME = Owner("a", 1)
 

@@ -10,7 +10,7 @@ from core.transcripts import BD, BT, ME, RESTARTS, D, S, T, play, rejected
 from trunkline.check.scenarios.cluster import LOG
 from trunkline.core.effects import Address, Announce, Message, Persist, Send
 from trunkline.core.entries import junk
-from trunkline.core.events import StreamDropped
+from trunkline.core.events import StreamDamaged, StreamDropped
 from trunkline.core.messages import (
     Append,
     Digest,
@@ -22,7 +22,6 @@ from trunkline.core.messages import (
     Finalize,
     Finalized,
     FindTail,
-    Freshness,
     Open,
     Opened,
     Read,
@@ -41,8 +40,9 @@ from trunkline.core.messages import (
     Written,
 )
 from trunkline.core.projection import Owner
-from trunkline.core.storage import SpaceChanged
-from trunkline.core.streams import StreamDropping
+from trunkline.core.siblings import Freshness
+from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
+from trunkline.core.streams import StreamDropping, StreamLosing
 
 # ------------------------------------------------------------------------------------------- the checks of a write
 
@@ -372,3 +372,53 @@ def test_a_subscriber_of_what_is_there_is_answered_at_once() -> None:
     node = DiskedNode()
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
     assert node.ask(Subscribe(T, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
+
+
+# --------------------------------------------------------------------------------------------- what the host tells
+
+
+def test_s5_frames_that_cannot_be_read_any_more_leave_the_stream_as_a_restart_would() -> None:
+    first, second = data(1), data(2, seq=2)
+    running, restarted = DiskedNode(), DiskedNode()
+    for node in (running, restarted):
+        for request in (Open(D), Write(T, first), Write(T, second), Write(T, data(3, seq=3)), Seal(D)):
+            node.ask(request)
+    running.ask(FramesDamaged((LOG, S), (second,)))
+    restarted.rot(1)
+    asked = (Read(T, 1, 9), Read(T, 2, 9), Read(T, 3, 9), Fetch(T, 1, 4), Finalize(D, 4), Write(T, second), Seal(D))
+    assert [running.ask(each) for each in asked] == [restarted.ask(each) for each in asked]
+    running.restart()
+    assert [running.ask(each) for each in asked] == [restarted.ask(each) for each in asked]
+
+
+def test_s5_damage_is_durable_before_anybody_hears_of_it_and_wakes_subscribers() -> None:
+    node = DiskedNode()
+    for request in (Open(D), Write(T, data(1)), Subscribe(T, 2, 9)):
+        node.ask(request)
+    effects = node.role.on_message(APPLICATION, FramesDamaged((LOG, S), (data(1),)))
+    losing, event, answer = effects
+    assert losing == Persist(StreamLosing((LOG, S), (data(1),)))
+    assert event == Announce(StreamDamaged("a", LOG, 0, S, (data(1),)))
+    assert answer == Send(APPLICATION, rejected(2, Reason.CORRUPT))
+
+
+def test_damage_of_frames_that_are_gone_changes_nothing() -> None:
+    node = DiskedNode()
+    assert node.role.on_message(APPLICATION, FramesDamaged((LOG, S), (data(1),))) == []
+    for request in (Open(D), Write(T, data(1)), Write(T, data(2)), Trim(T, 1)):
+        node.ask(request)
+    assert node.role.on_message(APPLICATION, FramesDamaged((LOG, S), (data(1), data(2, seq=9)))) == []
+    assert node.ask(Seal(D)) == [Sealed(S, 3, intact=True, uncertain=False)]
+
+
+def test_a_subscriber_whose_connection_closed_is_forgotten() -> None:
+    node = DiskedNode()
+    staying, gone = Address("r1", "reader"), Address("r2", "reader")
+    node.ask(Open(D))
+    for source in (staying, gone):
+        node.ask(Subscribe(T, 1, 9), source)
+    node.ask(SubscriberGone("r2"))
+    answers = sent(node.role.on_message(APPLICATION, Write(T, data(1))))
+    assert [to for to, _ in answers] == ["client.application", "r1.reader"]
+    node.ask(SubscriberGone("r1"))
+    assert node.role.waiting == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from core.driver import APPLICATION, announced, data, messages, results, seen, sent, target, timers
 from trunkline.check.scenarios.cluster import BROADCAST3, LOG, appends, broadcast_log
@@ -12,17 +13,18 @@ from trunkline.core.entries import Frame
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Append,
-    EndOpenSegment,
+    NodeInfo,
+    NodeState,
     Open,
     Opened,
     Reason,
-    Refresh,
     Rejected,
     Release,
     Stored,
     descriptor_of,
 )
 from trunkline.core.projection import EndSegment, ForgetSegment, Opening, Owner, Projection, RaiseTrim, Seat, apply
+from trunkline.core.siblings import EndOpenSegment, Refresh
 from trunkline.core.writer import Writer, WriterConfig
 
 ME = Owner("w", 1)
@@ -140,7 +142,18 @@ def test_a_full_replica_is_rolled_away_from_when_the_timer_says_so() -> None:
     client.tell(ONE)
     client.stored(FIRST, A, C)
     assert client.tell(Rejected(B, 1, Reason.NO_SPACE)) == []
-    assert messages(client.role.on_timer("ack")) == [roll(1, "b")]
+    assert messages(client.role.on_timer("ack")) == [replace(roll(1, "b"), only_to_spares=True)]
+
+
+def test_w7_what_found_no_space_is_refused_when_the_next_segment_is_no_better() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.stored(FIRST, A, C)
+    client.tell(Rejected(B, 1, Reason.NO_SPACE))
+    client.role.on_timer("ack")
+    effects = client.tell(seen(ended(MINE, 1, ME)))
+    assert results(effects) == [(1, AppendRefused("no space on b; add nodes or trim"))]
+    assert client.role.phase == "owning"
 
 
 def test_silence_rolls_the_segment_and_names_who_was_silent() -> None:
@@ -232,6 +245,35 @@ def test_w5_a_new_log_is_nobodys_and_is_taken_without_asking() -> None:
 def test_w5_of_two_that_want_a_new_log_the_one_that_comes_second_is_refused() -> None:
     writer, _ = refreshed(NEW)
     assert results(writer.on_message(APPLICATION, seen(ended(NEW, 1, OTHER)))) == [(1, AppendRefused("owned by x"))]
+
+
+def lease(process: str, start: int = 1) -> NodeInfo:
+    return NodeInfo(process, 0, start, NodeState.CLIENT)
+
+
+@pytest.mark.parametrize(
+    ("leases", "taken"),
+    [
+        ((lease("w"), lease("x")), False),
+        ((lease("w"),), True),
+        ((lease("w"), replace(lease("x"), live=False)), True),
+        ((lease("w"), lease("x", 2)), True),
+        ((), False),
+        ((lease("w", 2),), False),
+        ((replace(lease("w"), live=False),), False),
+    ],
+    ids=["both", "mine", "theirs ran out", "they restarted", "none", "mine of another start", "mine ran out"],
+)
+def test_w5_a_log_whose_owner_keeps_no_lease_is_taken_by_one_who_does(
+    leases: tuple[NodeInfo, ...], taken: bool
+) -> None:
+    writer = Writer(WriterConfig(LOG, ME), THEIRS)
+    writer.on_message(APPLICATION, appends(7)[0])
+    effects = writer.on_message(APPLICATION, seen(THEIRS, leases))
+    if taken:
+        assert messages(effects) == [EndOpenSegment(LOG, 0, owner=ME)]
+    else:
+        assert results(effects) == [(1, AppendRefused("owned by x"))]
 
 
 def test_b4_a_closed_log_takes_no_writer() -> None:

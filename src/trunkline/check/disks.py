@@ -220,8 +220,9 @@ def _put_in_stream(files: StreamFiles, record: Record, mark: int, condition: Con
             return files._replace(slots=(*slots, Slot(found, mark, condition)))
         case StreamSealing():
             return files._replace(facts=replace(facts, sealed=True), mark=len(slots))
-        case StreamLosing():
-            return files._replace(facts=replace(facts, data_loss=True))
+        case StreamLosing(_, lost):
+            kept = tuple(slot for slot in slots if slot.frame not in lost)
+            return StreamFiles(replace(facts, data_loss=True), _marked(kept), min(files.mark, len(kept)))
         case StreamEnding(_, end):
             kept = tuple(slot for slot in slots if slot.frame.first < end)
             return StreamFiles(replace(facts, sealed=True, end=end), _marked(kept), len(kept))

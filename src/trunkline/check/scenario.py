@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trunkline.core.effects import Address, Event, Message, Record
+from trunkline.core.events import Completed as Completed  # its users find here what monitors see
+from trunkline.core.events import Invoked as Invoked
+from trunkline.core.events import ProcessEnded as ProcessEnded
 from trunkline.core.role import Role
 
 
@@ -23,26 +26,6 @@ class Observed(Event, frozen=True):
     process: str
     role: str
     event: Event
-
-
-class Invoked(Event, frozen=True):
-    """An operation of a client began (told by the world)."""
-
-    operation: int
-    request: Message
-
-
-class Completed(Event, frozen=True):
-    """An operation of a client ended (told by the world, from the role's ``Complete``)."""
-
-    operation: int
-    result: Event
-
-
-class ProcessEnded(Event, frozen=True):
-    """The process crashed, or its disk was wiped (told by the world)."""
-
-    kind: str
 
 
 class Monitor(Protocol):

@@ -1,4 +1,6 @@
-"""Recorded runs: a file of JSON lines, judged by the same monitors that judge explored states.
+"""The run of a scenario as a file of JSON lines, judged by the same monitors that judge explored states.
+
+What running processes record is another thing: see ``recording``.
 
     {"format": "trunkline-trace", "version": 1, "scenario": "takeover", "monitors": {"TotalOrder": {}}}
     {"process": "n1", "role": "storage", "event": {"type": "Stored", "glsn": 1, ...}}
@@ -17,21 +19,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
 import typing
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from trunkline.check.scenario import Monitor, Observed, Scenario, Violation
+from trunkline.check.trace_values import decode
 from trunkline.check.views import Finding
 from trunkline.core.effects import Event
+from trunkline.core.trace import FORMAT, plain
 
-FORMAT = "trunkline-trace"
 VERSION = 1
 
 
@@ -64,7 +64,7 @@ def encode(header: Header, observed: Iterable[Observed], *, quiet: bool) -> Iter
         first["monitors"] = header.monitors
     yield json.dumps(first)
     for each in observed:
-        yield json.dumps({"process": each.process, "role": each.role, "event": _plain(each.event)})
+        yield json.dumps({"process": each.process, "role": each.role, "event": plain(each.event)})
     if quiet:
         yield json.dumps({"end": "quiet"})
 
@@ -163,75 +163,6 @@ def _observed(number: int, line: str) -> Observed | None:
     if not isinstance(process, str) or not isinstance(role, str) or set(value) != {"process", "role", "event"}:
         raise TraceError(f"line {number}: expected exactly process, role and event")
     try:
-        return Observed(process, role, _decode(value["event"], Event))
+        return Observed(process, role, decode(value["event"], Event))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise TraceError(f"line {number}: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    """Structs as objects with a ``type``, all else as JSON has it."""
-    if isinstance(value, Struct):
-        fields = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
-        return {"type": type(value).__name__, **fields}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    if isinstance(value, frozenset | set):
-        return sorted((_plain(each) for each in value), key=json.dumps)
-    return value
-
-
-def _named(root: type[Struct], name: object) -> type[Struct]:
-    """The one class called ``name`` among ``root`` and everything derived from it."""
-    found: list[type[Struct]] = []
-    pending = [root]
-    while pending:
-        each = pending.pop()
-        if each.__name__ == name and each not in found:
-            found.append(each)
-        pending.extend(each.__subclasses__())
-    if len(found) != 1:
-        raise ValueError(f"{'no' if not found else 'more than one'} {root.__name__} type is called {name!r}")
-    return found[0]
-
-
-def _decode(value: Any, hint: Any) -> Any:
-    """Turn plain JSON back into a value of the hinted type: msgspec alone cannot, for a field may hold a subclass."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _decode_union(value, arguments)
-    if origin is tuple and isinstance(value, list):
-        hints = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
-        if len(hints) != len(value):
-            raise ValueError(f"expected {len(hints)} values, got {len(value)}")
-        return tuple(_decode(each, kind) for each, kind in zip(value, hints, strict=True))
-    if origin in (list, set, frozenset) and isinstance(value, list):
-        return origin(_decode(each, arguments[0]) for each in value)
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        return _decode_struct(value, hint)
-    return msgspec.convert(value, hint)
-
-
-def _decode_union(value: Any, arms: tuple[Any, ...]) -> Any:
-    problem: Exception | None = None
-    for arm in arms:
-        try:
-            return _decode(value, arm)
-        except (msgspec.ValidationError, TypeError, ValueError) as error:
-            problem = error
-    raise ValueError(str(problem))
-
-
-def _decode_struct(value: Any, root: type[Struct]) -> Struct:
-    if not isinstance(value, dict):
-        raise ValueError(f"expected an object with the type of a {root.__name__}")
-    kind = _named(root, value.get("type"))
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    unknown = [name for name in value if name != "type" and name not in fields]
-    if unknown:
-        raise ValueError(f"{kind.__name__} has no field {unknown[0]}")
-    missing = [name for name, field in fields.items() if field.required and name not in value]
-    if missing:
-        raise ValueError(f"{kind.__name__} lacks the field {missing[0]}")
-    return kind(**{name: _decode(value[name], field.type) for name, field in fields.items() if name in value})

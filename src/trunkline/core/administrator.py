@@ -1,9 +1,10 @@
-"""The administrator: creates a log, trims it, seals it and opens it again.
+"""The administrator: creates a log, trims it, seals it, opens it again and deletes it.
 
 States
     idle --create--> viewing --no such log--> choosing --placement--> changing --accepted--> idle
     idle --trim--> settling --everything up to the point read or filled--> viewing --> changing --> idle
     idle --seal--> ending --> idle
+    idle --delete--> ending --closed--> changing --> idle
 
 Rules
  B1  Creating again with the same settings is a no-op; with others it is refused. Two at once: one wins.
@@ -11,6 +12,7 @@ Rules
      batch: it is lowered to the last entry before one that it would cut.
  B3  A trim is a swap on the projection; nodes follow later.
  B4  A sealed log stays read-only until an operator opens it again.
+ B5  A log is closed before it is deleted; then nothing can be done with it any more, and its name is never used again.
 """
 
 from __future__ import annotations
@@ -18,22 +20,27 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send
-from trunkline.core.events import Created, CreateRefused, ReopenRequested, RequestRefused, SegmentEnded, Trimmed
+from trunkline.core.events import (
+    Created,
+    CreateRefused,
+    Deleted,
+    ReopenRequested,
+    RequestRefused,
+    SegmentEnded,
+    Trimmed,
+)
 from trunkline.core.messages import (
-    ChangeProjection,
     CreateLog,
-    EndOpenSegment,
+    DeleteRequested,
     NodeInfo,
-    OpenClosedLog,
-    Refresh,
     SealRequested,
     SubscribeRequested,
     TrimRequested,
-    ViewChanged,
 )
 from trunkline.core.placement import openings
-from trunkline.core.projection import Opening, Owner, Projection, RaiseTrim, apply, create
+from trunkline.core.projection import DeleteLog, Opening, Owner, Projection, RaiseTrim, apply, create
 from trunkline.core.reader import ReadThrough
+from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
 NOBODY = Owner("", 0)  # owns a broadcast log until its first writer takes it
 
@@ -43,7 +50,9 @@ class AdministratorConfig(Struct, frozen=True):
     log: str
 
 
-Task = CreateLog | TrimRequested | SealRequested
+Task = CreateLog | TrimRequested | SealRequested | DeleteRequested
+
+DELETED = "the log was deleted; its name cannot be used again"
 
 
 class Administrator:
@@ -67,7 +76,7 @@ class Administrator:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case CreateLog() | SealRequested() | TrimRequested():
+            case CreateLog() | SealRequested() | TrimRequested() | DeleteRequested():
                 self.task, self.point = message, None
                 return self._look()
             case ReadThrough(settled, reached):
@@ -88,6 +97,8 @@ class Administrator:
         return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     def _on_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
+        if view is not None and view.deleted and self.task is not None:  # B5
+            return self._on_deleted_view(view)
         match self.task:
             case CreateLog(settings=settings):
                 return self._on_create_view(view, nodes, settings == view.settings if view is not None else False)
@@ -95,7 +106,30 @@ class Administrator:
                 return self._on_trim_view(view, self.task)
             case SealRequested():
                 return self._on_seal_view(view, self.task)
+            case DeleteRequested():
+                return self._on_delete_view(view)
         return []
+
+    def _on_deleted_view(self, view: Projection) -> Effects:
+        match self.task:
+            case DeleteRequested():
+                return self._done(Deleted(view.epoch))
+            case CreateLog():
+                return self._done(CreateRefused(DELETED))
+        return self._done(RequestRefused(DELETED))
+
+    def _on_delete_view(self, view: Projection | None) -> Effects:
+        if view is None:
+            return self._done(RequestRefused("no such log"))
+        if not view.last.is_open:
+            self.state = "changing"
+            change = ChangeProjection(view.epoch, apply(view, DeleteLog()))
+            return [Send(Address(SELF, "reconfigurer"), change)]
+        if self.state == "ending" and self.asked == view.last.index:
+            return self._done(RequestRefused("the log cannot be closed: no intact member of a group can be reached"))
+        self.state, self.asked = "ending", view.last.index
+        job = EndOpenSegment(self.config.log, view.last.index, reopen=False)
+        return [Send(Address(SELF, "reconfigurer"), job)]
 
     def _on_create_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...], same: bool) -> Effects:
         assert isinstance(self.task, CreateLog)

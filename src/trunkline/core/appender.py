@@ -2,7 +2,8 @@
 
 States of one attempt
     viewing --projection--> asking --Granted--> writing(member 0) --Stored--> writing(1) ... --last Stored--> committed
-    asking / writing --no answer, SEALED, ...--> ending --segment ended--> settling (below the end) or asking (anew)
+    asking / writing --no answer, ...--> ending --segment ended--> settling (below the end) or asking (anew)
+    writing --SEALED--> patient --segment ended--> settling or asking;  --still open after some looks--> ending
     settling --own frame--> committed;  --another frame--> asking (anew)
 
 Rules
@@ -11,14 +12,17 @@ Rules
  A2  ``Written`` with another frame, from any member: never committed at this position. Take a new one, under a new seq.
  A3  After a lost answer or a reconfiguration the old position is settled before the batch is sent anywhere else.
  A4  At or past the decided end: not committed. Below it: what the position holds decides.
- A5  Trimmed away, or declared lost: the outcome is unknown, never "not committed".
+ A5  Trimmed away, deleted or declared lost: the outcome is unknown, never "not committed".
  A6  A grant serves only the append that asked for it.
  A7  Positions that a grant leaves unused are filled at once.
  A8  At most ``in_flight_max`` grants are unsettled; later appends wait.
  A9  Without space anywhere the position is settled first, and only then the append is refused.
+ A10 Who meets a seal leaves the end to whoever sealed, for a while: that one knows which node is to be left out.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from msgspec import Struct
 
@@ -38,25 +42,21 @@ from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     AppendRequested,
-    EndOpenSegment,
-    Fill,
-    FillDone,
     Granted,
     Next,
     NotGranted,
     Open,
     Opened,
     Reason,
-    Refresh,
     Rejected,
     Stored,
-    ViewChanged,
     Write,
     Written,
     descriptor_of,
     target_of,
 )
 from trunkline.core.projection import Group, Member, Policy, Projection, Segment
+from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
 
 
 class AppenderConfig(Struct, frozen=True):
@@ -64,6 +64,11 @@ class AppenderConfig(Struct, frozen=True):
     writer: str  # new for every process start
     suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
     in_flight_max: int = 64  # too small: throughput; too big: a dying client leaves that many holes
+    seal_looks: int = 4  # how often to look whether whoever sealed has finished, before finishing it oneself
+    seal_look_ms: int = 100  # too small: clients race each other to the end; too big: they wait for the dead
+
+
+TIMER = "append:"
 
 
 class Attempt:
@@ -75,10 +80,11 @@ class Attempt:
         self.seq = 0
         self.segment: Segment | None = None  # as it was when the position was asked for
         self.full: tuple[str, ...] = ()  # nodes that had no space for it
+        self.looks = 0  # how often it has looked whether somebody else ends the segment
         self.giving_up = False  # no node has space: the position is settled, then the append is refused
         self.first: int | None = None
         self.at = 0  # which member is written now
-        self.timer = f"append:{request.operation}"
+        self.timer = f"{TIMER}{request.operation}"
 
     def frame(self, writer: str) -> Frame:
         assert self.first is not None
@@ -91,7 +97,8 @@ class Appender:
         self.view = view
         self.seq = 0
         self.attempts: dict[int, Attempt] = {}  # by operation
-        self.queue: list[AppendRequested] = []
+        self.operations: dict[int, int] = {}  # seq -> operation, of attempts that asked for a position
+        self.queue: deque[AppendRequested] = deque()
 
     @property
     def phase(self) -> str:
@@ -108,17 +115,21 @@ class Appender:
             case AppendRequested():
                 return self._on_append(message)
             case Granted(writer=writer, seq=seq):
-                return [e for a in self._asking(writer, seq) for e in self._on_granted(a, message)]
+                asking = self._asking(writer, seq)
+                return self._on_granted(asking, message) if asking is not None else []
             case NotGranted(writer=writer, seq=seq):
-                return [e for a in self._asking(writer, seq) for e in self._on_not_granted(a, message)]
+                asking = self._asking(writer, seq)
+                return self._on_not_granted(asking, message) if asking is not None else []
             case Stored(stream, frame):
-                return [e for a in self._writing(stream, frame.first) for e in self._on_stored(a)]
+                writing = self._writing(stream, frame)
+                return self._on_stored(writing) if writing is not None else []
             case Opened(stream):
                 return [e for a in self._opening(stream) for e in self._write(a)]
             case Written(stream, offered, _):
-                return [e for a in self._writing(stream, offered.first) for e in self._on_taken(a)]
+                writing = self._writing(stream, offered)
+                return self._on_taken(writing) if writing is not None else []
             case Rejected(stream, glsn, reason):
-                waiting = self._writing(stream, glsn) + (self._opening(stream) if glsn == 0 else [])
+                waiting = self._opening(stream) if glsn == 0 else self._writing_at(stream, glsn)
                 return [e for a in waiting for e in self._on_rejected(a, reason)]
             case ViewChanged(_, projection):
                 return self._on_view(projection)
@@ -127,7 +138,7 @@ class Appender:
         raise AssertionError(f"an appender does not take {message}")
 
     def on_timer(self, key: str) -> Effects:
-        attempt = next(a for a in self.attempts.values() if a.timer == key)
+        attempt = self.attempts[int(key.removeprefix(TIMER))]
         segment = self._segment(attempt)
         if attempt.state == "asking":
             return self._end(attempt, (segment.owner.process,))
@@ -141,21 +152,31 @@ class Appender:
         """
         match message:
             case Granted(writer=writer, seq=seq) | NotGranted(writer=writer, seq=seq):
-                return not self._asking(writer, seq)
+                return self._asking(writer, seq) is None
             case Stored(stream, frame):
-                return not self._writing(stream, frame.first)
+                return self._writing(stream, frame) is None
             case Written(stream, offered, _):
-                return not self._writing(stream, offered.first)
+                return self._writing(stream, offered) is None
         return False
 
     # ------------------------------------------------------------------------------------------------ finding attempts
 
-    def _asking(self, writer: str, seq: int) -> list[Attempt]:
+    def _numbered(self, writer: str, seq: int) -> Attempt | None:
         """A process that restarted counts from one again, so the writer is compared, too (A6)."""
-        mine = writer == self.config.writer
-        return [a for a in self.attempts.values() if mine and a.seq == seq and a.state == "asking"]
+        operation = self.operations.get(seq) if writer == self.config.writer else None
+        return self.attempts[operation] if operation is not None else None
 
-    def _writing(self, stream: str, first: int) -> list[Attempt]:
+    def _asking(self, writer: str, seq: int) -> Attempt | None:
+        attempt = self._numbered(writer, seq)
+        return attempt if attempt is not None and attempt.state == "asking" else None
+
+    def _writing(self, stream: str, frame: Frame) -> Attempt | None:
+        attempt = self._numbered(frame.writer, frame.seq)
+        if attempt is None or attempt.state != "writing" or attempt.first != frame.first:
+            return None
+        return attempt if self._member(attempt).stream == stream else None
+
+    def _writing_at(self, stream: str, first: int) -> list[Attempt]:
         return [
             a
             for a in self.attempts.values()
@@ -194,11 +215,15 @@ class Appender:
         if not last.is_open and not just_read:
             return self._look_again(attempt)  # it may have been opened again since
         if not last.is_open:
-            return self._complete(attempt, AppendRefused("the log is sealed; reopen it to append"))
+            why = "the log was deleted" if self.view.deleted else "the log is sealed; reopen it to append"
+            return self._complete(attempt, AppendRefused(why))
         if last.policy is not Policy.CHAIN:
             return self._complete(attempt, AppendRefused("the log has one writer; use its writer"))
+        self.operations.pop(attempt.seq, None)
         self.seq += 1
+        self.operations[self.seq] = attempt.request.operation
         attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last
+        attempt.looks = 0
         request = attempt.request
         ask = Next(self.config.log, last, self.config.writer, attempt.seq, request.count, request.expect)
         return [Send(Address(last.owner.process, "sequencer"), ask), self._suspect_later(attempt)]
@@ -229,9 +254,10 @@ class Appender:
 
     def _complete(self, attempt: Attempt, result: Event) -> Effects:
         del self.attempts[attempt.request.operation]
+        self.operations.pop(attempt.seq, None)
         effects: Effects = [CancelTimer(attempt.timer), Complete(attempt.request.operation, result)]
         if self.queue:
-            effects += self._on_append(self.queue.pop(0))
+            effects += self._on_append(self.queue.popleft())
         return effects
 
     def _suspect_later(self, attempt: Attempt) -> SetTimer:
@@ -275,7 +301,9 @@ class Appender:
         if reason is Reason.NO_SPACE:
             attempt.full = tuple(dict.fromkeys((*attempt.full, member.node)))
             return self._end(attempt, attempt.full, only_to_spares=True)
-        return self._end(attempt, () if reason is Reason.SEALED else (member.node,))
+        if reason is Reason.SEALED:
+            return self._leave_to_others(attempt)
+        return self._end(attempt, (member.node,))
 
     def _end(self, attempt: Attempt, suspects: tuple[str, ...], *, only_to_spares: bool = False) -> Effects:
         attempt.state = "ending"
@@ -292,7 +320,7 @@ class Appender:
     def _on_view(self, projection: Projection | None) -> Effects:
         if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
             self.view = projection
-        waiting = [a for a in self.attempts.values() if a.state in ("viewing", "ending")]
+        waiting = [a for a in self.attempts.values() if a.state in ("viewing", "ending", "patient")]
         if self.view is None:
             return [e for a in waiting for e in self._complete(a, AppendRefused("no such log"))]
         return [effect for attempt in waiting for effect in self._reconsider(attempt, self.view)]
@@ -312,6 +340,8 @@ class Appender:
             return self._complete(attempt, OutcomeUnknown(attempt.first))
         if segment is None or (segment.end is not None and attempt.first >= segment.end):  # A4, forgotten or not
             return self._again(attempt, just_read=True)
+        if view.deleted:  # A5
+            return self._complete(attempt, OutcomeUnknown(attempt.first))
         attempt.state, attempt.segment = "settling", segment
         return self._fill(attempt.first, attempt.first + 1, attempt)
 
@@ -322,7 +352,17 @@ class Appender:
         if attempt.full and attempt.at == 0:  # the head has no space: give the position up before saying so
             attempt.state, attempt.giving_up = "settling", True
             return self._fill(attempt.first, attempt.first + 1, attempt)
-        return self._end(attempt, ()) if attempt.state == "viewing" else [self._suspect_later(attempt)]
+        if attempt.state == "patient":
+            return []
+        return self._leave_to_others(attempt) if attempt.state == "viewing" else [self._suspect_later(attempt)]
+
+    def _leave_to_others(self, attempt: Attempt) -> Effects:
+        """Somebody has sealed the segment, knows whom not to take into the next one, and may be at it still (A10)."""
+        if attempt.looks == self.config.seal_looks:
+            return self._end(attempt, ())
+        attempt.looks += 1
+        attempt.state = "patient"
+        return [SetTimer(attempt.timer, self.config.seal_look_ms)]
 
     def _on_fill_done(self, done: FillDone) -> Effects:
         for attempt in list(self.attempts.values()):

@@ -8,9 +8,14 @@ States
 Rules
  C1  It decides from what it has just read (``next_duty``), so two coordinators, or one that restarted, do no harm.
  C2  Every duty is repeated until it is seen done: nothing is sent once and forgotten.
- C3  A stream is dropped only after its id has left the projection.
+ C3  A stream is dropped only after its id has left the projection. What is to be dropped is asked of the nodes, so it
+     is not forgotten with this process.
  C4  It is never on the append path.
  C5  A member is removed only after another one of its group has said, when asked for this, that it is intact.
+ C6  What a node said of its streams holds until it restarts or finds damage; then it is asked again. Answers to
+     earlier questions do not count.
+ C7  An open segment is made wider only when it has been as it is for some time: a lease outlives its node.
+ C8  A long procedure is begun anew only after a silence, never because it takes long.
 """
 
 from __future__ import annotations
@@ -27,26 +32,26 @@ from trunkline.core.duties import (
     ForgetTheSegment,
     RemoveDeadMember,
     RepairSegment,
+    TidyNode,
     TrimMembers,
+    left_streams,
     next_duty,
 )
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.events import MemberRebuilt, MemberRemoved
 from trunkline.core.messages import (
-    ChangeProjection,
     Drop,
     Dropped,
-    EndOpenSegment,
     Finalize,
     Finalized,
+    Inventoried,
+    Inventory,
     NodeInfo,
     Reason,
-    Refresh,
     Rejected,
     Target,
     Trim,
     TrimDone,
-    ViewChanged,
     descriptor_of,
     target_of,
 )
@@ -55,6 +60,7 @@ from trunkline.core.projection import (
     AdmitJoiner,
     Change,
     ForgetSegment,
+    Group,
     MarkRepaired,
     Member,
     Projection,
@@ -64,11 +70,13 @@ from trunkline.core.projection import (
 )
 from trunkline.core.rebuild import MemberCopy
 from trunkline.core.repair import SegmentRepair
+from trunkline.core.siblings import ChangeProjection, EndOpenSegment, Refresh, ViewChanged
 
 
 class CoordinatorConfig(Struct, frozen=True):
     log: str
     tick_ms: int = 500  # too small: idle work; too big: a dead node is replaced late
+    widen_ticks: int = 20  # too small: a node that just failed is taken in again; too big: less redundancy for longer
     duty_ms: int = 5000  # a duty without an answer for this long is looked at anew
 
 
@@ -79,9 +87,11 @@ class Coordinator:
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
         self.done = Done()
+        self.narrow = (-1, 0)  # the open segment, and for how many ticks it has been that
+        self.question = 0  # only answers that repeat this number count (C5, C6)
         self.duty: Duty | None = None
         self.procedure: SegmentRepair | MemberCopy | None = None
-        self.leftovers: list[tuple[str, Target]] = []  # streams to drop, and where
+        self.dropping: set[str] = set()  # streams that the node that is being tidied was asked to drop
 
     @property
     def phase(self) -> str:
@@ -95,25 +105,36 @@ class Coordinator:
 
     def on_timer(self, key: str) -> Effects:
         self.done.blocked = -1
+        self._grow_patient()
         return self._look()
+
+    def _grow_patient(self) -> None:
+        """A segment is made wider only when it has been as it is for some ticks: a lease outlives its node (C7)."""
+        index = self.view.last.index if self.view is not None else -1
+        same = self.narrow[0] == index
+        self.narrow = (index, min(self.narrow[1] + 1, self.config.widen_ticks) if same else 0)
+        self.done.may_widen = self.narrow[1] >= self.config.widen_ticks
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case ViewChanged(_, projection, nodes) if self.procedure is None:
-                self._remember_leavers(self.view, projection)
+                self._doubt(projection, nodes)
                 self.view, self.nodes = projection, nodes
                 return self._on_view()
             case ViewChanged():
                 return []  # an answer to an earlier look: the procedure goes on from what it began with
-            case Finalized(stream, intact) if self.procedure is None:
+            case Finalized(stream, intact, nonce) if self.procedure is None:
+                if nonce != self.question:
+                    return []
                 (self.done.finalized if intact else self.done.damaged).add(stream)
                 return self._on_witness(stream, intact=intact) or self._check_members()
             case TrimDone(stream, point):
                 self.done.trimmed[stream] = max(point, self.done.trimmed.get(stream, 0))
                 return self._check_members()
+            case Inventoried(_, streams):
+                return self._on_inventory(source, streams)
             case Dropped(stream):
-                self.leftovers = [kept for kept in self.leftovers if kept[1].stream != stream]
-                return []
+                return self._on_dropped(stream)
             case Rejected(stream, _, Reason.CORRUPT):
                 self.done.damaged.add(stream)
             case Rejected(stream, _, Reason.UNKNOWN) if isinstance(self.duty, TrimMembers) and self.view is not None:
@@ -140,7 +161,7 @@ class Coordinator:
         self.duty = next_duty(self.view, self.nodes, self.done) if self.view is not None else None
         if self.duty is None:
             self.state, self.done.blocked = "idle", -1
-            return [*self._drop_leftovers(), SetTimer("tick", self.config.tick_ms)]
+            return [SetTimer("tick", self.config.tick_ms)]
         assert self.view is not None
         self.state = "working"
         return [*self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
@@ -152,10 +173,11 @@ class Coordinator:
                 return [Send(Address(SELF, "reconfigurer"), job)]
             case RemoveDeadMember(_, _, witnesses) if not witnesses:
                 return self._remove(duty)
-            case FinalizeMembers(index, members) | RemoveDeadMember(index, _, members):
-                segment = self._segment(view, index)
-                assert segment.end is not None
-                return [Send(_storage(m), Finalize(descriptor_of(view, segment, m), segment.end)) for m in members]
+            case RemoveDeadMember(index, _, members):
+                self.question += 1  # what was said before is no witness (C5)
+                return self._finalize(view, index, members)
+            case FinalizeMembers(index, members):
+                return self._finalize(view, index, members)
             case RepairSegment(index):
                 return self._run(SegmentRepair(view, self._segment(view, index)))
             case CopyToJoiner(index, joiner):
@@ -167,6 +189,15 @@ class Coordinator:
                 return [Send(_storage(m), Trim(target_of(view, segment, m), view.trim)) for m in members]
             case ForgetTheSegment(index):
                 return self._change(ForgetSegment(index))
+            case TidyNode(node):
+                self.dropping = set()
+                return [Send(Address(node, "storage"), Inventory(self.config.log))]
+
+    def _finalize(self, view: Projection, index: int, members: Group) -> Effects:
+        segment = self._segment(view, index)
+        assert segment.end is not None
+        asks = [(m, Finalize(descriptor_of(view, segment, m), segment.end, self.question)) for m in members]
+        return [Send(_storage(member), ask) for member, ask in asks]
 
     def _copy(self, view: Projection, segment: Segment, joiner: Member) -> MemberCopy:
         group = next(group for group in segment.groups if joiner in group)
@@ -220,7 +251,10 @@ class Coordinator:
         if self.procedure is None:
             return []
         effects = self.procedure.on_message(message)
-        return [*effects, *self._check_procedure()]
+        effects += self._check_procedure()
+        if self.procedure is not None:  # it goes on: only a silence makes it due anew (C8)
+            effects.append(SetTimer("tick", self.config.duty_ms))
+        return effects
 
     def _check_procedure(self) -> Effects:
         procedure, duty = self.procedure, self.duty
@@ -238,25 +272,42 @@ class Coordinator:
                 return [event, *self._change(AdmitJoiner(index, joiner.stream))]
         raise AssertionError(f"{duty} has no procedure")
 
-    def _remember_leavers(self, before: Projection | None, after: Projection | None) -> None:
-        """Streams that have left the projection, for whatever reason, are to be dropped (C3)."""
-        if before is None or after is None:
+    def _doubt(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> None:
+        """Forget what nodes said that have restarted or found damage since, or that lost a stream (C3, C6)."""
+        if self.view is None or view is None:
             return
-        named = {member.stream for segment in after.segments for member in segment.members()}
-        for segment in before.segments:
-            for member in segment.members():
-                leftover = (member.node, target_of(before, segment, member))
-                if member.stream not in named and leftover not in self.leftovers:
-                    self.leftovers.append(leftover)
+        named = view.streams()
+        self.done.tidied -= {m.node for s in self.view.segments for m in s.members() if m.stream not in named}
+        known = {info.node: (info.start, info.damaged) for info in self.nodes}
+        changed = [n for n in nodes if known.get(n.node, (n.start, n.damaged)) != (n.start, n.damaged)]
+        for info in changed:
+            self._doubt_node(view, info, restarted=known[info.node][0] != info.start)
+        self.question += 1 if changed else 0
 
-    def _drop_leftovers(self) -> Effects:
-        """On nodes that are there; the others are asked when they come back."""
-        live = {(info.node, info.incarnation) for info in self.nodes if info.live}
-        return [
-            Send(Address(node, "storage"), Drop(target))
-            for node, target in self.leftovers
-            if (node, target.incarnation) in live
-        ]
+    def _doubt_node(self, view: Projection, info: NodeInfo, *, restarted: bool) -> None:
+        members = [member for segment in view.segments for member in segment.members() if member.node == info.node]
+        self.done.finalized.difference_update(member.stream for member in members)
+        if restarted:
+            self.done.tidied.discard(info.node)
+        elif view.last.is_open and any(member in members for member in view.last.members()):
+            self.done.harmed = (view.last.index, info.node)  # an open segment cannot be asked: it is ended
+
+    def _on_inventory(self, source: Address, streams: tuple[Target, ...]) -> Effects:
+        if not isinstance(self.duty, TidyNode) or source.process != self.duty.node or self.view is None:
+            return []
+        left = left_streams(self.view, streams)  # C3
+        self.dropping = {target.stream for target in left}
+        return [Send(source, Drop(target)) for target in left] if left else self._tidied(self.duty.node)
+
+    def _on_dropped(self, stream: str) -> Effects:
+        if not isinstance(self.duty, TidyNode) or stream not in self.dropping:
+            return []  # a late answer, perhaps of another node
+        self.dropping.remove(stream)
+        return [] if self.dropping else self._tidied(self.duty.node)
+
+    def _tidied(self, node: str) -> Effects:
+        self.done.tidied.add(node)
+        return self._decide()
 
 
 def _storage(member: Member) -> Address:

@@ -30,12 +30,16 @@ class Address(NamedTuple):
 SELF = "self"
 
 
-class Message(Struct, frozen=True):
-    """Anything that travels between roles. Immutable and comparable by value."""
+class Message(Struct, frozen=True, array_like=True, tag=True):
+    """Anything that travels between roles. Immutable and comparable by value.
+
+    On a wire it is an array that begins with its class name; a field added at the end, with a default, can be read by
+    both sides.
+    """
 
 
-class Record(Struct, frozen=True):
-    """Anything that a role asks its host to make durable."""
+class Record(Struct, frozen=True, array_like=True, tag=True):
+    """Anything that a role asks its host to make durable. Written as messages are."""
 
 
 class Event(Struct, frozen=True):

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import bisect
 import enum
+from collections.abc import Iterator, MutableSequence, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -21,7 +23,7 @@ class Kind(enum.Enum):
     JUNK = "junk"
 
 
-class Frame(Struct, frozen=True):
+class Frame(Struct, frozen=True, array_like=True):
     """A batch at its position. Two frames are the same value only if every field is equal."""
 
     first: int  # GLSN of its first entry
@@ -50,45 +52,68 @@ def junk(glsn: int) -> Frame:
 
 
 class Frames:
-    """Frames of one stream, sorted by position and never overlapping."""
+    """Frames of one stream, sorted by position and never overlapping.
 
-    def __init__(self, frames: tuple[Frame, ...] = ()) -> None:
-        self._frames = sorted(frames, key=lambda frame: frame.first)  # a disk has them in order of arrival
+    A tuple is taken as found on a disk, in order of arrival, and copied; any other sequence must be sorted already and
+    is used as it is, so that a host may keep millions of frames in a container of its own.
+    """
+
+    def __init__(self, frames: Sequence[Frame] = ()) -> None:
+        found = not isinstance(frames, MutableSequence)
+        self._frames = frames if isinstance(frames, MutableSequence) else sorted(frames, key=_first)
+        self._highest = self._frames[-1].next - 1 if self._frames else 0
+        self._covered = sum(frame.count for frame in self._frames) if found else None  # positions; None: not yet known
 
     def __len__(self) -> int:
         return len(self._frames)
 
     def overlapping(self, first: int, count: int) -> Frame | None:
         """The first frame that shares a position with ``[first, first + count)``."""
-        at = bisect.bisect_right(self._frames, first, key=lambda frame: frame.first)
-        if at and self._frames[at - 1].next > first:
-            return self._frames[at - 1]
-        if at < len(self._frames) and self._frames[at].first < first + count:
-            return self._frames[at]
+        if first > self._highest:
+            return None
+        at = bisect.bisect_right(self._frames, first, key=_first)
+        if at and (before := self._frames[at - 1]).next > first:
+            return before
+        if at < len(self._frames) and (after := self._frames[at]).first < first + count:
+            return after
         return None
 
     def at(self, glsn: int) -> Frame | None:
         return self.overlapping(glsn, 1)
 
     def add(self, frame: Frame) -> None:
-        at = bisect.bisect_right(self._frames, frame.first, key=lambda kept: kept.first)
-        self._frames.insert(at, frame)
+        """Keep a frame that overlaps nothing."""
+        if frame.first > self._highest:
+            self._frames.append(frame)
+            self._highest = frame.next - 1
+        else:
+            self._frames.insert(bisect.bisect_right(self._frames, frame.first, key=_first), frame)
+        if self._covered is not None:
+            self._covered += frame.count
+
+    def remove(self, frame: Frame) -> None:
+        """Forget one frame, which is there."""
+        at = bisect.bisect_left(self._frames, frame.first, key=_first)
+        self._forget(at, at + 1)
 
     def highest(self) -> int:
         """The highest position that holds an entry; 0 if there is none."""
-        return self._frames[-1].next - 1 if self._frames else 0
+        return self._highest
 
     def run_from(self, glsn: int, limit: int) -> tuple[Frame, ...]:
         """Up to ``limit`` frames that follow each other without a hole, the first one holding ``glsn``."""
-        found: list[Frame] = []
-        while len(found) < limit and (frame := self.at(glsn)) is not None:
-            found.append(frame)
-            glsn = frame.next
-        return tuple(found)
+        return tuple(islice(self._run(glsn), limit))
 
     def contiguous_end(self, start: int) -> int:
         """The first position at or after ``start`` that is not written."""
-        while (frame := self.at(start)) is not None:
+        if start > self._highest or not self._frames:
+            return start
+        if self._covered is None:
+            self._covered = sum(frame.count for frame in self._frames)
+        lowest = self._frames[0].first
+        if lowest <= start and self._highest + 1 - lowest == self._covered:  # there is no hole
+            return self._highest + 1
+        for frame in self._run(start):
             start = frame.next
         return start
 
@@ -96,17 +121,48 @@ class Frames:
         """Frames that share a position with ``[first, end)``."""
         if first >= end:
             return ()
-        low = bisect.bisect_right(self._frames, first, key=lambda frame: frame.next)
-        high = bisect.bisect_left(self._frames, end, key=lambda frame: frame.first)
+        low = bisect.bisect_right(self._frames, first, key=_next)
+        high = bisect.bisect_left(self._frames, end, key=_first)
         return tuple(self._frames[low:high])
 
     def cut_from(self, end: int) -> None:
         """Forget every frame that begins at or past ``end``."""
-        del self._frames[bisect.bisect_left(self._frames, end, key=lambda frame: frame.first) :]
+        self._forget(bisect.bisect_left(self._frames, end, key=_first), len(self._frames))
 
     def drop_through(self, point: int) -> None:
         """Forget every frame that lies wholly at or below ``point``."""
-        self._frames = [frame for frame in self._frames if frame.next > point + 1]
+        self._forget(0, bisect.bisect_right(self._frames, point + 1, key=_next))
 
-    def all(self) -> tuple[Frame, ...]:
-        return tuple(self._frames)
+    def all(self) -> Sequence[Frame]:
+        """All of them, for reading at once: it may be the container itself."""
+        return tuple(self._frames) if isinstance(self._frames, list) else self._frames
+
+    def _run(self, glsn: int) -> Iterator[Frame]:
+        """Frames without a hole between them, the first one holding ``glsn``."""
+        at = bisect.bisect_right(self._frames, glsn, key=_first) - 1
+        if at < 0 or self._frames[at].next <= glsn:
+            return
+        frame = self._frames[at]
+        yield frame
+        for index in range(at + 1, len(self._frames)):
+            following = self._frames[index]
+            if following.first != frame.next:
+                return
+            frame = following
+            yield frame
+
+    def _forget(self, low: int, high: int) -> None:
+        if low >= high:
+            return
+        if self._covered is not None:
+            self._covered -= sum(self._frames[at].count for at in range(low, high))
+        del self._frames[low:high]
+        self._highest = self._frames[-1].next - 1 if self._frames else 0
+
+
+def _first(frame: Frame) -> int:
+    return frame.first
+
+
+def _next(frame: Frame) -> int:
+    return frame.first + frame.count

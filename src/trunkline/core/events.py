@@ -1,12 +1,15 @@
 """What roles tell monitors, and how operations end.
 
-The first part is announced; monitors in searches and over recorded traces see the same events. The second part are
-results: each says whether the thing happened, did not happen, or may have.
+The first part is announced; monitors in searches and over recorded traces see the same events. The second part is told
+by the host about its clients and processes. The third part are results: each says whether the thing happened, did not
+happen, or may have.
 """
 
 from __future__ import annotations
 
-from trunkline.core.effects import Event
+from collections.abc import Sequence
+
+from trunkline.core.effects import Event, Message
 from trunkline.core.entries import Frame
 from trunkline.core.projection import Owner, Projection
 
@@ -36,8 +39,18 @@ class StreamRecovered(Event, frozen=True):
     log: str
     segment: int
     stream: str
-    frames: tuple[Frame, ...]
+    frames: Sequence[Frame]  # perhaps the role's own: read it at once, keep it never
     end: int | None
+
+
+class StreamDamaged(Event, frozen=True):
+    """A running node found that it cannot read these frames of a stream any more."""
+
+    node: str
+    log: str
+    segment: int
+    stream: str
+    frames: tuple[Frame, ...]
 
 
 class StreamSealed(Event, frozen=True):
@@ -156,6 +169,29 @@ class FollowedSegment(Event, frozen=True):
     position: int
 
 
+# --------------------------------------------------------------------------------------------------- told by the host
+
+
+class Invoked(Event, frozen=True):
+    """An operation of a client began."""
+
+    operation: int
+    request: Message
+
+
+class Completed(Event, frozen=True):
+    """An operation of a client ended (from the role's ``Complete``)."""
+
+    operation: int
+    result: Event
+
+
+class ProcessEnded(Event, frozen=True):
+    """The process crashed, or its disk was wiped (told by the checker; nobody records its own end)."""
+
+    kind: str
+
+
 # ------------------------------------------------------------------------------------------------------------ results
 
 
@@ -197,6 +233,16 @@ class SubscriptionEnded(Event, frozen=True):
 
 class TailIs(Event, frozen=True):
     glsn: int
+
+
+class PeekIs(Event, frozen=True):
+    """The next position that would be handed out."""
+
+    glsn: int
+
+
+class Deleted(Event, frozen=True):
+    epoch: int
 
 
 class Trimmed(Event, frozen=True):

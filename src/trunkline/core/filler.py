@@ -22,8 +22,6 @@ from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects
 from trunkline.core.entries import Frame, Kind, junk
 from trunkline.core.events import HoleFilled, ValueCarried
 from trunkline.core.messages import (
-    Fill,
-    FillDone,
     Finalize,
     Finalized,
     Open,
@@ -40,6 +38,7 @@ from trunkline.core.messages import (
     target_of,
 )
 from trunkline.core.projection import Member, Projection, Segment
+from trunkline.core.siblings import Fill, FillDone
 
 
 class Filling:

@@ -6,12 +6,16 @@ States
 Rules
  L1  A node whose lease has run out goes on answering, but marks "nothing here" answers as not fresh: a client cut off
      together with it then looks at the metadata before it believes them.
+ L2  Damage is told at once, and with every renewal after that: who knows an older count looks at the node anew.
 """
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from trunkline.core.effects import SELF, Address, CancelTimer, Effects, Message, Send, SetTimer
-from trunkline.core.messages import Freshness, NodeInfo, Register, Registered
+from trunkline.core.messages import NodeInfo, NodeState, Register, Registered
+from trunkline.core.siblings import DamageFound, Freshness
 
 
 class LeaseKeeper:
@@ -46,6 +50,9 @@ class LeaseKeeper:
                 return self._on_registered()
             case Registered():
                 return []
+            case DamageFound():
+                self.info = replace(self.info, damaged=self.info.damaged + 1)  # L2
+                return self._renew()
         raise AssertionError(f"a lease keeper does not take {message}")
 
     def _renew(self) -> Effects:
@@ -59,4 +66,5 @@ class LeaseKeeper:
         return [*told, SetTimer("renew", self.retry_ms), SetTimer("lease", self.lease_ms)]
 
     def _tell(self, *, fresh: bool) -> Effects:
-        return [Send(Address(SELF, role), Freshness(fresh)) for role in ("storage", "sequencer")]
+        siblings = () if self.info.state is NodeState.CLIENT else ("storage", "sequencer")
+        return [Send(Address(SELF, role), Freshness(fresh)) for role in siblings]

@@ -1,4 +1,4 @@
-"""Everything that travels between roles, request beside answer.
+"""Everything that travels between processes, request beside answer; and what applications ask for.
 
 An answer repeats what it answers (stream, position, writer and seq), so that a late or doubled answer can be told
 from the awaited one by its content. Nobody sends a request for a segment that it has not read in an accepted
@@ -18,7 +18,7 @@ from trunkline.core.projection import Group, Member, Owner, Policy, Projection, 
 # ---------------------------------------------------------------------------------------------- identity of a stream
 
 
-class Target(Struct, frozen=True):
+class Target(Struct, frozen=True, array_like=True):
     """Which stream a request is for. A node compares every field for equality."""
 
     cluster: str
@@ -32,7 +32,7 @@ class Target(Struct, frozen=True):
         return f"{self.log}:{self.segment}@{self.epoch}/{self.stream}#{self.incarnation}"
 
 
-class Descriptor(Struct, frozen=True):
+class Descriptor(Struct, frozen=True, array_like=True):
     """What a node must know of a stream."""
 
     target: Target
@@ -171,6 +171,7 @@ class Sealed(Message, frozen=True):
 class Finalize(Message, frozen=True):
     descriptor: Descriptor
     end: int
+    nonce: int = 0  # repeated in the answer, for callers that need an answer to this very question
 
 
 class Finalized(Message, frozen=True):
@@ -178,6 +179,7 @@ class Finalized(Message, frozen=True):
 
     stream: str
     intact: bool = True
+    nonce: int = 0
 
 
 class Drop(Message, frozen=True):
@@ -188,6 +190,17 @@ class Drop(Message, frozen=True):
 
 class Dropped(Message, frozen=True):
     stream: str
+
+
+class Inventory(Message, frozen=True):
+    """Which streams of this log do you keep?"""
+
+    log: str
+
+
+class Inventoried(Message, frozen=True):
+    log: str
+    streams: tuple[Target, ...]
 
 
 class Trim(Message, frozen=True):
@@ -312,18 +325,25 @@ class NodeState(enum.Enum):
     RW = "rw"
     DRAINING = "draining"
     GONE = "gone"
+    CLIENT = (
+        "client"  # no node: a process that writes a broadcast log. It is in the registry as long as its lease holds
+    )
 
 
-class NodeInfo(Struct, frozen=True):
+class NodeInfo(Struct, frozen=True, array_like=True):
     node: str
     incarnation: int
     start: int  # of the running process: unique to it, and larger than those of the node's processes before it
     state: NodeState = NodeState.RW
     live: bool = True
+    address: str = ""  # host:port
+    zone: str = ""  # nodes of one zone fail together; nothing said: a zone of its own
+    damaged: int = 0  # how often this process found that it cannot read what it has stored
 
     def brief(self) -> str:
         notes = [] if self.state is NodeState.RW else [self.state.value]
         notes += [] if self.live else ["lease lost"]
+        notes += [f"damaged {self.damaged}"] if self.damaged else []
         return f"{self.node}#{self.incarnation}.{self.start}" + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -377,72 +397,6 @@ class LeaseExpired(Message, frozen=True):
     start: int
 
 
-# --------------------------------------------------------------------------------- inside one process (SELF messages)
-
-
-class Refresh(Message, frozen=True):
-    """Read the projection again and tell me."""
-
-    log: str
-
-
-class EndOpenSegment(Message, frozen=True):
-    """End this segment if it is still open."""
-
-    log: str
-    segment: int
-    suspects: tuple[str, ...] = ()  # nodes that somebody could not work with
-    owner: Owner | None = None  # broadcast: who wants to write next
-    end: int | None = None  # broadcast roll: the owner's exact count
-    reopen: bool = True  # False leaves the log read-only
-    only_to_spares: bool = False  # do it only if there are enough nodes that are not suspects
-    declared_end: int | None = None  # an operator's word, where no intact member is left: all below it is lost
-
-
-class OpenClosedLog(Message, frozen=True):
-    """An operator opens a read-only log again. Nobody else does."""
-
-    log: str
-
-
-class ChangeProjection(Message, frozen=True):
-    """Try one other change, once, against the epoch it was computed from."""
-
-    expected: int
-    projection: Projection
-
-
-class ViewChanged(Message, frozen=True):
-    """The projection as just read. It may equal the one already known: a fresh reading is news in itself."""
-
-    log: str
-    projection: Projection | None
-    nodes: tuple[NodeInfo, ...]
-
-
-class Fill(Message, frozen=True):
-    """Settle one position: from the head down, its value or JUNK."""
-
-    projection: Projection
-    segment: int
-    glsn: int
-
-
-class FillDone(Message, frozen=True):
-    """``frame`` holds the position on every member of the group; None: it could not be settled, ``why`` says how."""
-
-    segment: int
-    glsn: int
-    frame: Frame | None
-    why: Reason | None = None
-
-
-class Freshness(Message, frozen=True):
-    """The node's lease holds, or has run out."""
-
-    fresh: bool
-
-
 # ---------------------------------------------------------------------------------------------- application requests
 
 
@@ -478,6 +432,11 @@ class TailRequested(Message, frozen=True):
     log: str
 
 
+class PeekRequested(Message, frozen=True):
+    operation: int
+    log: str
+
+
 class TrimRequested(Message, frozen=True):
     operation: int
     log: str
@@ -491,3 +450,10 @@ class SealRequested(Message, frozen=True):
     log: str
     reopen: bool = False
     declared_end: int | None = None  # the segment is lost: a gap that readers see, up to here
+
+
+class DeleteRequested(Message, frozen=True):
+    """Delete the log for ever: nobody can use its name again."""
+
+    operation: int
+    log: str

@@ -1,8 +1,8 @@
 """Which nodes a new segment may use.
 
 Every option is safe: placement decides how well a log is spread, never whether it is right. A host picks one by load
-and zones; the checker tries them all. The first option is the sensible default: members that are known to answer keep
-their places.
+and the checker tries them all. The first option is the sensible default: members that are known to answer keep their
+places, as far as that leaves the members of a group in different zones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Opening, Owner, Policy, Seat, Settings
 
-OPTIONS_MAX = 24
+OPTIONS_MAX = 24  # permutations; where there are more, every node of the pool is offered as head once
 
 
 def eligible(nodes: tuple[NodeInfo, ...], silent: tuple[str, ...]) -> tuple[NodeInfo, ...]:
@@ -45,9 +45,38 @@ def openings(
     ranked = sorted(usable, key=rank)
     width = min(settings.replicas, len(ranked))
     trusted = sum(info.node not in suspects for info in ranked)
-    pool = ranked[: max(width, trusted)]
-    picks = itertools.islice(itertools.permutations(pool, width), OPTIONS_MAX)
+    pool = _spread(ranked[: max(width, trusted)], suspects)
+    picks = _picks(pool, width, suspects)
     return tuple(_opening(settings, pick, pool, suspects, owner) for pick in picks)
+
+
+def _picks(pool: list[NodeInfo], width: int, suspects: tuple[str, ...]) -> list[tuple[NodeInfo, ...]]:
+    """Members of one group, in order. All spread over as many zones as the first."""
+    picks = list(itertools.islice(itertools.permutations(pool, width), OPTIONS_MAX + 1))
+    if len(picks) > OPTIONS_MAX:
+        turned = [[*pool[at:], *pool[:at]] for at in range(len(pool)) if at == 0 or pool[at].node not in suspects]
+        return [tuple(_spread(each, suspects)[:width]) for each in turned]
+    zones = len({_zone(info) for info in pool[:width]})
+    return [pick for pick in picks if len({_zone(info) for info in pick}) == zones]
+
+
+def replacement(nodes: tuple[NodeInfo, ...], members: tuple[str, ...]) -> NodeInfo | None:
+    """A node to join these: in another zone if there is one."""
+    taken = {_zone(info) for info in nodes if info.node in members}
+    return min(eligible(nodes, members), key=lambda info: _zone(info) in taken, default=None)
+
+
+def _zone(info: NodeInfo) -> str:
+    return info.zone or f"node {info.node}"  # nodes without a zone fail one by one
+
+
+def _spread(ranked: list[NodeInfo], suspects: tuple[str, ...]) -> list[NodeInfo]:
+    """The same nodes, first one of each zone, then a second one of each, and so on; suspects stay last."""
+    seen: dict[str, int] = {}
+    turns: dict[str, int] = {}
+    for info in ranked:
+        turns[info.node] = seen[_zone(info)] = seen.get(_zone(info), -1) + 1
+    return sorted(ranked, key=lambda info: (info.node in suspects, turns[info.node]))
 
 
 def _opening(

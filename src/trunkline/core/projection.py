@@ -11,6 +11,7 @@ Rules
  P5  A member joins only a repaired segment, as ``joining``, under a stream id that was never used before.
  P6  The last member of a group that is not joining is never removed.
  P7  The trim point only grows and stays below the base of an open segment's unwritten part (the caller has settled it).
+ P8  A deleted log is closed, names no stream any more, and never changes again.
 
 Stream ids are made from the epoch that first names them, so that no two memberships ever share one.
 """
@@ -43,7 +44,7 @@ class Owner(NamedTuple):
         return f"{self.process}#{self.start}"
 
 
-class Member(Struct, frozen=True):
+class Member(Struct, frozen=True, array_like=True):
     node: str
     incarnation: int
     stream: str
@@ -56,7 +57,7 @@ class Member(Struct, frozen=True):
 Group = tuple[Member, ...]
 
 
-class Segment(Struct, frozen=True):
+class Segment(Struct, frozen=True, array_like=True):
     index: int
     epoch: int
     base: int
@@ -92,7 +93,7 @@ class Segment(Struct, frozen=True):
         )
 
 
-class Settings(Struct, frozen=True):
+class Settings(Struct, frozen=True, array_like=True):
     policy: Policy = Policy.CHAIN
     replicas: int = 3
     min_replicas: int = 1
@@ -105,14 +106,14 @@ class Settings(Struct, frozen=True):
         )
 
 
-class Gap(Struct, frozen=True):
+class Gap(Struct, frozen=True, array_like=True):
     """A range ``[first, end)`` that an operator declared lost."""
 
     first: int
     end: int
 
 
-class Projection(Struct, frozen=True):
+class Projection(Struct, frozen=True, array_like=True):
     cluster: str
     log: str
     epoch: int
@@ -120,6 +121,7 @@ class Projection(Struct, frozen=True):
     segments: tuple[Segment, ...]
     settings: Settings
     gaps: tuple[Gap, ...] = ()
+    deleted: bool = False
 
     @property
     def last(self) -> Segment:
@@ -139,7 +141,14 @@ class Projection(Struct, frozen=True):
     def brief(self) -> str:
         segments = " | ".join(segment.brief() for segment in self.segments)
         gaps = "".join(f" gap {gap.first}-{gap.end - 1}" for gap in self.gaps)
-        return f"<epoch {self.epoch} trim {self.trim}{gaps}: {segments}; {self.settings.brief()}>"
+        deleted = " deleted" if self.deleted else ""
+        return f"<epoch {self.epoch}{deleted} trim {self.trim}{gaps}: {segments}; {self.settings.brief()}>"
+
+    def streams(self) -> tuple[str, ...]:
+        """The ids of all streams that the log is made of."""
+        if self.deleted:  # P8
+            return ()
+        return tuple(member.stream for segment in self.segments for member in segment.members())
 
     def gap_at(self, glsn: int) -> Gap | None:
         return next((gap for gap in self.gaps if gap.first <= glsn < gap.end), None)
@@ -203,7 +212,18 @@ class ForgetSegment(Struct, frozen=True):
     index: int
 
 
-Change = EndSegment | Reopen | MarkRepaired | RemoveMember | AddJoiner | AdmitJoiner | RaiseTrim | ForgetSegment
+class DeleteLog(Struct, frozen=True):
+    """The log was closed before, and is gone from now on."""
+
+
+Change = (
+    EndSegment | Reopen | MarkRepaired | RemoveMember | AddJoiner | AdmitJoiner | RaiseTrim | ForgetSegment | DeleteLog
+)
+
+
+def epoch_of(stream: str) -> int:
+    """The epoch of the projection that first named a stream."""
+    return int(stream.partition(".")[0])
 
 
 def create(cluster: str, log: str, settings: Settings, opening: Opening) -> Projection:
@@ -213,6 +233,7 @@ def create(cluster: str, log: str, settings: Settings, opening: Opening) -> Proj
 
 def apply(projection: Projection, change: Change) -> Projection:
     """The next projection, or ``IllegalChange``."""
+    _require(not projection.deleted, "the log was deleted")  # P8
     match change:
         case EndSegment():
             return _end_segment(projection, change)
@@ -239,6 +260,9 @@ def apply(projection: Projection, change: Change) -> Projection:
             _require(oldest.end is not None and oldest.end <= projection.trim + 1, "the segment is not trimmed")
             _require(len(projection.segments) > 1, "a log keeps its last segment")
             return _next(projection, projection.segments[1:])
+        case DeleteLog():
+            _require(not projection.last.is_open, "an open log is closed before it is deleted")
+            return replace(projection, epoch=projection.epoch + 1, deleted=True)
 
 
 def _end_segment(projection: Projection, change: EndSegment) -> Projection:

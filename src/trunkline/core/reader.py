@@ -18,6 +18,9 @@ Rules
  D7  A LAC may be lost (a restart, a lost Release, a dead owner), and a taker may die between seal and swap. What stays
      so on every member is settled by ending the segment; it keeps its owner, and patience leaves a live taker its
      chance.
+ D8  A read that ends at ``until`` returns no batch that begins behind it, however many an answer holds: a trim deletes
+     what was read for it.
+ D9  Who meets a seal leaves the end to whoever sealed, for a while.
 """
 
 from __future__ import annotations
@@ -36,26 +39,22 @@ from trunkline.core.effects import (
     SetTimer,
 )
 from trunkline.core.entries import Frame
-from trunkline.core.events import EntriesRead, FollowedSegment, PositionsSkipped, SubscriptionEnded
+from trunkline.core.events import EntriesRead, FollowedSegment, PositionsSkipped, RequestRefused, SubscriptionEnded
 from trunkline.core.messages import (
-    EndOpenSegment,
-    Fill,
-    FillDone,
     NotGranted,
     Peek,
     Peeked,
     Read,
     ReadFrames,
     Reason,
-    Refresh,
     Rejected,
     Subscribe,
     SubscribeRequested,
     Unwritten,
-    ViewChanged,
     target_of,
 )
 from trunkline.core.projection import Member, Policy, Projection, Segment
+from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
 
 
 class ReaderConfig(Struct, frozen=True):
@@ -64,6 +63,7 @@ class ReaderConfig(Struct, frozen=True):
     fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
     quiet_ms: int = 500  # too small: idle readers load the metadata; too big: a reader learns of a lost member late
     read_limit: int = 64  # frames per request
+    seal_looks: int = 1  # how often to look whether whoever sealed has finished, before finishing it oneself
     push: bool = True  # wait at the node for new entries instead of asking again
 
 
@@ -154,6 +154,8 @@ class Reader:
         assert self.request is not None
         if self.request.until is not None and self.next > self.request.until:
             return self._done()
+        if view.deleted:
+            return self._refused()
         if self.next <= view.trim:  # D1
             return self._skip(view.trim + 1, "trimmed")
         gap = view.gap_at(self.next)
@@ -191,14 +193,25 @@ class Reader:
         settled = self.batch - 1 if cut else self.next - 1
         return [CancelTimer("wait"), Send(Address(SELF, self.requester), ReadThrough(settled, self.next - 1))]
 
+    def _refused(self) -> Effects:
+        """The log was deleted. A sibling that asked finds out by itself, as soon as it looks."""
+        assert self.request is not None
+        if self.requester != "application":
+            return self._done()
+        self.state = "done"
+        refusal = Complete(self.request.operation, RequestRefused("the log was deleted"))
+        return [CancelTimer("wait"), refusal]
+
     # -------------------------------------------------------------------------------------------------------- answers
 
     def _on_frames(self, frames: tuple[Frame, ...]) -> Effects:
         effects: Effects = []
         self.confirmed, self.blocked = False, 0
-        end = self._current().end
+        end, until = self._current().end, self.request.until if self.request is not None else None
         for frame in frames:
             if end is not None and frame.first >= end:  # D1: an end that this answer did not know
+                break
+            if until is not None and frame.first > until:  # D8
                 break
             effects.append(Announce(EntriesRead(self.config.log, self.next, frame)))
             self.next, self.batch = frame.next, frame.first
@@ -210,7 +223,8 @@ class Reader:
         if not segment.is_open:  # below the end there is a value, but this member may not know of the end yet
             return self._fill()
         if answer.sealed and segment.policy is Policy.CHAIN:
-            return self._end(())
+            self.blocked += 1  # D9
+            return self._end(()) if self.blocked > self.config.seal_looks else self._wait(push=False)
         if not answer.fresh and not self.confirmed:  # D6
             return self._refresh()
         if segment.policy is Policy.BROADCAST:

@@ -1,8 +1,8 @@
 """Rebuild of a member: copy a repaired segment into a joining stream, and prove the copy before it counts.
 
 States
-    preparing --Finalized--> fetching --Fetched--> writing(frame by frame) --> fetching ...
-    fetching --nothing left--> proving --digests equal--> finished
+    preparing --Finalized--> fetching --Fetched--> writing(all that came) --all Stored--> fetching ...
+    fetching --nothing left--> proving(span by span) --digests equal--> finished
 
 Rules
  J1  Only a repaired segment is copied, into a stream id that was never used before.
@@ -45,6 +45,7 @@ class MemberCopy:
         self.first = max(segment.base, view.trim + 1)
         self.cursor = self.first
         self.pending: list[Frame] = []
+        self.proved = self.first  # everything below it is the same in both streams
         self.proofs: dict[str, tuple[Frame, ...]] = {}
         self.finished = False
         self.failed = False
@@ -59,36 +60,51 @@ class MemberCopy:
             case Fetched(stream, first, end, frames) if stream == self.source.stream and first == self.cursor:
                 self.pending, self.cursor = list(frames), end
                 return self._write()
-            case Stored(stream, frame) if stream == self.joiner.stream and self.pending and frame == self.pending[0]:
-                self.pending.pop(0)
-                return self._write()
-            case Digested(stream, first, end, frames) if (first, end) == (self.first, self.end):
+            case Stored(stream, frame) if stream == self.joiner.stream and frame in self.pending:
+                self.pending.remove(frame)
+                return [] if self.pending else self._fetch()
+            case Digested(stream, first, end, frames) if self._proving and (first, end) == self._span(self.proved):
                 return self._on_proof(stream, frames)
             case Written() | Rejected():
                 self.failed = True
         return []
 
+    @property
+    def _proving(self) -> bool:
+        return self.cursor >= self.end and not self.pending
+
     def _fetch(self) -> Effects:
         if self.cursor >= self.end:
             return self._prove()
-        fetch = Fetch(self.source, self.cursor, min(self.cursor + SPAN, self.end))
-        return [Send(Address(self.source_node, "storage"), fetch)]
+        return [Send(Address(self.source_node, "storage"), Fetch(self.source, *self._span(self.cursor)))]
+
+    def _span(self, first: int) -> tuple[int, int]:
+        return first, min(first + SPAN, self.end)
 
     def _write(self) -> Effects:
+        """All that was fetched at once: the joiner's positions are its own, so their order does not matter."""
         if not self.pending:
             return self._fetch()
-        write = Write(self.joiner, self.pending[0], repair=True)
-        return [Send(Address(self.joiner_node, "storage"), write)]
+        joiner = Address(self.joiner_node, "storage")
+        return [Send(joiner, Write(self.joiner, frame, repair=True)) for frame in self.pending]
 
     def _prove(self) -> Effects:
+        if self.proved >= self.end:
+            self.finished = True
+            return []
+        self.proofs = {}
         asked = ((self.source_node, self.source), (self.joiner_node, self.joiner))
-        return [Send(Address(node, "storage"), Digest(target, self.first, self.end)) for node, target in asked]
+        span = self._span(self.proved)
+        return [Send(Address(node, "storage"), Digest(target, *span)) for node, target in asked]
 
     def _on_proof(self, stream: str, frames: tuple[Frame, ...]) -> Effects:
         if stream not in (self.source.stream, self.joiner.stream):
             return []  # a late answer to somebody else's question
         self.proofs[stream] = frames
-        if len(self.proofs) == 2:  # J2
-            self.finished = self.proofs[self.source.stream] == self.proofs[self.joiner.stream]
-            self.failed = not self.finished
-        return []
+        if len(self.proofs) < 2:
+            return []
+        if self.proofs[self.source.stream] != self.proofs[self.joiner.stream]:  # J2
+            self.failed = True
+            return []
+        self.proved = self._span(self.proved)[1]
+        return self._prove()

@@ -14,7 +14,7 @@ Rules
  R5  After a swap, whatever its answer: read again, and believe only what is read. An answer may belong to an earlier
      proposal for the same epoch; the owner written in the projection tells whose segment it is.
  R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch
-     moved.
+     moved. Whoever did not answer the owner is no member of the next segment; who has no space may have to be.
  R7  A log that an operator closed is opened only by an operator.
  R8  What cannot be done now is given back undone, so that one job never keeps others waiting; who asked asks again.
  R9  Without an intact member the whole segment is lost, and only an operator may say so. Readers see the gap.
@@ -36,25 +36,10 @@ from trunkline.core.effects import (
     SetTimer,
 )
 from trunkline.core.events import NoRedundancy, ReconfigurationBlocked
-from trunkline.core.messages import (
-    ChangeProjection,
-    EndOpenSegment,
-    Get,
-    Got,
-    NodeInfo,
-    OpenClosedLog,
-    Refresh,
-    Rejected,
-    Seal,
-    Sealed,
-    Swap,
-    SwapLost,
-    Swapped,
-    ViewChanged,
-    descriptor_of,
-)
+from trunkline.core.messages import Get, Got, NodeInfo, Rejected, Seal, Sealed, Swap, SwapLost, Swapped, descriptor_of
 from trunkline.core.placement import eligible, openings
 from trunkline.core.projection import EndSegment, Gap, Group, Opening, Policy, Projection, Reopen, Segment, apply
+from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
 Job = Refresh | EndOpenSegment | OpenClosedLog | ChangeProjection
 
@@ -140,7 +125,7 @@ class Reconfigurer:
                 return [SetTimer("wait", self.config.retry_ms)]  # older than what the role knows: ask again
             case EndOpenSegment(_, index) if view is not None and view.last.index == index and view.last.is_open:
                 return self._end(job, view)
-            case OpenClosedLog() if view is not None and not view.last.is_open:
+            case OpenClosedLog() if view is not None and not view.last.is_open and not view.deleted:
                 return self._choose(view, job)
             case ChangeProjection(expected, projection) if (view.epoch if view is not None else 0) == expected:
                 return self._swap(projection)
@@ -191,7 +176,7 @@ class Reconfigurer:
             if not job.reopen:
                 return self._swap(_ending(view, job, self.answers, None))
             suspects, owner = job.suspects, job.owner or owner
-            silent = self._silent(view.last) if job.end is None else ()
+            silent = self._silent(view.last) if job.end is None else () if job.only_to_spares else job.suspects
         preferred = tuple(member.node for member in view.last.members())
         options = openings(
             view.settings, self.nodes, preferred=preferred, silent=silent, suspects=suspects, owner=owner

@@ -8,6 +8,7 @@ Rules
  M2  A swap that was answered is never lost.
  M3  Leases are hints for choosing nodes and for duties. No safety rests on them, and their clock is the host's: it says
      ``LeaseExpired``.
+ M4  A client is in the registry as long as its lease holds, and is forgotten with it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class NodeRegistered(Record, frozen=True):
     info: NodeInfo
 
 
+class NodeForgotten(Record, frozen=True):
+    node: str
+
+
 def fold(image: RegisterImage, record: Record) -> RegisterImage:
     """The image after one record."""
     match record:
@@ -54,6 +59,8 @@ def fold(image: RegisterImage, record: Record) -> RegisterImage:
         case NodeRegistered(info):
             others = [n for n in image.nodes if n.node != info.node]
             return replace(image, nodes=tuple(sorted([*others, info], key=lambda n: n.node)))
+        case NodeForgotten(node):
+            return replace(image, nodes=tuple(n for n in image.nodes if n.node != node))
     raise AssertionError(f"the register does not store {record}")
 
 
@@ -101,8 +108,8 @@ class MetadataRegister:
     def _on_register(self, source: Address, info: NodeInfo) -> Effects:
         known = self.nodes.get(info.node)
         effects: Effects = []
-        if known is not None and known.start > info.start:
-            return []  # a late message of an earlier start
+        if known is not None and (known.start, known.damaged) > (info.start, info.damaged):
+            return []  # a late message
         if known is not None and known.state is not NodeState.RW:
             info = replace(info, state=known.state)
         if known is None or replace(known, live=True) != info:
@@ -114,5 +121,8 @@ class MetadataRegister:
         info = self.nodes.get(node)
         if info is None or info.start != start or not info.live:
             return []
+        if info.state is NodeState.CLIENT:  # M4
+            del self.nodes[node]
+            return [Persist(NodeForgotten(node)), Announce(LeaseLost(node))]
         self.nodes[node] = replace(info, live=False)  # M3: volatile, a restart gives every node a new chance
         return [Announce(LeaseLost(node))]

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from trunkline.core.effects import SELF, Address, Effects, Message, Send
 from trunkline.core.entries import Frame
-from trunkline.core.messages import Digest, Digested, Fill, FillDone, Rejected, target_of
+from trunkline.core.messages import Digest, Digested, Rejected, target_of
 from trunkline.core.projection import Group, Projection, Segment
+from trunkline.core.siblings import Fill, FillDone
 
 SPAN = 4096  # positions compared at a time; too big: large messages; too small: more round trips
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from trunkline.core.effects import Address, Announce, Effects, Message, Send
 from trunkline.core.events import PositionsGranted
-from trunkline.core.messages import Freshness, Granted, Next, NotGranted, Peek, Peeked, Reason
+from trunkline.core.messages import Granted, Next, NotGranted, Peek, Peeked, Reason
 from trunkline.core.projection import Owner, Segment
+from trunkline.core.siblings import Freshness
 
 
 class Serving:

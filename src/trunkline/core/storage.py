@@ -21,7 +21,14 @@ from msgspec import Struct
 
 from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Send
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.events import FrameStored, StreamDropped, StreamFinalized, StreamRecovered, StreamSealed
+from trunkline.core.events import (
+    FrameStored,
+    StreamDamaged,
+    StreamDropped,
+    StreamFinalized,
+    StreamRecovered,
+    StreamSealed,
+)
 from trunkline.core.messages import (
     Append,
     Descriptor,
@@ -34,7 +41,8 @@ from trunkline.core.messages import (
     Finalize,
     Finalized,
     FindTail,
-    Freshness,
+    Inventoried,
+    Inventory,
     Open,
     Opened,
     Read,
@@ -55,6 +63,7 @@ from trunkline.core.messages import (
     Written,
 )
 from trunkline.core.projection import Policy
+from trunkline.core.siblings import Freshness
 from trunkline.core.streams import (
     FrameWritten,
     Key,
@@ -82,6 +91,19 @@ class SpaceChanged(Message, frozen=True):
     full: bool
 
 
+class SubscriberGone(Message, frozen=True):
+    """From the host: the connection to this process is closed. Nobody waits for answers there."""
+
+    process: str
+
+
+class FramesDamaged(Message, frozen=True):
+    """From the host: these frames of a stream were stored, and cannot be read any more."""
+
+    key: Key
+    frames: tuple[Frame, ...]
+
+
 class StorageNode:
     def __init__(self, cluster: str, node: str, incarnation: int, image: NodeImage) -> None:
         self.cluster = cluster
@@ -89,7 +111,7 @@ class StorageNode:
         self.incarnation = incarnation
         self.streams = {stream.key: stream for stream in map(Stream, image.streams)}
         self.tombstones = set(image.tombstones)
-        self.waiting: list[tuple[Address, Subscribe]] = []
+        self.waiting: dict[Key, list[tuple[Address, Subscribe]]] = {}  # by stream, in order of arrival
         self.fresh = True
         self.full = False
 
@@ -128,23 +150,30 @@ class StorageNode:
         raise AssertionError(f"a storage node asks for no choice, yet {key} was made")
 
     def on_message(self, source: Address, message: Message) -> Effects:
-        match message:
+        match message:  # the busiest first
+            case Write() | Append() | Release() | Read() | Subscribe() | FindTail() | Trim() | Digest() | Fetch():
+                return self._on_stream_request(source, message)
             case Freshness(fresh):
                 self.fresh = fresh
                 return []
             case SpaceChanged(full):
                 self.full = full
                 return []
+            case SubscriberGone(process):
+                return self._on_subscriber_gone(process)
+            case FramesDamaged(key, frames):
+                return self._on_damaged(key, frames)
             case Open(descriptor):
                 return self._on_open(source, descriptor)
             case Seal(descriptor):
                 return self._on_seal(source, descriptor)
-            case Finalize(descriptor, end):
-                return self._on_finalize(source, descriptor, end)
+            case Finalize():
+                return self._on_finalize(source, message)
             case Drop(target):
                 return self._on_drop(source, target)
-            case Write() | Append() | Release() | Read() | Subscribe() | FindTail() | Trim() | Digest() | Fetch():
-                return self._on_stream_request(source, message)
+            case Inventory(log):
+                kept = tuple(s.descriptor.target for s in self.streams.values() if s.descriptor.target.log == log)
+                return [Send(source, Inventoried(log, kept))]
         raise AssertionError(f"a storage node does not take {message}")
 
     # ------------------------------------------------------------------------------------------------ making streams
@@ -177,7 +206,8 @@ class StorageNode:
             effects += [Persist(StreamSealing(stream.key)), Announce(event)]
         return [*effects, Send(source, answer), *self._wake(stream)]
 
-    def _on_finalize(self, source: Address, descriptor: Descriptor, end: int) -> Effects:
+    def _on_finalize(self, source: Address, message: Finalize) -> Effects:
+        descriptor, end = message.descriptor, message.end
         refused = self._identity_refusal(descriptor.target, may_be_new=True)
         if refused is not None:
             return [Send(source, refused)]
@@ -191,7 +221,8 @@ class StorageNode:
             event = StreamFinalized(self.node, descriptor.target.log, descriptor.target.segment, stream.id, end)
             effects += [Persist(StreamEnding(stream.key, end)), Announce(event)]
         assert stream.end == end, f"stream {stream.id} ends at {stream.end}, not at {end}"
-        return [*effects, Send(source, Finalized(stream.id, not stream.data_loss)), *self._wake(stream)]
+        answer = Finalized(stream.id, not stream.data_loss, message.nonce)
+        return [*effects, Send(source, answer), *self._wake(stream)]
 
     def _on_drop(self, source: Address, target: Target) -> Effects:
         refused = self._identity_refusal(target, may_be_new=True)
@@ -200,9 +231,24 @@ class StorageNode:
             return [Send(source, Dropped(target.stream) if again else refused)]
         key = (target.log, target.stream)
         self.streams.pop(key, None)
+        self.waiting.pop(key, None)  # they look at the projection again by themselves
         self.tombstones.add(key)
         event = StreamDropped(self.node, target.log, target.stream)
         return [Persist(StreamDropping(key)), Announce(event), Send(source, Dropped(target.stream))]
+
+    def _on_damaged(self, key: Key, frames: tuple[Frame, ...]) -> Effects:
+        """The stream is from now on what a restart on the same damage would make of it (S5)."""
+        stream = self.streams.get(key)
+        if stream is None:
+            return []  # dropped meanwhile
+        lost = tuple(frame for frame in frames if stream.frames.at(frame.first) == frame)
+        if not lost:
+            return []  # known already, or trimmed meanwhile
+        for frame in lost:
+            stream.frames.remove(frame)
+        stream.data_loss = stream.sealed = True
+        event = StreamDamaged(self.node, key[0], stream.descriptor.target.segment, stream.id, lost)
+        return [Persist(StreamLosing(key, lost)), Announce(event), *self._wake(stream)]
 
     # ----------------------------------------------------------------------------------------- requests to a stream
 
@@ -319,17 +365,25 @@ class StorageNode:
         answer = self._read_answer(stream, message.glsn, message.limit)
         released_later = stream.descriptor.policy is Policy.BROADCAST
         if isinstance(answer, Unwritten) and not answer.sealed and (released_later or answer.written <= message.glsn):
-            if (source, message) not in self.waiting:
-                self.waiting.append((source, message))
+            waiting = self.waiting.setdefault(stream.key, [])
+            if (source, message) not in waiting:
+                waiting.append((source, message))
             return []
         return [Send(source, answer)]
 
+    def _on_subscriber_gone(self, process: str) -> Effects:
+        for key, waiting in list(self.waiting.items()):
+            staying = [entry for entry in waiting if entry[0].process != process]
+            if staying:
+                self.waiting[key] = staying
+            else:
+                del self.waiting[key]
+        return []
+
     def _wake(self, stream: Stream) -> Effects:
         """Answer the subscribers that waited for what just changed."""
-        waiting = [entry for entry in self.waiting if entry[1].target == stream.descriptor.target]
-        if not waiting:
+        if not self.waiting or (waiting := self.waiting.pop(stream.key, None)) is None:
             return []
-        self.waiting = [entry for entry in self.waiting if entry not in waiting]
         return [effect for source, message in waiting for effect in self._on_subscribe(source, stream, message)]
 
     def _digest_answer(self, stream: Stream, message: Digest | Fetch) -> Digested | Fetched | Rejected:

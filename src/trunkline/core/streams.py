@@ -13,6 +13,8 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from trunkline.core.effects import Record
@@ -27,7 +29,7 @@ class StreamImage(Struct, frozen=True):
     """What recovery found of a stream."""
 
     descriptor: Descriptor
-    frames: tuple[Frame, ...] = ()
+    frames: Sequence[Frame] = ()  # see ``Frames``: a tuple is copied, a sorted mutable sequence is used as it is
     sealed: bool = False
     end: int | None = None
     trim: int = 0
@@ -59,9 +61,10 @@ class StreamTrimming(Record, frozen=True):
 
 
 class StreamLosing(Record, frozen=True):
-    """The stream is known to have lost acknowledged data."""
+    """The stream is known to have lost acknowledged data: these frames, if it can tell."""
 
     key: Key
+    frames: tuple[Frame, ...] = ()
 
 
 class StreamDropping(Record, frozen=True):

@@ -18,20 +18,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trunkline.core.effects import SELF, Address, CancelTimer, Complete, Effects, Message, Send, SetTimer
-from trunkline.core.events import TailIs
-from trunkline.core.messages import (
-    EndOpenSegment,
-    FindTail,
-    Get,
-    Got,
-    Reason,
-    Rejected,
-    TailFound,
-    TailRequested,
-    ViewChanged,
-    target_of,
-)
+from trunkline.core.events import RequestRefused, TailIs
+from trunkline.core.messages import FindTail, Get, Got, Reason, Rejected, TailFound, TailRequested, target_of
 from trunkline.core.projection import Member, Policy, Projection
+from trunkline.core.siblings import EndOpenSegment, ViewChanged
 
 
 class TailConfig(Struct, frozen=True):
@@ -111,6 +101,9 @@ class TailFinder:
         self.view = projection
         if projection is None:
             return self._done(1)
+        if projection.deleted:
+            self.state, self.blocked = "idle", 0
+            return [CancelTimer("wait"), Complete(self.operation, RequestRefused("the log was deleted"))]
         last = projection.last
         if last.end is not None:
             return self._done(last.end)

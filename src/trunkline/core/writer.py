@@ -13,11 +13,15 @@ Rules
  W2  Freeze before the roll's swap: once the count is named as the end, nothing more is acknowledged in this segment.
  W3  After a segment has ended, its end settles what was in flight: below it committed, at or past it not.
  W4  What is not committed is sent again only in a segment of my own, under a new seq; otherwise it is refused.
- W5  The owner is this process start. Another owner's log is taken only on request, by ending its segment.
+ W5  The owner is this process start. Another owner's log is taken only on request, or if the owner keeps no lease while
+     this process does: by ending its segment.
  W6  The LAC never runs ahead of what is committed. It rides on the next batch, or on Release when nothing is in flight.
+ W7  Where no node has space, what is in flight is settled by a roll, and what was not committed is refused.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 from msgspec import Struct
 
@@ -37,19 +41,18 @@ from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnk
 from trunkline.core.messages import (
     Append,
     AppendRequested,
-    EndOpenSegment,
+    NodeInfo,
     Open,
     Opened,
     Reason,
-    Refresh,
     Rejected,
     Release,
     Stored,
-    ViewChanged,
     descriptor_of,
     target_of,
 )
 from trunkline.core.projection import Member, Owner, Projection, Segment
+from trunkline.core.siblings import EndOpenSegment, Refresh, ViewChanged
 
 
 class WriterConfig(Struct, frozen=True):
@@ -82,8 +85,9 @@ class Writer:
         self.segment = -1
         self.next = 0
         self.committed = 0  # every position below it is committed
-        self.in_flight: list[Sending] = []
-        self.queue: list[AppendRequested] = []
+        self.in_flight: deque[Sending] = deque()  # their seqs follow each other
+        self.queue: deque[AppendRequested] = deque()
+        self.full: tuple[str, ...] = ()  # nodes that had no space in this segment
 
     @property
     def phase(self) -> str:
@@ -114,14 +118,14 @@ class Writer:
                 return self._resend(stream, 0)
             case Rejected(stream, _, reason, point) if self.state == "owning":
                 return self._on_rejected(stream, reason, point)
-            case ViewChanged(_, projection):
-                return self._on_view(projection)
+            case ViewChanged(_, projection, nodes):
+                return self._on_view(projection, nodes)
         return []  # frozen (W2), or a late answer of a segment that is over
 
     def ignores(self, source: Address, message: Message) -> bool:
         """A seq is used once: what is not in flight now never will be again."""
         if isinstance(message, Stored):
-            return not any(sending.frame == message.frame for sending in self.in_flight)
+            return self._sending(message.frame) is None
         return False
 
     # ---------------------------------------------------------------------------------------------------------- sending
@@ -138,7 +142,7 @@ class Writer:
             return self._claim()
         effects: Effects = []
         while self.state == "owning" and self.queue and len(self.in_flight) < self.config.in_flight_max:
-            effects += self._send(self.queue.pop(0))
+            effects += self._send(self.queue.popleft())
         return effects
 
     def _claim(self) -> Effects:
@@ -149,17 +153,24 @@ class Writer:
         self.state = "viewing"
         return [CancelTimer("ack"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
-    def _claim_from(self, view: Projection) -> Effects:
+    def _claim_from(self, view: Projection, nodes: tuple[NodeInfo, ...]) -> Effects:
         owner = view.last.owner
         if view.last.is_open and owner == self.config.me:
             return self._own(view)
         if not view.last.is_open:
-            return self._refuse_queue("the log is sealed; reopen it to append")
-        if not self.queue[0].takeover and owner.process:  # W5; a new log is nobody's
+            return self._refuse_queue(
+                "the log was deleted" if view.deleted else "the log is sealed; reopen it to append"
+            )
+        if not self.queue[0].takeover and owner.process and not self._is_abandoned(owner, nodes):  # W5
             return self._refuse_queue(f"owned by {owner.process}")
         self.state, self.taken_from = "claiming", owner
         job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me)
         return [Send(Address(SELF, "reconfigurer"), job)]
+
+    def _is_abandoned(self, owner: Owner, nodes: tuple[NodeInfo, ...]) -> bool:
+        """A process without a lease of its own knows nothing of others' leases. (A new log is nobody's.)"""
+        leased = [(info.node, info.start) for info in nodes if info.live]
+        return tuple(self.config.me) in leased and tuple(owner) not in leased
 
     def _on_claimed(self, view: Projection) -> Effects:
         if view.last.is_open and view.last.owner == self.config.me:
@@ -190,16 +201,22 @@ class Writer:
         return SetTimer("ack", self.config.suspect_after_ms)
 
     def _on_stored(self, stream: str, frame: Frame) -> Effects:
-        for sending in self.in_flight:
-            if sending.frame == frame and stream in sending.missing:
-                sending.missing.remove(stream)
-                return self._commit_ready()
-        return []
+        sending = self._sending(frame)
+        if sending is None or stream not in sending.missing:
+            return []
+        sending.missing.remove(stream)
+        return self._commit_ready()
+
+    def _sending(self, frame: Frame) -> Sending | None:
+        at = frame.seq - self.in_flight[0].frame.seq if self.in_flight else -1
+        if not 0 <= at < len(self.in_flight):
+            return None
+        return self.in_flight[at] if self.in_flight[at].frame == frame else None
 
     def _commit_ready(self) -> Effects:
         effects: Effects = []
         while self.in_flight and not self.in_flight[0].missing:  # W1
-            effects += self._committed(self.in_flight.pop(0))
+            effects += self._committed(self.in_flight.popleft())
         if not effects:
             return []
         if self.in_flight:
@@ -236,6 +253,7 @@ class Writer:
         if reason is Reason.GAP:
             return self._resend(stream, point)
         if reason is Reason.NO_SPACE:
+            self.full = tuple(dict.fromkeys((*self.full, member.node)))
             return []  # the timer rolls away from it, and so bounds how often
         return self._roll(() if reason is Reason.SEALED else (member.node,))
 
@@ -249,12 +267,14 @@ class Writer:
 
     def _roll(self, suspects: tuple[str, ...]) -> Effects:
         self.state = "rolling"  # W2: from here on nothing is acknowledged in this segment
-        job = EndOpenSegment(self.config.log, self.segment, suspects, owner=self.config.me, end=self.committed)
+        full = any(node in self.full for node in suspects)  # then it answers, and may be needed again
+        me, end = self.config.me, self.committed
+        job = EndOpenSegment(self.config.log, self.segment, suspects, owner=me, end=end, only_to_spares=full)
         return [CancelTimer("ack"), Send(Address(SELF, "reconfigurer"), job)]
 
     # ------------------------------------------------------------------------------------------------------- settling
 
-    def _on_view(self, projection: Projection | None) -> Effects:
+    def _on_view(self, projection: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
         if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
             self.view = projection
         view = self.view
@@ -262,7 +282,7 @@ class Writer:
             return self._refuse_queue("no such log")
         match self.state:
             case "viewing":
-                return self._claim_from(view)
+                return self._claim_from(view, nodes)
             case "claiming":
                 return self._on_claimed(view)
             case "rolling":
@@ -274,7 +294,7 @@ class Writer:
         ended = view.segment(self.segment)
         if ended is not None and ended.is_open:
             return [self._suspect_later()]  # it could not be ended now: stay frozen, and ask again
-        pending, self.in_flight = self.in_flight, []
+        pending, self.in_flight = self.in_flight, deque()
         effects: Effects = []
         unsettled: list[AppendRequested] = []
         for sending in pending:
@@ -285,15 +305,20 @@ class Writer:
                 effects += self._committed(sending)
             else:
                 unsettled.append(sending.request)
-        self.queue = unsettled + self.queue
         self.state = "idle"
+        full, self.full = [m.node for m in view.last.members() if m.node in self.full], ()
         if view.last.is_open and view.last.owner == self.config.me:
+            if full:  # W7
+                why = f"no space on {', '.join(full)}; add nodes or trim"
+                return [*effects, *(Complete(r.operation, AppendRefused(why)) for r in unsettled), *self._own(view)]
+            self.queue.extendleft(reversed(unsettled))
             return [*effects, *self._own(view)]
-        refused = [Complete(r.operation, AppendRefused(f"owned by {view.last.owner.process}")) for r in unsettled]
-        self.queue = self.queue[len(unsettled) :]
+        owner = view.last.owner.process
+        why = f"owned by {owner}" if view.last.is_open else "the log is sealed; reopen it to append"
+        refused = [Complete(request.operation, AppendRefused(why)) for request in unsettled]
         return [*effects, *refused, *self._pump()]
 
     def _refuse_queue(self, why: str) -> Effects:
         self.state = "idle"
-        refused, self.queue = self.queue, []
+        refused, self.queue = self.queue, deque()
         return [Complete(request.operation, AppendRefused(why)) for request in refused]

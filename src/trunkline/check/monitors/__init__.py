@@ -5,7 +5,7 @@ from __future__ import annotations
 from trunkline.check.monitors.durability import CommitDurability, ReadCommitted
 from trunkline.check.monitors.history import BoundaryWrittenOnce, SingleOwner
 from trunkline.check.monitors.order import Completeness, RealTimeOrder, TotalOrder
-from trunkline.check.monitors.outcomes import NoLostAck
+from trunkline.check.monitors.outcomes import NoLostAck, TrimAsked
 from trunkline.check.monitors.progress import Progress
 from trunkline.check.scenario import Monitor
 from trunkline.core.projection import Projection
@@ -22,6 +22,7 @@ def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
         SingleOwner(projection),
         BoundaryWrittenOnce(projection),
         NoLostAck(projection),
+        TrimAsked(projection),
     )
 
 
@@ -35,5 +36,6 @@ __all__ = [
     "RealTimeOrder",
     "SingleOwner",
     "TotalOrder",
+    "TrimAsked",
     "safety",
 ]

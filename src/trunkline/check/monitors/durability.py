@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from trunkline.check.monitors.sorted_map import SortedMap
 from trunkline.check.scenario import Observed, Violation
 from trunkline.core.entries import Frame
 from trunkline.core.events import Committed, EntriesRead, FrameStored, Projected, StreamRecovered
 from trunkline.core.projection import Projection
+
+Frames = SortedMap[tuple[Frame, ...]]  # by first position; after a loss, another frame may follow at one
 
 
 class Kept(NamedTuple):
     """What nodes were seen to keep, and where the log is."""
 
     projection: Projection | None = None
-    stored: tuple[tuple[str, Frame], ...] = ()  # stream, frame
+    stored: tuple[tuple[str, Frames], ...] = ()  # by stream
 
     def after(self, observed: Observed) -> Kept:
         match observed.event:
@@ -26,9 +31,21 @@ class Kept(NamedTuple):
                 return self._with(stream, frames)
         return self
 
-    def _with(self, stream: str, frames: tuple[Frame, ...]) -> Kept:
-        stored = {*self.stored, *((stream, frame) for frame in frames)}
-        return self._replace(stored=tuple(sorted(stored, key=lambda each: (each[0], each[1].first, each[1].seq))))
+    def frames(self, stream: str) -> Frames:
+        at = bisect_left(self.stored, (stream,))
+        return self.stored[at][1] if at < len(self.stored) and self.stored[at][0] == stream else Frames()
+
+    def _with(self, stream: str, frames: Sequence[Frame]) -> Kept:
+        before = after = self.frames(stream)
+        for frame in frames:
+            beside = after.get(frame.first) or ()
+            if frame not in beside:
+                after = after.put(frame.first, tuple(sorted((*beside, frame), key=lambda each: each.seq)))
+        if after is before:
+            return self
+        at = bisect_left(self.stored, (stream,))
+        known = at < len(self.stored) and self.stored[at][0] == stream
+        return self._replace(stored=(*self.stored[:at], (stream, after), *self.stored[at + known :]))
 
     def lacking(self, frame: Frame) -> list[str]:
         """Serving members, by node, that were never seen to store the frame."""
@@ -36,7 +53,7 @@ class Kept(NamedTuple):
         if segment is None or self.projection is None or frame.first <= self.projection.trim:
             return []
         serving = segment.serving(segment.group_of(frame.first))
-        return [member.node for member in serving if (member.stream, frame) not in self.stored]
+        return [m.node for m in serving if frame not in (self.frames(m.stream).get(frame.first) or ())]
 
 
 class CommitDurability:
@@ -98,6 +115,8 @@ def _admitted(state: Kept, after: Projection) -> None:
         served = {member.stream for group in known.groups for member in known.serving(group)}
         for group in segment.groups:
             serving = segment.serving(group)
+            if all(member.stream in served for member in serving):
+                continue
             settled = [_stored(state, member.stream) for member in serving if member.stream in served]
             wanted = set.intersection(*settled) if settled else set()
             for member in serving:
@@ -108,4 +127,4 @@ def _admitted(state: Kept, after: Projection) -> None:
 
 
 def _stored(state: Kept, stream: str) -> set[Frame]:
-    return {frame for kept, frame in state.stored if kept == stream}
+    return {frame for _, beside in state.frames(stream).items() for frame in beside}

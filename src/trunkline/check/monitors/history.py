@@ -145,7 +145,7 @@ class BoundaryWrittenOnce:
 
 
 def _streams(projection: Projection | None) -> list[str]:
-    return [m.stream for s in projection.segments for m in s.members()] if projection is not None else []
+    return list(projection.streams()) if projection is not None else []
 
 
 def _succeeds(before: Projection, after: Projection) -> None:

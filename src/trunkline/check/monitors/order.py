@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from trunkline.check.monitors.sorted_map import SortedMap
 from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
 from trunkline.core.entries import Frame
 from trunkline.core.events import (
@@ -20,6 +21,8 @@ from trunkline.core.events import (
 from trunkline.core.messages import AppendRequested, SubscribeRequested
 from trunkline.core.projection import Gap, Projection
 
+SHARED_READER = "reader"
+
 
 class TotalOrder:
     """A position holds one value: readers, fillers and acknowledged writers agree on it.
@@ -30,7 +33,7 @@ class TotalOrder:
     name = "TotalOrder"
 
     class State(NamedTuple):
-        frames: tuple[Frame, ...] = ()  # that somebody was told of
+        frames: SortedMap[Frame] = SortedMap()  # that somebody was told of, by first position; they never overlap
         trim: int = 0
 
     def __init__(self, projection: Projection | None = None) -> None:
@@ -53,29 +56,34 @@ class TotalOrder:
         return ""
 
     def _seen(self, state: State, frame: Frame, process: str) -> State:
-        for known in state.frames:
-            if known == frame:
-                return state
-            if known.first < frame.next and frame.first < known.next:
-                raise Violation(
-                    f"position {frame.first} is {_value(frame)} for {process}, and was {_value(known)} before"
-                )
-        return state._replace(frames=tuple(sorted((*state.frames, frame), key=lambda each: each.first)))
+        known = state.frames.floor(frame.next - 1)
+        if known is None or known.next <= frame.first:
+            return state._replace(frames=state.frames.put(frame.first, frame))
+        if known != frame:
+            raise Violation(f"position {frame.first} is {_value(frame)} for {process}, and was {_value(known)} before")
+        return state
 
     def _trimmed(self, state: State, trim: int) -> State:
-        for glsn in range(state.trim + 1, trim + 1):
-            if not any(frame.first <= glsn < frame.next for frame in state.frames):
+        glsn = state.trim + 1
+        while glsn <= trim:
+            frame = state.frames.floor(glsn)
+            if frame is None or frame.next <= glsn:
                 raise Violation(f"position {glsn} was trimmed away, but nobody had settled it")
+            glsn = frame.next
         return state._replace(trim=trim)
 
 
 class Completeness:
-    """A reader passes positions one after another: each is returned, or was trimmed away or declared lost."""
+    """A reader passes positions one after another: each is returned, or was trimmed away or declared lost.
+
+    A process may have several readers, each a role of its own. The one called ``reader`` also serves other roles of its
+    process: a trim reads the log from its beginning, each time.
+    """
 
     name = "Completeness"
 
     class State(NamedTuple):
-        readers: frozenset[tuple[str, int]] = frozenset()  # process, next position
+        readers: frozenset[tuple[str, str, int]] = frozenset()  # process, role, next position
         trim: int = 0
         gaps: tuple[Gap, ...] = ()
 
@@ -85,31 +93,36 @@ class Completeness:
     def observe(self, state: State, observed: Observed) -> State:
         match observed.event:
             case Invoked(_, SubscribeRequested(_, _, start)):
-                return self._moved(state, observed.process, start)
-            case Invoked() | ProcessEnded():  # a trim reads the log from its beginning, each time
-                return state._replace(readers=frozenset(r for r in state.readers if r[0] != observed.process))
+                return self._moved(state, observed, start)
+            case Invoked():
+                return self._without(state, observed.process, (SHARED_READER, observed.role))
+            case Completed() if observed.role != SHARED_READER:  # a reader of its own serves one operation
+                return self._without(state, observed.process, (observed.role,))
+            case ProcessEnded():
+                return self._without(state, observed.process)
             case Projected(projection):
                 return state._replace(trim=projection.trim, gaps=projection.gaps)
             case EntriesRead(_, position, frame):
-                self._at(state, observed.process, position)
+                self._at(state, observed, position)
                 if not frame.first <= position < frame.next:
                     raise Violation(f"{observed.process} was given {_value(frame)} for position {position}")
-                return self._moved(state, observed.process, frame.next)
+                return self._moved(state, observed, frame.next)
             case FollowedSegment(_, _, position):
-                self._at(state, observed.process, position)
+                self._at(state, observed, position)
             case PositionsSkipped(_, first, end, why):
-                self._at(state, observed.process, first)
+                self._at(state, observed, first)
                 self._may_skip(state, first, end, why)
-                return self._moved(state, observed.process, end)
+                return self._moved(state, observed, end)
         return state
 
     def hot(self, state: State) -> str:
         return ""
 
-    def _at(self, state: State, process: str, position: int) -> None:
-        expected = dict(state.readers).get(process, position)
+    def _at(self, state: State, observed: Observed, position: int) -> None:
+        reader = (observed.process, observed.role)
+        expected = next((r[2] for r in state.readers if r[:2] == reader), position)
         if position != expected:
-            raise Violation(f"{process} went on at {position} although it had not read {expected}")
+            raise Violation(f"{observed.process} went on at {position} although it had not read {expected}")
 
     def _may_skip(self, state: State, first: int, end: int, why: str) -> None:
         trimmed = why == "trimmed" and end <= state.trim + 1
@@ -117,9 +130,14 @@ class Completeness:
         if not (trimmed or lost):
             raise Violation(f"positions {first} to {end - 1} were skipped as {why}, and are not")
 
-    def _moved(self, state: State, process: str, position: int) -> State:
-        readers = {**dict(state.readers), process: position}
-        return state._replace(readers=frozenset(readers.items()))
+    def _moved(self, state: State, observed: Observed, position: int) -> State:
+        reader = (observed.process, observed.role)
+        others = frozenset(r for r in state.readers if r[:2] != reader)
+        return state._replace(readers=others | {(*reader, position)})
+
+    def _without(self, state: State, process: str, roles: tuple[str, ...] | None = None) -> State:
+        ended = frozenset(r for r in state.readers if r[0] == process and (roles is None or r[1] in roles))
+        return state._replace(readers=state.readers - ended) if ended else state
 
 
 class RealTimeOrder:

@@ -1,34 +1,37 @@
-"""Outcomes: what an append was told is true for ever."""
+"""Outcomes: what an append was told is true for ever, and nothing is deleted that nobody asked to delete."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from trunkline.check.scenario import Completed, Invoked, Observed, Violation
+from trunkline.check.monitors.sorted_map import SortedMap
+from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import Appended, AppendRefused, Committed, EntriesRead, OutcomeUnknown, Projected
-from trunkline.core.messages import AppendRequested
+from trunkline.core.messages import AppendRequested, TrimRequested
 from trunkline.core.projection import Gap, Projection
 
 
 class NoLostAck:
     """An acknowledged entry is never cut; a refused one never appears; none appears twice.
 
-    "Unknown" is said only of what was trimmed away or declared lost.
+    "Unknown" is said only of what was trimmed away, deleted or declared lost.
 
-    Batches are told apart by their checksum: scenarios append each value once.
+    A batch is known by its checksum, which other batches may share: it stands at as many positions, at most, as there
+    were appends of it that were not refused. Where each value is appended once, that is exact.
     """
 
     name = "NoLostAck"
 
     class State(NamedTuple):
-        asked: frozenset[tuple[str, int, int]] = frozenset()  # process, operation, checksum
-        acknowledged: tuple[tuple[int, int], ...] = ()  # segment, position after it
-        placed: tuple[tuple[int, int], ...] = ()  # checksum, first position
-        refused: tuple[int, ...] = ()  # checksums
+        asked: frozenset[tuple[str, int, int]] = frozenset()  # process, operation under way, checksum
+        allowed: SortedMap[int] = SortedMap()  # by checksum: appends that were not refused
+        placed: SortedMap[tuple[int, ...]] = SortedMap()  # by checksum: first positions
+        acknowledged: tuple[tuple[int, SortedMap[bool]], ...] = ()  # segment, positions after what was acknowledged
         ends: tuple[tuple[int, int], ...] = ()  # of segments that ended
         trim: int = 0
         gaps: tuple[Gap, ...] = ()
+        deleted: bool = False
 
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
@@ -39,61 +42,96 @@ class NoLostAck:
     def observe(self, state: State, observed: Observed) -> State:
         match observed.event:
             case Invoked(operation, AppendRequested(checksum=checksum)):
-                entry = (observed.process, operation, checksum)
-                return state._replace(asked=state.asked | {entry})
-            case Completed(operation, AppendRefused()):
-                return self._refused(state, observed.process, operation)
-            case Completed(operation, Appended(glsn)):
-                self._appended(state, observed.process, operation, glsn)
-            case Completed(_, OutcomeUnknown(glsn)) if glsn > state.trim and not _in_gap(state.gaps, glsn):
+                allowed = state.allowed.put(checksum, (state.allowed.get(checksum) or 0) + 1)
+                return state._replace(asked=state.asked | {(observed.process, operation, checksum)}, allowed=allowed)
+            case Completed(operation, AppendRefused() | Appended() as result):
+                return self._ended(state, observed.process, operation, result)
+            case Completed(_, OutcomeUnknown(glsn)) if not (
+                state.deleted or glsn <= state.trim or _in_gap(state.gaps, glsn)
+            ):
                 raise Violation(
                     f"the outcome at {glsn} is unknown to {observed.process}; nothing there is trimmed or lost"
                 )
             case Committed(_, segment, _, frame):
                 self._keeps(segment, frame.next, dict(state.ends).get(segment))
-                acknowledged = {*state.acknowledged, (segment, frame.next)}
-                return self._placed(state._replace(acknowledged=tuple(sorted(acknowledged))), frame)
+                return self._placed(self._acknowledged(state, segment, frame.next), frame)
             case EntriesRead(_, _, frame):
                 return self._placed(state, frame)
             case Projected(projection):
                 return self._projected(state, projection)
+            case ProcessEnded():
+                return state._replace(asked=frozenset(each for each in state.asked if each[0] != observed.process))
         return state
 
     def hot(self, state: State) -> str:
         return ""
 
-    def _appended(self, state: State, process: str, operation: int, glsn: int) -> None:
-        checksum = next((c for p, o, c in state.asked if (p, o) == (process, operation)), None)
-        if checksum is not None and dict(state.placed).get(checksum) != glsn:
-            raise Violation(f"{process} was told that it appended at {glsn}, but its value was not committed there")
-
-    def _refused(self, state: State, process: str, operation: int) -> State:
-        checksum = next((c for p, o, c in state.asked if (p, o) == (process, operation)), None)
-        if checksum is None:
+    def _ended(self, state: State, process: str, operation: int, result: AppendRefused | Appended) -> State:
+        asked = next((each for each in state.asked if each[:2] == (process, operation)), None)
+        if asked is None:
             return state
-        if checksum in dict(state.placed):
-            raise Violation(f"value {checksum} was refused, but stands at {dict(state.placed)[checksum]}")
-        return state._replace(refused=tuple(sorted((*state.refused, checksum))))
+        checksum, left = asked[2], state._replace(asked=state.asked - {asked})
+        places = state.placed.get(checksum) or ()
+        if isinstance(result, Appended):
+            if result.glsn not in places:
+                raise Violation(
+                    f"{process} was told that it appended at {result.glsn}, but its value was not committed there"
+                )
+            return left
+        allowed = (state.allowed.get(checksum) or 0) - 1
+        if len(places) > allowed:
+            raise Violation(f"value {checksum} was refused, but stands at {places[0]}")
+        return left._replace(allowed=state.allowed.put(checksum, allowed))
+
+    def _acknowledged(self, state: State, segment: int, after: int) -> State:
+        known = dict(state.acknowledged)
+        known[segment] = known.get(segment, SortedMap[bool]()).put(after, True)
+        return state._replace(acknowledged=tuple(sorted(known.items())))
 
     def _placed(self, state: State, frame: Frame) -> State:
-        if frame.kind is Kind.JUNK:
+        places = state.placed.get(frame.checksum) or ()
+        if frame.kind is Kind.JUNK or frame.first in places:
             return state
-        first = dict(state.placed).get(frame.checksum, frame.first)
-        if first != frame.first:
-            raise Violation(f"value {frame.checksum} stands at {first} and at {frame.first}")
-        if frame.checksum in state.refused:
+        allowed = state.allowed.get(frame.checksum)
+        if allowed == 0:
             raise Violation(f"value {frame.checksum} was refused, and then read at {frame.first}")
-        return state._replace(placed=tuple(sorted({*state.placed, (frame.checksum, first)})))
+        if len(places) >= (1 if allowed is None else allowed):
+            raise Violation(f"value {frame.checksum} stands at {places[-1]} and at {frame.first}")
+        return state._replace(placed=state.placed.put(frame.checksum, tuple(sorted((*places, frame.first)))))
 
     def _projected(self, state: State, projection: Projection) -> State:
         ends = {**dict(state.ends), **{s.index: s.end for s in projection.segments if s.end is not None}}
-        for index, after in state.acknowledged:
-            self._keeps(index, after, ends.get(index))
-        return state._replace(ends=tuple(sorted(ends.items())), trim=projection.trim, gaps=projection.gaps)
+        for index, positions in state.acknowledged:
+            self._keeps(index, positions.highest() or 0, ends.get(index))
+        state = state._replace(trim=projection.trim, gaps=projection.gaps, deleted=projection.deleted)
+        return state._replace(ends=tuple(sorted(ends.items())))
 
     def _keeps(self, segment: int, after: int, end: int | None) -> None:
         if end is not None and end < after:
             raise Violation(f"segment {segment} ended at {end}, but {after - 1} in it was acknowledged")
+
+
+class TrimAsked:
+    """Nothing is trimmed away past the highest point that somebody asked for."""
+
+    name = "TrimAsked"
+
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._trim = projection.trim if projection is not None else 0
+
+    def initial(self) -> int:
+        return self._trim
+
+    def observe(self, state: int, observed: Observed) -> int:
+        match observed.event:
+            case Invoked(_, TrimRequested(_, _, point)):
+                return max(state, point)
+            case Projected(projection) if projection.trim > state:
+                raise Violation(f"the log was trimmed to {projection.trim}; nobody asked for more than {state}")
+        return state
+
+    def hot(self, state: int) -> str:
+        return ""
 
 
 def _in_gap(gaps: tuple[Gap, ...], glsn: int) -> bool:

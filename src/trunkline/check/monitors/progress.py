@@ -12,6 +12,8 @@ from trunkline.core.events import (
     EntriesRead,
     PositionsSkipped,
     Projected,
+    StreamDamaged,
+    StreamDropped,
     StreamFinalized,
     StreamRecovered,
 )
@@ -29,12 +31,16 @@ class Progress:
         readers: frozenset[tuple[str, int]] = frozenset()  # process, next position
         tail: int = 1  # after the last acknowledged entry
         unfinished: tuple[str, ...] = ()  # streams of ended segments that were not finalized, segments not repaired
+        named: tuple[str, ...] = ()  # streams of the log
+        left: tuple[str, ...] = ()  # streams that were of the log, and that their nodes still keep
 
-    def __init__(self, *, finishing: bool = False) -> None:
+    def __init__(self, *, finishing: bool = False, drained: tuple[str, ...] = (), tidy: bool = False) -> None:
         """``finishing``: a coordinator is at work, so ended segments must also be repaired and their streams
-        finalized.
+        finalized. ``drained``: nodes that must be rid of all of it; ``tidy``: what left the log must be dropped.
         """
         self._finishing = finishing
+        self._drained = drained
+        self._tidy = tidy
 
     def initial(self) -> State:
         return self.State()
@@ -55,8 +61,12 @@ class Progress:
                 return self._at(state, process, frame.next)
             case PositionsSkipped(_, _, end):
                 return self._at(state, process, end)
-            case Projected(projection) if self._finishing:
-                return state._replace(unfinished=_unfinished(state.unfinished, projection))
+            case Projected(projection):
+                return self._projected(state, projection)
+            case StreamDropped(stream=stream) if self._tidy:
+                return state._replace(left=tuple(each for each in state.left if each != stream))
+            case StreamDamaged(stream=stream) if self._finishing:
+                return state._replace(unfinished=tuple(sorted({*state.unfinished, f"damaged {stream}"})))
             case StreamFinalized(stream=stream) if self._finishing:
                 return state._replace(unfinished=_without(state.unfinished, stream))
             case StreamRecovered(stream=stream, end=end) if self._finishing and end is not None:
@@ -72,7 +82,19 @@ class Progress:
         if behind:
             return "readers behind: " + ", ".join(behind)
         waiting = [each for each in state.unfinished if not each.startswith("done ")]
+        waiting += [f"drop of {stream}" for stream in state.left]
         return "not finished: " + ", ".join(waiting) if waiting else ""
+
+    def _projected(self, state: State, projection: Projection) -> State:
+        if projection.deleted:  # nobody can read it to its tail, and nothing of it is finished any more
+            state = state._replace(readers=frozenset(), unfinished=())
+        elif self._finishing:
+            state = state._replace(unfinished=_unfinished(state.unfinished, projection, self._drained))
+        if not self._tidy:
+            return state
+        named = projection.streams()
+        left = {*state.left, *(stream for stream in state.named if stream not in named)}
+        return state._replace(named=named, left=tuple(sorted(left)))
 
     def _at(self, state: State, process: str, position: int) -> State:
         readers = frozenset((p, position if p == process else n) for p, n in state.readers)
@@ -85,15 +107,19 @@ class Progress:
         )
 
 
-def _unfinished(before: tuple[str, ...], projection: Projection) -> tuple[str, ...]:
+def _unfinished(before: tuple[str, ...], projection: Projection, drained: tuple[str, ...]) -> tuple[str, ...]:
     """Open ends of ended segments: ``stream X`` until it is finalized (then ``done X``), ``segment N`` until it is
-    repaired.
+    repaired. ``damaged X``: until that stream has been replaced; ``node N``: until it is rid
+    of the log.
     """
+    nodes = {f"node {m.node}" for segment in projection.segments for m in segment.members() if m.node in drained}
+    named = {f"damaged {member.stream}" for segment in projection.segments for member in segment.members()}
+    damaged = [each for each in before if each in named]
     done = {each for each in before if each.startswith("done ")}
     ended = [segment for segment in projection.segments if segment.end is not None]
     streams = [m.stream for s in ended for m in s.members() if f"done {m.stream}" not in done]
     segments = [f"segment {s.index}" for s in ended if not s.repaired]
-    return tuple(sorted([*done, *(f"stream {stream}" for stream in streams), *segments]))
+    return tuple(sorted([*done, *damaged, *nodes, *(f"stream {stream}" for stream in streams), *segments]))
 
 
 def _without(before: tuple[str, ...], stream: str) -> tuple[str, ...]:

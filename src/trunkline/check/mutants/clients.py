@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patching import patch
 from trunkline.core import projection as projections
@@ -13,22 +15,11 @@ from trunkline.core.appender import Appender, Attempt
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
 from trunkline.core.events import Appended, Committed, OutcomeUnknown, TailIs
 from trunkline.core.filler import Filling
-from trunkline.core.messages import (
-    EndOpenSegment,
-    Finalize,
-    Next,
-    OpenClosedLog,
-    Peek,
-    Peeked,
-    Reason,
-    Sealed,
-    Stored,
-    TrimRequested,
-    descriptor_of,
-)
+from trunkline.core.messages import Finalize, Next, Peek, Peeked, Reason, Sealed, Stored, TrimRequested, descriptor_of
 from trunkline.core.projection import EndSegment, Group, Member, Opening, Policy, Projection, Segment, apply
 from trunkline.core.reader import Reader
 from trunkline.core.reconfigurer import Reconfigurer
+from trunkline.core.siblings import EndOpenSegment, OpenClosedLog
 from trunkline.core.tail import TailFinder
 from trunkline.core.writer import Writer
 
@@ -42,6 +33,7 @@ _on_granted = Appender._on_granted
 _appender_rejected = Appender._on_rejected
 _reconsider = Appender._reconsider
 _on_unwritten = Reader._on_unwritten
+_on_frames = Reader._on_frames
 _on_trim_view = Administrator._on_trim_view
 
 
@@ -65,6 +57,15 @@ def _leaves_early(self: Reader, answer: Any) -> Effects:
         self.next = segment.end
         return self._advance()
     return _on_unwritten(self, answer)
+
+
+def _takes_all_frames(self: Reader, frames: Any) -> Effects:
+    request = self.request
+    assert request is not None
+    self.request = replace(request, until=None)
+    effects = _on_frames(self, frames)
+    self.request = request
+    return effects
 
 
 def _reversed_voters(group: Group, answers: Any) -> Group:
@@ -125,6 +126,7 @@ def _keeps_grant(self: Appender, attempt: Attempt, *, just_read: bool = False) -
     last, kept = self.view.last, getattr(self, "kept", None)
     self.seq += 1
     attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last
+    self.operations[self.seq] = attempt.request.operation
     if kept is not None and kept[0] == last.index:
         self.kept = None  # type: ignore[attr-defined]
         attempt.first, attempt.at = kept[1], 0
@@ -216,6 +218,15 @@ CLIENT_MUTANTS = (
         "TotalOrder",
         "breadth",
         5_000,
+    ),
+    Mutant(
+        "reads-past-until",
+        "a read that ends at a position returns whatever came with it, and a trim deletes what was read",
+        "trim-several-batches",
+        patch((Reader, "_on_frames", _takes_all_frames)),
+        "TrimAsked",
+        "breadth",
+        50_000,
     ),
     Mutant(
         "value-from-head",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
@@ -38,7 +40,9 @@ _on_seal = StorageNode._on_seal
 _store = StorageNode._store
 _begin = Coordinator._begin
 _next_duty = duties.next_duty
+_left_streams = duties.left_streams
 _sequencer = Sequencer.__init__
+_frames = Frames.__init__
 
 
 def _everything_when_sealed(self: Stream) -> int | None:
@@ -158,8 +162,33 @@ def _lossy_votes(self: StorageNode, source: Address, descriptor: Descriptor) -> 
     ]
 
 
-def _unsorted(self: Frames, frames: tuple[Frame, ...] = ()) -> None:
+def _never_doubts(self: Coordinator, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> None:
+    """What a node once said of its streams is believed for ever."""
+
+
+def _left_by_name(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Whatever the view does not name has left, be it newer than the view."""
+    return tuple(target for target in kept if target.stream not in view.streams())
+
+
+def _left_by_epoch(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Whatever is older than the open segment has left."""
+    return tuple(target for target in kept if projections.epoch_of(target.stream) < view.last.epoch)
+
+
+def _closed_is_deleted(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
+    """A closed log is treated as deleted, before the metadata say so."""
+    return _next_duty(view if view.last.is_open else replace(view, deleted=True), nodes, done)
+
+
+def _left_when_closed(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
+    return _left_streams(view if view.last.is_open else replace(view, deleted=True), kept)
+
+
+def _unsorted(self: Frames, frames: Sequence[Frame] = ()) -> None:
+    _frames(self, frames)
     self._frames = list(frames)
+    self._highest = frames[-1].next - 1 if frames else 0
 
 
 def _seal_forgotten(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
@@ -358,6 +387,45 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
+    ),
+    Mutant(
+        "damage-ignored",
+        "the coordinator does not ask again when a node has found damage",
+        "scrub",
+        patch((Coordinator, "_doubt", _never_doubts)),
+        "Progress",
+        "swarm",
+        200,
+    ),
+    Mutant(
+        "drop-newer-than-view",
+        "streams that the coordinator's view is too old to name are dropped",
+        "leftovers",
+        patch((coordinating, "left_streams", _left_by_name)),
+        "BoundaryWrittenOnce",
+        "breadth",
+        200_000,
+    ),
+    Mutant(
+        "drop-what-is-named",
+        "streams of older segments are dropped although the projection names them",
+        "finalize",
+        patch((coordinating, "left_streams", _left_by_epoch)),
+        "BoundaryWrittenOnce",
+        "breadth",
+        5_000,
+    ),
+    Mutant(
+        "drop-before-delete",
+        "streams of a closed log are dropped before the log is deleted",
+        "delete",
+        patch(
+            (coordinating, "next_duty", _closed_is_deleted),
+            (coordinating, "left_streams", _left_when_closed),
+        ),
+        "BoundaryWrittenOnce",
+        "breadth",
+        400_000,
     ),
     Mutant(
         "rejoin-with-old-data",

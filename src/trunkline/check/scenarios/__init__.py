@@ -10,7 +10,15 @@ from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
 from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
+from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
 
-_ALL = (*CLIENT_SCENARIOS, *CHAIN_SCENARIOS, *BROADCAST_SCENARIOS, *DUTIES_SCENARIOS, *DISKS_SCENARIOS)
+_ALL = (
+    *CLIENT_SCENARIOS,
+    *CHAIN_SCENARIOS,
+    *BROADCAST_SCENARIOS,
+    *DUTIES_SCENARIOS,
+    *TRIMMING_SCENARIOS,
+    *DISKS_SCENARIOS,
+)
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {build().name: build for build in _ALL}

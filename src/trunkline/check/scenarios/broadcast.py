@@ -9,6 +9,7 @@ from trunkline.check.scenarios.cluster import (
     appends,
     broadcast_log,
     bursting_writer,
+    clock,
     reader,
     scenario,
     tail_finder,
@@ -138,6 +139,24 @@ def reader_beside_takeover() -> Scenario:
     )
 
 
+def abandoned_log() -> Scenario:
+    """The owner's lease runs out, whether it is dead or not: a writer that keeps one may take the log unasked."""
+    clients = (
+        writer("w1", PAIR, *appends(1)),
+        writer("w2", PAIR, *appends(2, 3)),
+        clock("w1"),
+    )
+    return scenario(
+        "abandoned-log",
+        "the owner's lease runs out, and another writer takes the log without being asked to",
+        PAIR,
+        *clients,
+        writers="w1 w2",
+        faults=Faults(early_timer=1),
+        sometimes=("LeaseLost", "Projected", "Committed", "AppendRefused"),
+    )
+
+
 BROADCAST_SCENARIOS = (
     broadcast_append,
     roll,
@@ -148,4 +167,5 @@ BROADCAST_SCENARIOS = (
     broadcast_tail,
     broadcast_tail_faults,
     reader_beside_takeover,
+    abandoned_log,
 )

@@ -37,6 +37,22 @@ def chain() -> Scenario:
     )
 
 
+def patient_clients() -> Scenario:
+    """Who meets a seal leaves the end to whoever sealed, and finishes it if that one is gone (A10, D9, C7)."""
+    return scenario(
+        "patient-clients",
+        "a node or the client that sealed crashes; the others wait for the end, and then bring it about",
+        PAIR,
+        appender("c1", PAIR, *appends(1), seal_looks=1),
+        appender("c2", PAIR, *appends(2), seal_looks=1),
+        reader("r", PAIR, seal_looks=1),
+        coordinator(widen_ticks=1),
+        faults=Faults(crash=2),
+        crashable="n2 c1",
+        sometimes=("Committed", "EntriesRead", "Projected", "StreamSealed"),
+    )
+
+
 def chain_restart() -> Scenario:
     """``chain`` with a node that comes back at any moment: the large run."""
     return replace(
@@ -249,6 +265,7 @@ def wiped_head() -> Scenario:
 
 CHAIN_SCENARIOS = (
     chain,
+    patient_clients,
     chain_restart,
     head_failure,
     middle_failure,

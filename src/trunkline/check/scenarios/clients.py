@@ -13,6 +13,7 @@ from trunkline.check.scenarios.cluster import (
     bursting_appender,
     chain_log,
     full,
+    peeker,
     reader,
     scenario,
     tail_finder,
@@ -262,6 +263,19 @@ def tail() -> Scenario:
     )
 
 
+def peek() -> Scenario:
+    clients = (appender("c1", PAIR, *appends(1)), peeker("p"))
+    return scenario(
+        "peek",
+        "a peek beside an append ends, also when the sequencer dies: its segment is ended",
+        PAIR,
+        *clients,
+        faults=Faults(crash=1),
+        crashable="n1 n3",
+        sometimes=("PeekIs", "Committed", "Projected"),
+    )
+
+
 def seal_and_reopen() -> Scenario:
     admin = administrator("a", SealRequested(1, "log"), SealRequested(2, "log", reopen=True))
     clients = (appender("c1", PAIR, *appends(1, 2)), admin, reader("r", PAIR))
@@ -294,5 +308,6 @@ CLIENT_SCENARIOS = (
     striping,
     striping_readers,
     tail,
+    peek,
     seal_and_reopen,
 )

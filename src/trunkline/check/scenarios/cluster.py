@@ -21,23 +21,27 @@ from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import (
     AppendRequested,
     CreateLog,
+    DeleteRequested,
     Descriptor,
     LeaseExpired,
     NodeInfo,
     NodeState,
+    PeekRequested,
     SealRequested,
     SubscribeRequested,
     TailRequested,
     TrimRequested,
     descriptor_of,
 )
+from trunkline.core.peek import Peeker, PeekerConfig
 from trunkline.core.projection import Opening, Owner, Policy, Projection, Seat, Settings, create
 from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.register import MetadataRegister, RegisterImage, fold
 from trunkline.core.role import Role
 from trunkline.core.sequencer import Sequencer, Serving
-from trunkline.core.storage import StorageNode
+from trunkline.core.siblings import DamageFound
+from trunkline.core.storage import FramesDamaged, StorageNode
 from trunkline.core.streams import StreamOpened
 from trunkline.core.tail import TailConfig, TailFinder
 from trunkline.core.writer import Writer, WriterConfig
@@ -112,8 +116,14 @@ def descriptors(log: Projection, name: str) -> tuple[Descriptor, ...]:
     )
 
 
-def meta(projection: Projection | None, nodes: str, *, dead: str = "", draining: str = "") -> ProcessSpec:
-    """The metadata register; leases of ``dead`` nodes have run out, ``draining`` ones take nothing new."""
+def meta(
+    projection: Projection | None, nodes: str, *, dead: str = "", draining: str = "", writers: str = ""
+) -> ProcessSpec:
+    """The metadata register; leases of ``dead`` nodes have run out, ``draining`` ones take nothing new.
+
+    ``writers`` are clients that keep a lease.
+    """
+    clients = tuple(NodeInfo(name, 0, 1, NodeState.CLIENT) for name in writers.split())
     infos = tuple(
         NodeInfo(
             name,
@@ -124,7 +134,7 @@ def meta(projection: Projection | None, nodes: str, *, dead: str = "", draining:
         )
         for name in nodes.split()
     )
-    image = RegisterImage((projection,) if projection is not None else (), infos)
+    image = RegisterImage((projection,) if projection is not None else (), (*infos, *clients))
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"register": MetadataRegister(boot.durable)}
@@ -175,11 +185,14 @@ def _helpers(boot: Boot) -> dict[str, Role]:
     return {"reconfigurer": Reconfigurer(ReconfigurerConfig(REGISTER, LOG)), "filler": Filler(1000)}
 
 
-def appender(name: str, view: Projection | None, *requests: AppendRequested, in_flight_max: int = 64) -> ProcessSpec:
-    """A client that appends to a chain log."""
+def appender(
+    name: str, view: Projection | None, *requests: AppendRequested, in_flight_max: int = 64, seal_looks: int = 0
+) -> ProcessSpec:
+    """A client that appends to a chain log. ``seal_looks``: how often it leaves the end of a segment to others."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = AppenderConfig(LOG, f"{boot.process}#{boot.start}", in_flight_max=in_flight_max)
+        writer = f"{boot.process}#{boot.start}"
+        config = AppenderConfig(LOG, writer, in_flight_max=in_flight_max, seal_looks=seal_looks)
         return {"appender": Appender(config, view), **_helpers(boot)}
 
     operations = tuple(Operation("appender", request) for request in requests)
@@ -221,7 +234,7 @@ def bursting_appender(name: str, view: Projection | None, *requests: AppendReque
     """A client with several appends in flight."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = AppenderConfig(LOG, f"{boot.process}#{boot.start}")
+        config = AppenderConfig(LOG, f"{boot.process}#{boot.start}", seal_looks=0)
         return {"application": Application("appender"), "appender": Appender(config, view), **_helpers(boot)}
 
     return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
@@ -235,6 +248,41 @@ def bursting_writer(name: str, view: Projection | None, *requests: AppendRequest
         return {"application": Application("writer"), "writer": Writer(config, view), **_helpers(boot)}
 
     return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
+
+
+class Scrubber:
+    """A node's host that finds, at some moment, that stored frames cannot be read any more."""
+
+    def __init__(self, found: FramesDamaged) -> None:
+        self.found = found
+
+    @property
+    def phase(self) -> str:
+        return "scrubbing"
+
+    def on_start(self) -> Effects:
+        return [SetTimer("scrub", 3000)]
+
+    def on_timer(self, key: str) -> Effects:
+        return [Send(Address(SELF, "storage"), self.found), Send(Address(SELF, "lease"), DamageFound())]
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        raise AssertionError(f"a scrubber takes no message, yet {message} came")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a scrubber asks for no choice, yet {key} was made")
+
+
+def scrubbed(spec: ProcessSpec, found: FramesDamaged) -> ProcessSpec:
+    """The same node; in its first life it finds this damage."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        if boot.start > 1:
+            return spec.start(boot)
+        lease = LeaseKeeper(NodeInfo(boot.process, boot.incarnation, boot.start), REGISTER, retry_ms=1000)
+        return {"lease": lease, **spec.start(boot), "scrubber": Scrubber(found)}
+
+    return replace(spec, start=start)
 
 
 def full(spec: ProcessSpec) -> ProcessSpec:
@@ -262,12 +310,19 @@ def writer(name: str, view: Projection | None, *requests: AppendRequested, in_fl
 
 
 def reader(
-    name: str, view: Projection | None, *, start_at: int = 1, until: int | None = None, push: bool = False
+    name: str,
+    view: Projection | None,
+    *,
+    start_at: int = 1,
+    until: int | None = None,
+    push: bool = False,
+    seal_looks: int = 0,
 ) -> ProcessSpec:
     """A client that reads from the beginning on, one frame at a time."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"reader": Reader(ReaderConfig(LOG, read_limit=1, push=push), view), **_helpers(boot)}
+        config = ReaderConfig(LOG, read_limit=1, seal_looks=seal_looks, push=push)
+        return {"reader": Reader(config, view), **_helpers(boot)}
 
     request = SubscribeRequested(1, LOG, start_at, until)
     return ProcessSpec(name, start, Nothing(), None, (Operation("reader", request),))
@@ -281,15 +336,28 @@ def tail_finder(name: str, calls: int = 1) -> ProcessSpec:
     return ProcessSpec(name, start, Nothing(), None, operations)
 
 
+def peeker(name: str) -> ProcessSpec:
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"peek": Peeker(PeekerConfig(LOG)), **_helpers(boot)}
+
+    return ProcessSpec(name, start, Nothing(), None, (Operation("peek", PeekRequested(1, LOG)),))
+
+
 def administrator(
-    name: str, *requests: CreateLog | TrimRequested | SealRequested, after: int | None = None
+    name: str,
+    *requests: CreateLog | TrimRequested | SealRequested | DeleteRequested,
+    after: int | None = None,
+    read_limit: int = 1,
 ) -> ProcessSpec:
-    """An operator. ``after``: it begins when it has read this position; its requests are then numbered from 2 on."""
+    """An operator. An answer to its reader holds up to ``read_limit`` batches.
+
+    ``after``: it begins when it has read this position; its requests are then numbered from 2 on.
+    """
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
             "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
-            "reader": Reader(ReaderConfig(LOG, read_limit=1, push=False)),
+            "reader": Reader(ReaderConfig(LOG, read_limit=read_limit, seal_looks=0, push=False)),
             **_helpers(boot),
         }
 
@@ -298,9 +366,9 @@ def administrator(
     return ProcessSpec(name, start, Nothing(), None, first + operations)
 
 
-def coordinator(name: str = "coordinator") -> ProcessSpec:
+def coordinator(name: str = "coordinator", *, widen_ticks: int = 0) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"coordinator": Coordinator(CoordinatorConfig(LOG)), **_helpers(boot)}
+        return {"coordinator": Coordinator(CoordinatorConfig(LOG, widen_ticks=widen_ticks)), **_helpers(boot)}
 
     return ProcessSpec(name, start, Nothing(), None)
 
@@ -314,9 +382,11 @@ def scenario(
     dead: str = "",
     draining: str = "",
     leases: str = "",
+    writers: str = "",
     opened: bool = True,
     records: Mapping[str, tuple[Record, ...]] = MappingProxyType({}),
     granted: Mapping[str, int] = MappingProxyType({}),
+    scrubs: Mapping[str, FramesDamaged] = MappingProxyType({}),
     faults: Faults = NO_FAULTS,
     crashable: str = "",
     lossy: str = "",
@@ -325,12 +395,15 @@ def scenario(
     cuts: tuple[Cut, ...] = (),
     sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
     finishing: bool = False,
+    tidy: bool = False,
     atomic_disk: bool = True,
 ) -> Scenario:
     """A log on some nodes, and clients. Names are given as one string.
 
-    ``dead`` nodes are registered but not there; ``opened=False``: no stream has been made yet; ``records``: what is on
-    a node's disk besides; ``granted``: how far a sequencer has served segment 0; ``finishing``: a coordinator works.
+    ``dead`` nodes are registered but not there; ``writers`` are clients that keep a lease; ``opened=False``: no stream
+    has been made yet; ``records``: what is on a node's disk besides; ``granted``: how far a sequencer has served
+    segment 0; ``scrubs``: the damage that a node will find; ``finishing``: a coordinator works; ``tidy``: it has
+    streams dropped.
     """
     streams = projection if opened else None
     present = [each for each in nodes.split() if each not in dead.split()]
@@ -338,12 +411,13 @@ def scenario(
         node(each, streams, leases=each in leases.split(), records=records.get(each, ()), granted=granted.get(each))
         for each in present
     )
+    storage = tuple(scrubbed(spec, scrubs[spec.name]) if spec.name in scrubs else spec for spec in storage)
     gone = tuple(replace(node(each, streams), up=False) for each in dead.split())
     return Scenario(
         name,
         summary,
-        (*storage, *gone, meta(projection, nodes, dead=dead, draining=draining), *clients),
-        (*safety(projection), Progress(finishing=finishing)),
+        (*storage, *gone, meta(projection, nodes, dead=dead, draining=draining, writers=writers), *clients),
+        (*safety(projection), Progress(finishing=finishing, drained=tuple(draining.split()), tidy=tidy)),
         faults,
         atomic_disk=atomic_disk,
         every_choice=False,

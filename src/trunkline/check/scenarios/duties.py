@@ -1,4 +1,4 @@
-"""Walk-throughs of the coordinator's duties and of an operator's: finish, repair, replace, rebuild, trim, create."""
+"""Walk-throughs of the coordinator's duties and of an operator's: finish, repair, replace, rebuild, create."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trunkline.check.scenarios.cluster import (
 )
 from trunkline.core.effects import Record
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import AppendRequested, CreateLog, SealRequested, TrimRequested
+from trunkline.core.messages import CreateLog, DeleteRequested, SealRequested, TrimRequested
 from trunkline.core.projection import (
     AddJoiner,
     EndSegment,
@@ -31,10 +31,12 @@ from trunkline.core.projection import (
     Opening,
     Owner,
     Projection,
+    RaiseTrim,
     Seat,
     Settings,
     apply,
 )
+from trunkline.core.storage import FramesDamaged
 from trunkline.core.streams import FrameWritten, StreamEnding, StreamSealing
 
 NODES = "n1 n2 n3"
@@ -157,6 +159,22 @@ def rebuild() -> Scenario:
     )
 
 
+def scrub() -> Scenario:
+    """A running node finds that it lost an entry of a segment that the coordinator took for finished."""
+    return scenario(
+        "scrub",
+        "a node finds damage in a finished segment while everybody runs; the coordinator replaces the stream",
+        _ended(repaired=True),
+        coordinator(),
+        faults=Faults(crash=1, restart=1, duplicate=1),
+        crashable="n2",
+        lossy="n2",
+        sometimes=("StreamDamaged", "MemberRemoved", "MemberRebuilt"),
+        records={"n1": _kept("1.0.0", ended=True), "n2": _kept("1.0.1", ended=True)},
+        scrubs={"n2": FramesDamaged((LOG, "1.0.1"), (VALUE,))},
+    )
+
+
 def abandoned_joiner() -> Scenario:
     log = apply(_ended(repaired=True, survivors="n1"), AddJoiner(0, 0, Seat("n4", 1)))
     return scenario(
@@ -194,67 +212,6 @@ def draining() -> Scenario:
         appender("c1", PAIR, *appends(1, 2)),
         draining="n2",
         sometimes=("Projected", "Committed"),
-    )
-
-
-def trim() -> Scenario:
-    log = PAIR
-    return scenario(
-        "trim",
-        "the log is trimmed while it is read and appended to",
-        log,
-        administrator("a", TrimRequested(2, LOG, 1), after=1),
-        appender("c1", log, *appends(1, 2)),
-        reader("r", log),
-        coordinator(),
-        faults=Faults(early_timer=1),
-        sometimes=("Projected", "PositionsSkipped", "EntriesRead"),
-    )
-
-
-def trim_and_end() -> Scenario:
-    """An entry is trimmed away everywhere, then the segment ends: Seal's answer must still count it."""
-    log = PAIR
-    return scenario(
-        "trim-and-end",
-        "a segment ends after everything in it was trimmed, beside a client that settles its append",
-        log,
-        administrator("a", TrimRequested(2, LOG, 1), after=1),
-        appender("c1", log, *appends(1)),
-        appender("c2", log, *appends(2)),
-        coordinator(),
-        faults=Faults(crash=1, loss=1),
-        crashable="n3",
-        lossy="c1",
-        sometimes=("Projected", "StreamSealed"),
-    )
-
-
-def trim_beyond_tail() -> Scenario:
-    return scenario(
-        "trim-beyond-tail",
-        "a trim point at or past the tail is refused, and changes nothing",
-        PAIR,
-        administrator("a", TrimRequested(1, LOG, 3)),
-        appender("c1", PAIR, *appends(1)),
-        coordinator(),
-        sometimes=("RequestRefused", "Committed"),
-    )
-
-
-def trim_inside_batch() -> Scenario:
-    """A trim that would cut a batch is lowered, so that every batch is whole or gone."""
-    return scenario(
-        "trim-inside-batch",
-        "a trim point inside a batch does not cut it, also when its segment ends and is repaired",
-        PAIR,
-        administrator("a", TrimRequested(2, LOG, 2), after=2),
-        appender("c1", PAIR, *appends(1), *(AppendRequested(2, LOG, 2, 2),)),
-        reader("r", PAIR),
-        coordinator(),
-        faults=Faults(crash=1),
-        crashable="n3",
-        sometimes=("Projected", "Trimmed", "EntriesRead"),
     )
 
 
@@ -351,6 +308,38 @@ def dropped_streams() -> Scenario:
     )
 
 
+def leftovers() -> Scenario:
+    """Segment 0 is trimmed away. Whoever coordinates must find out what is left of it, and spare what is new."""
+    log = apply(_ended(repaired=True), RaiseTrim(1))
+    return scenario(
+        "leftovers",
+        "the coordinator dies between forgetting a segment and dropping its streams, while a client ends another",
+        log,
+        coordinator(),
+        appender("c1", log, *appends(1)),
+        faults=Faults(crash=1, restart=1, early_timer=2),
+        crashable="coordinator",
+        sometimes=("Projected", "StreamDropped", "Committed"),
+        records={"n1": _kept("1.0.0", ended=True), "n2": _kept("1.0.1", ended=True)},
+        tidy=True,
+    )
+
+
+def delete() -> Scenario:
+    return scenario(
+        "delete",
+        "a log is deleted while it is appended to and read; afterwards nothing is left of it",
+        PAIR,
+        administrator("a", DeleteRequested(1, LOG), CreateLog(2, LOG, CHAIN2)),
+        appender("c1", PAIR, *appends(1)),
+        reader("r", PAIR),
+        coordinator(),
+        faults=Faults(early_timer=1),
+        sometimes=("Deleted", "CreateRefused", "AppendRefused", "RequestRefused", "StreamDropped", "EntriesRead"),
+        tidy=True,
+    )
+
+
 def create() -> Scenario:
     return scenario(
         "create",
@@ -394,6 +383,20 @@ def broadcast_finish() -> Scenario:
     )
 
 
+def broadcast_dead_member() -> Scenario:
+    log = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
+    return scenario(
+        "broadcast-dead-member",
+        "a broadcast segment with a dead member is ended for its owner, who goes on in the next",
+        log,
+        writer("w1", log, *appends(1)),
+        coordinator(),
+        dead="n2",
+        faults=Faults(early_timer=1),
+        sometimes=("Projected", "Committed", "MemberRebuilt"),
+    )
+
+
 DUTIES_SCENARIOS = (
     create,
     create_race,
@@ -403,18 +406,18 @@ DUTIES_SCENARIOS = (
     sequencer_replaced,
     dead_member,
     rebuild,
+    scrub,
     abandoned_joiner,
     widen,
     draining,
-    trim,
-    trim_and_end,
-    trim_inside_batch,
-    trim_beyond_tail,
     blocked_ending,
     declared_loss,
     two_coordinators,
     first_writer,
     forget,
     dropped_streams,
+    leftovers,
+    delete,
     broadcast_finish,
+    broadcast_dead_member,
 )

@@ -1,0 +1,135 @@
+"""Peeking: the next position that would be handed out. It is at or past the tail, and runs ahead of it.
+
+States
+    (none) --request--> viewing --projection--> asking --answer--> done
+    asking --no answer, not the owner, not fresh--> ending / viewing --> asking
+
+Rules
+ X1  A closed log is not asked of anybody: its next position is its end.
+ X2  chain: the owner of the open segment says, unless its lease has run out: then the projection is read once more,
+     and the answer is believed only if the segment is still open. A silent owner's segment is ended, as a reader does.
+ X3  broadcast: the contiguous end of a member; one that is away or damaged is left for another. If none can say, the
+     segment is ended, and keeps its owner.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.effects import SELF, Address, CancelTimer, Complete, Effects, Event, Message, Send, SetTimer
+from trunkline.core.events import PeekIs, RequestRefused
+from trunkline.core.messages import (
+    FindTail,
+    NotGranted,
+    Peek,
+    Peeked,
+    PeekRequested,
+    Reason,
+    Rejected,
+    TailFound,
+    target_of,
+)
+from trunkline.core.projection import Policy, Projection
+from trunkline.core.siblings import EndOpenSegment, Refresh, ViewChanged
+
+
+class PeekerConfig(Struct, frozen=True):
+    log: str
+    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: a peek stalls this long
+    poll_ms: int = 50  # how soon to look again where a segment could not be ended
+
+
+class Peeker:
+    def __init__(self, config: PeekerConfig) -> None:
+        self.config = config
+        self.state = "idle"
+        self.operation = 0
+        self.view: Projection | None = None
+        self.replica = 0  # broadcast: which member is asked
+        self.confirming = -1  # the segment whose owner answered without a lease
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a peeker asks for no choice, yet {key} was made")
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case PeekRequested(operation):
+                self.operation, self.confirming, self.replica = operation, -1, 0
+                return self._look()
+            case ViewChanged(_, projection) if self.state in ("viewing", "ending"):
+                return self._on_view(projection)
+            case Peeked(_, segment, following, fresh) if self.state == "asking" and segment == self._segment():
+                return self._on_peeked(segment, following, fresh=fresh)
+            case NotGranted(_, segment) if self.state == "asking" and segment == self._segment():
+                return self._end()
+            case TailFound(_, operation, written) if self.state == "asking" and operation == self.operation:
+                return self._done(PeekIs(written))
+            case Rejected(_, operation, reason) if self.state == "asking" and operation == self.operation:
+                return self._on_away(reason)
+        return []  # a late answer
+
+    def on_timer(self, key: str) -> Effects:
+        return self._on_away(Reason.SILENT) if self.state == "asking" else self._look()
+
+    def _segment(self) -> int:
+        assert self.view is not None
+        return self.view.last.index
+
+    def _look(self) -> Effects:
+        self.state = "viewing"
+        return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
+
+    def _on_view(self, projection: Projection | None) -> Effects:
+        ended, self.view = self.state == "ending", projection
+        if projection is None or projection.deleted:
+            return self._done(RequestRefused("no such log" if projection is None else "the log was deleted"))
+        last = projection.last
+        if last.end is not None:  # X1
+            return self._done(PeekIs(last.end))
+        if ended and last.index == self.confirming:
+            self.state = "waiting"  # it could not be ended now
+            return [SetTimer("wait", self.config.poll_ms)]
+        return [self._ask(projection), SetTimer("wait", self.config.suspect_after_ms)]
+
+    def _ask(self, projection: Projection) -> Send:
+        self.state = "asking"
+        last = projection.last
+        if last.policy is Policy.CHAIN:
+            return Send(Address(last.owner.process, "sequencer"), Peek(self.config.log, last))
+        member = last.groups[0][self.replica % len(last.groups[0])]
+        ask = FindTail(target_of(projection, last, member), self.operation)
+        return Send(Address(member.node, "storage"), ask)
+
+    def _on_peeked(self, segment: int, following: int, *, fresh: bool) -> Effects:
+        if fresh or self.confirming == segment:  # X2
+            return self._done(PeekIs(following))
+        self.confirming = segment
+        return self._look()
+
+    def _on_away(self, reason: Reason) -> Effects:
+        assert self.view is not None
+        last = self.view.last
+        if last.policy is Policy.CHAIN:
+            return self._end()
+        if reason is Reason.UNKNOWN:
+            return self._done(PeekIs(last.base))  # nothing was ever written to it
+        self.replica += 1  # X3
+        return self._look() if self.replica % len(last.groups[0]) else self._end()
+
+    def _end(self) -> Effects:
+        assert self.view is not None
+        self.state, self.confirming = "ending", self.view.last.index
+        suspects = (self.view.last.owner.process,) if self.view.last.policy is Policy.CHAIN else ()
+        job = EndOpenSegment(self.config.log, self.view.last.index, suspects)
+        return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
+
+    def _done(self, result: Event) -> Effects:
+        self.state = "idle"
+        return [CancelTimer("wait"), Complete(self.operation, result)]

@@ -1,0 +1,80 @@
+"""How a running process writes down what its roles announce: the lines of a recording.
+
+A recording is a directory with one file for each start of a process, ``<process>-<start>.trace``:
+
+    {"format":"trunkline-trace","version":2,"process":"n1","start":3,"cluster":"c1","at":1000}
+    {"process":"n1","role":"storage","at":1204,"event":{"type":"FrameStored","node":"n1",...}}
+    ...
+    {"end":"stopped","at":9000}
+
+Rules
+ T1  ``at`` is nanoseconds of the machine's monotonic clock, read when the host carries the announcement out (so after
+     every ``Persist`` before it is durable). It never falls inside a file.
+ T2  The lines of a step are in the file (one write, no sync needed) before any effect that follows them is carried out.
+     So an answer that somebody received has its lines in the file, and "by ``at``" never puts an effect before its
+     cause. What a kill takes away is a suffix of the file: perhaps a part of its last line.
+ T3  The last line says that the process stopped by itself. A file without it was cut: the process was killed, or runs.
+ T4  A start is greater than every earlier start of the same process.
+ T5  An operation has a number of its own for each role of a process start; its ``Invoked`` line is written before
+     anything is done for it, and its ``Completed`` line before its caller knows.
+
+This module only makes the bytes; whoever has a file writes them. Every struct carries its class name as ``type``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.core.effects import Event
+
+FORMAT = "trunkline-trace"
+VERSION = 2
+
+_AS_IT_IS = frozenset((str, int, bool, float, type(None)))
+
+
+def file_name(process: str, start: int) -> str:
+    return f"{process}-{start}.trace"
+
+
+def header_line(process: str, start: int, cluster: str, at_ns: int) -> bytes:
+    return _line(
+        {"format": FORMAT, "version": VERSION, "process": process, "start": start, "cluster": cluster, "at": at_ns}
+    )
+
+
+def encode_event(process: str, role: str, at_ns: int, event: Event) -> bytes:
+    """One line, with its line end."""
+    return _line({"process": process, "role": role, "at": at_ns, "event": plain(event)})
+
+
+def end_line(at_ns: int) -> bytes:
+    """The last line of a process that stops by itself (T3)."""
+    return _line({"end": "stopped", "at": at_ns})
+
+
+def plain(value: Any) -> Any:
+    """Structs as objects with a ``type``, all else as JSON has it; sets in an order that does not depend on hashing."""
+    if isinstance(value, Struct):
+        kind = type(value)
+        fields: dict[str, Any] = {"type": kind.__name__}
+        for name in kind.__struct_fields__:
+            field = getattr(value, name)
+            fields[name] = field if type(field) in _AS_IT_IS else plain(field)
+        return fields
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, frozenset | set):
+        return sorted((plain(each) for each in value), key=msgspec.json.encode)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):  # perhaps a container of the host's own
+        return [plain(each) for each in value]
+    return value
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
