@@ -1,0 +1,89 @@
+"""Everything that can go wrong, one tree. Each branch says whether the thing happened.
+
+TrunklineError
+├── Refused                 it did not happen, and nothing was changed
+│   ├── Unreachable         nobody who could do it answered in time
+│   ├── NoSuchLog           there is no log of this name (or it was deleted)
+│   ├── LogSealed           the log is read-only until it is reopened
+│   ├── OwnedByAnother      a broadcast log has one writer, and it is somebody else
+│   ├── ConditionFailed     the append was to take one exact position, and could not
+│   ├── NotWritten          the position is at or past the tail
+│   ├── Hole                the position was filled as a hole: it holds no entry and never will
+│   ├── Trimmed             the position was trimmed away; ``point`` is the last one that was
+│   └── EntriesLost         an operator declared the range ``[first, end)`` lost
+├── OutcomeUnknown          it may have happened: a time-out, a lost process, or the position is gone
+├── ConfigError             wrong flags, environment, configuration file or argument: the caller's to mend
+├── ProtocolError           a peer sent what this version does not understand
+└── StorageError            a disk failed, is in use by another process, or does not hold what it should
+"""
+
+from __future__ import annotations
+
+
+class TrunklineError(Exception):
+    """Any error of Trunkline. The text says what to do next."""
+
+
+class Refused(TrunklineError):
+    """It did not happen, and nothing was changed."""
+
+
+class Unreachable(Refused):
+    """Nobody who could do it answered in time."""
+
+
+class NoSuchLog(Refused):
+    """There is no log of this name, or it was deleted."""
+
+
+class LogSealed(Refused):
+    """The log is read-only until it is reopened."""
+
+
+class OwnedByAnother(Refused):
+    """A broadcast log has one writer, and it is somebody else."""
+
+
+class ConditionFailed(Refused):
+    """A conditional append did not get its position."""
+
+
+class NotWritten(Refused):
+    """The position is at or past the tail."""
+
+
+class Hole(Refused):
+    """The position was filled as a hole: it holds no entry and never will."""
+
+
+class Trimmed(Refused):
+    """The position was trimmed away."""
+
+    def __init__(self, point: int) -> None:
+        super().__init__(f"positions up to {point} were trimmed away; read from {point + 1} on")
+        self.point = point
+
+
+class EntriesLost(Refused):
+    """An operator declared a range of positions lost."""
+
+    def __init__(self, first: int, end: int) -> None:
+        super().__init__(f"positions {first} to {end - 1} were declared lost; read from {end} on")
+        self.first = first
+        self.end = end
+
+
+class OutcomeUnknown(TrunklineError):
+    """It may have happened."""
+
+
+class ConfigError(TrunklineError):
+    """Wrong flags, environment, configuration file or argument."""
+
+
+class ProtocolError(TrunklineError):
+    """A peer sent what this version does not understand."""
+
+
+class StorageError(TrunklineError):
+    """A disk failed, is in use by another process, or does not hold what it should."""

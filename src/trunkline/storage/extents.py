@@ -1,0 +1,145 @@
+"""The extents of a stream, and where each frame is in them.
+
+Where the frames of an extent are is known by columns, 16 bytes a frame. What the frames are is kept for extents without
+a footer only: the footer is made of it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+from pathlib import Path
+from typing import NamedTuple
+
+from trunkline.core.entries import Frame
+from trunkline.core.streams import Key
+from trunkline.storage.directory import extent_name
+from trunkline.storage.layout import FRAME_HEADER, WRITER_BYTES_MAX, Footer, Writer, padded, stored_writer
+from trunkline.storage.packed import PackedFrames
+
+WRITERS_KEPT_MAX = 1024  # writer ids of a stream that are kept in their stored form
+
+
+class Place(NamedTuple):
+    """Where a body is."""
+
+    extent: Extent
+    body: int
+    size: int
+
+    def is_followed_by(self, other: Place) -> bool:
+        """Whether only a header lies between: both are then read at once."""
+        gap = other.body - self.body - padded(self.size)
+        return self.extent is other.extent and 0 < gap <= FRAME_HEADER.size + padded(WRITER_BYTES_MAX)
+
+
+class Extent:
+    def __init__(self, directory: Path, number: int, first_slot: int) -> None:
+        self.path = directory / extent_name(number)
+        self.number = number
+        self.first_slot = first_slot
+        self.slots = 0
+        self.size = 0  # where the next frame goes
+        self.fd = -1  # while it grows
+        self.closed = False  # it has a footer
+        self.damaged = False  # slots of it are bad: it is kept as it is, and gets no footer
+        self.frames: PackedFrames | None = PackedFrames()
+        self.firsts = array("q")
+        self.bodies = array("I")
+        self.sizes = array("I")
+        self.next_max = 0  # behind the highest position
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def add(self, frame: Frame, body: int, size: int) -> None:
+        assert self.frames is not None, f"{self.path} is closed"
+        at = self.frames.add(frame)
+        self.bodies.insert(at, body)
+        self.sizes.insert(at, size)
+        self.firsts.insert(at, frame.first)
+        self.next_max = max(self.next_max, frame.next)
+
+    def place_of(self, first: int) -> Place | None:
+        if first >= self.next_max:
+            return None
+        at = bisect.bisect_left(self.firsts, first)
+        if at == len(self.firsts) or self.firsts[at] != first:
+            return None
+        return Place(self, self.bodies[at], self.sizes[at])
+
+    def footer(self, *, successor: bool) -> Footer:
+        assert self.frames is not None, f"{self.path} has a footer"
+        return Footer(self.first_slot, self.slots, self.size, successor, self.frames, self.bodies, self.sizes)
+
+    def take_footer(self, footer: Footer) -> PackedFrames:
+        """Know where frames are as a footer says; what they are is returned and not kept."""
+        self.first_slot, self.slots, self.size = footer.first_slot, footer.slots, footer.end
+        self.firsts, self.bodies, self.sizes = footer.frames.firsts[:], footer.bodies, footer.sizes
+        self.next_max = footer.frames.firsts[-1] + footer.frames.counts[-1] if len(footer.frames) else 0
+        self.frames = None
+        self.closed = True
+        return footer.frames
+
+
+class StreamFiles:
+    """One stream's files. ``extents`` are in order, without a gap in their numbers."""
+
+    def __init__(self, key: Key, path: Path, salt: int) -> None:
+        self.key = key
+        self.path = path
+        self.salt = salt
+        self.extents: list[Extent] = []
+        self.active: Extent | None = None  # the one that grows
+        self.slots = 0
+        self.synced = 0  # slots that are on disk for certain
+        self.marked = 0  # and of which the disk says so
+        self.sealed = False
+        self.late = False  # frames were written behind the seal
+        self.dropped = False
+        self._hit: Extent | None = None
+        self._writers: dict[str, Writer] = {}
+
+    def writer(self, name: str) -> Writer:
+        stored = self._writers.get(name)
+        if stored is None:
+            if len(self._writers) >= WRITERS_KEPT_MAX:
+                self._writers.clear()
+            stored = self._writers[name] = stored_writer(name)
+        return stored
+
+    def next_extent(self) -> Extent:
+        """A new last extent, in memory only."""
+        number = self.extents[-1].number + 1 if self.extents else 1
+        extent = Extent(self.path, number, self.slots)
+        self.extents.append(extent)
+        self.active = extent
+        return extent
+
+    def place_of(self, first: int) -> Place | None:
+        """Where the frame at a position is. Readers go on from where they were, or begin near the end."""
+        if self._hit is not None:
+            found = self._hit.place_of(first)
+            if found is not None:
+                return found
+        for extent in reversed(self.extents):
+            found = extent.place_of(first)
+            if found is not None:
+                self._hit = extent
+                return found
+        return None
+
+    def trimmed_extents(self, point: int) -> int:
+        """How many of the oldest extents hold nothing above a position. The last one always stays."""
+        count = 0
+        for extent in self.extents[:-1]:
+            if extent.next_max > point + 1 or extent is self.active:
+                break
+            count += 1
+        return count
+
+    def drop_extents(self, count: int) -> list[Extent]:
+        gone, self.extents = self.extents[:count], self.extents[count:]
+        if self._hit in gone:
+            self._hit = None
+        return gone

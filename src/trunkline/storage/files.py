@@ -1,0 +1,173 @@
+"""The seam between the engine and the operating system: every operation on a file passes here.
+
+A test's disk stands behind the same calls, records them and shows what a power cut may leave.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+READ_ONCE_MAX = 16 << 20  # Linux reads at most 2 GiB at a time; smaller steps let other threads run
+
+
+class Files(Protocol):
+    """Errors are ``OSError``. Offsets are explicit; nothing here depends on a file position."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """Open for reading and writing. ``create``: it must not exist yet."""
+
+    def close(self, fd: int) -> None: ...
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write the buffers behind each other; returns how many bytes were written, which may be fewer."""
+
+    def read_into(self, fd: int, buffer: Buffer, offset: int, *, wait: bool = True) -> int:
+        """Returns how many bytes were read: fewer at the end of the file, and without ``wait`` where it would block."""
+
+    def size(self, fd: int) -> int: ...
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Take space for a file of this size."""
+
+    def sync(self, fd: int) -> None:
+        """Make content and size durable."""
+
+    def forget(self, fd: int) -> None:
+        """Read it from the disk next time, not from memory."""
+
+    def sync_directory(self, path: Path) -> None: ...
+
+    def make_directory(self, path: Path) -> None: ...
+
+    def remove_directory(self, path: Path) -> None: ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Within one directory; ``new`` is replaced."""
+
+    def unlink(self, path: Path) -> None: ...
+
+    def names(self, path: Path) -> list[str]:
+        """What a directory holds, sorted."""
+
+    def free_bytes(self, path: Path) -> int: ...
+
+    def lock(self, fd: int) -> bool:
+        """Whether this process has it now; it ends with the process, or when the file is closed."""
+
+
+class RealFiles:
+    """The operating system's files."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL if create else flags, 0o640)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+        return os.pwritev(fd, buffers, offset)
+
+    def read_into(self, fd: int, buffer: Buffer, offset: int, *, wait: bool = True) -> int:
+        if not wait:
+            try:
+                return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return 0
+            except OSError as failure:
+                if failure.errno != errno.EOPNOTSUPP:
+                    raise
+        return os.preadv(fd, [buffer], offset)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        if size:
+            os.posix_fallocate(fd, 0, size)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def forget(self, fd: int) -> None:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir()
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.replace(new)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def names(self, path: Path) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def free_bytes(self, path: Path) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def lock(self, fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def read_all(files: Files, fd: int) -> bytes:
+    """The whole file."""
+    return read_range(files, fd, 0, files.size(fd))
+
+
+def read_range(files: Files, fd: int, offset: int, length: int) -> bytes:
+    """Shorter than ``length`` only if the file ends before."""
+    content = bytearray(length)
+    view = memoryview(content)
+    done = 0
+    while done < length:
+        count = files.read_into(fd, view[done : done + READ_ONCE_MAX], offset + done)
+        if not count:
+            break
+        done += count
+    return bytes(view[:done])
+
+
+def write_whole(files: Files, path: Path, content: bytes) -> None:
+    """Replace a small file at once: after a crash it is the old one or the new one, and when this returns the new."""
+    fresh = path.with_name(path.name + ".new")
+    if fresh.name in files.names(path.parent):
+        files.unlink(fresh)
+    fd = files.open(fresh, create=True)
+    try:
+        if files.write(fd, [content], 0) < len(content):
+            raise OSError(errno.ENOSPC, f"no space to write {fresh}")
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.rename(fresh, path)
+    files.sync_directory(path.parent)

@@ -1,0 +1,298 @@
+"""The manifest: what a node knows of its streams besides their frames.
+
+It is kept twice, ``manifest.a`` and ``manifest.b``. Each is a snapshot followed by batches of records, in blocks:
+
+    [snapshot][batch][batch]...          block: [length, sequence, checksum of the content, checksum of this][content]
+
+Rules
+ M1  A batch goes to one copy, which is synced, then to the other, which is synced. Only then is it durable. So every
+     undamaged copy holds all that was ever acknowledged.
+ M2  A copy is read up to its first bad block. The copy with more blocks is believed if it ends cleanly or torn (the
+     file ends inside a block). If it ends in a block that is there in full and bad, it may have rotted: it is believed
+     only if the other copy is undamaged, for then nothing behind was acknowledged.
+ M3  At open and close, and when the copies have grown, both are written anew: one after the other, each at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.core.effects import Record
+from trunkline.core.messages import Descriptor
+from trunkline.core.streams import (
+    Key,
+    StreamDropping,
+    StreamEnding,
+    StreamLosing,
+    StreamOpened,
+    StreamSealing,
+    StreamTrimming,
+)
+from trunkline.storage.errors import CorruptDirectory
+from trunkline.storage.files import Files, read_all, write_whole
+from trunkline.storage.layout import checksum
+from trunkline.storage.options import SyncPolicy
+from trunkline.storage.space import Space
+
+COPIES = ("manifest.a", "manifest.b")
+VERSION = 1
+
+BLOCK = struct.Struct("<IQI")  # length, sequence, crc of the content; its own crc follows
+BLOCK_BYTES = BLOCK.size + 4
+
+
+class WrittenLate(Record, frozen=True):
+    """Frames were written behind the seal and perhaps not synced: a power cut may have taken repairs with it."""
+
+    key: Key
+
+
+RECORDS: dict[str, type[Record]] = {
+    "opened": StreamOpened,
+    "sealing": StreamSealing,
+    "ending": StreamEnding,
+    "trimming": StreamTrimming,
+    "losing": StreamLosing,
+    "dropping": StreamDropping,
+    "late": WrittenLate,
+}
+RECORD_NAMES = {kind: name for name, kind in RECORDS.items()}
+
+
+class StreamFacts(Struct, frozen=True, array_like=True):
+    """What the manifest says of a stream."""
+
+    descriptor: Descriptor
+    salt: int
+    sealed: bool = False
+    end: int | None = None
+    trim: int = 0
+    data_loss: bool = False
+    uncertain: bool = False
+    late: bool = False
+    mark: int = 0  # slots that were on disk when it was sealed
+    first_extent: int = 1  # those before it are trimmed
+    first_slot: int = 0  # of that extent
+    lost: tuple[int, ...] = ()  # positions of frames that the role knows to be lost
+
+    @property
+    def key(self) -> Key:
+        return (self.descriptor.target.log, self.descriptor.target.stream)
+
+
+class Snapshot(Struct, frozen=True, array_like=True):
+    version: int
+    policy: SyncPolicy  # under which frames are being written
+    boot: str  # of the machine, when the directory was opened: a power cut lies between two of them
+    clean: bool  # it was closed, and everything is on disk
+    streams: tuple[StreamFacts, ...] = ()
+    tombstones: tuple[Key, ...] = ()
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """A record, and what the engine knew when it was put."""
+
+    name: str
+    record: msgspec.Raw
+    salt: int = 0  # of an opened stream
+    slots: int = 0  # that the stream had: a seal vouches for them
+    first_extent: int = 1  # that a trim leaves
+    first_slot: int = 0
+
+
+class Facts:
+    """The fold over all records."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.policy = snapshot.policy
+        self.boot = snapshot.boot
+        self.clean = snapshot.clean
+        self.streams = {stream.key: stream for stream in snapshot.streams}
+        self.tombstones = dict.fromkeys(snapshot.tombstones)
+
+    def snapshot(self) -> Snapshot:
+        streams = tuple(self.streams.values())
+        return Snapshot(VERSION, self.policy, self.boot, self.clean, streams, tuple(self.tombstones))
+
+    def apply(self, entry: Entry) -> None:
+        match msgspec.msgpack.decode(entry.record, type=RECORDS[entry.name]):
+            case StreamOpened(descriptor):
+                opened = StreamFacts(descriptor, entry.salt)
+                self.streams[opened.key] = opened
+            case StreamSealing(key):
+                self._change(key, sealed=True, mark=entry.slots)
+            case StreamEnding(key, end):
+                self._change(key, sealed=True, end=end, mark=entry.slots)
+            case StreamTrimming(key, point):
+                self._change(key, trim=point, first_extent=entry.first_extent, first_slot=entry.first_slot)
+            case StreamLosing(key, frames) if key in self.streams:
+                lost = {*self.streams[key].lost, *(frame.first for frame in frames)}
+                self._change(key, data_loss=True, lost=tuple(sorted(lost)))
+            case StreamDropping(key):
+                self.streams.pop(key, None)
+                self.tombstones[key] = None
+            case WrittenLate(key):
+                self._change(key, late=True)
+
+    def _change(self, key: Key, **changes: object) -> None:
+        if key in self.streams:
+            self.streams[key] = msgspec.structs.replace(self.streams[key], **changes)
+
+
+def entry_of(record: Record, *, salt: int = 0, slots: int = 0, first_extent: int = 1, first_slot: int = 0) -> Entry:
+    name = RECORD_NAMES[type(record)]
+    return Entry(name, msgspec.Raw(msgspec.msgpack.encode(record)), salt, slots, first_extent, first_slot)
+
+
+# -------------------------------------------------------------------------------------------------------------- blocks
+
+
+def pack_block(content: bytes, sequence: int) -> bytes:
+    head = BLOCK.pack(len(content), sequence, checksum(content))
+    return head + checksum(head).to_bytes(4, "little") + content
+
+
+class Copy(Struct, frozen=True):
+    """What can be read of one copy."""
+
+    facts: Facts | None  # None: not even its snapshot
+    last: int = 0  # sequence of its last good block
+    torn: bool = False  # the file ends inside a block
+    bad: bool = True  # a block is there in full and bad, or the file is missing
+
+    @property
+    def damaged(self) -> bool:
+        return self.bad or self.facts is None
+
+
+def read_copy(content: bytes) -> Copy:
+    facts: Facts | None = None
+    at, last = 0, 0
+    while at < len(content):
+        head = content[at : at + BLOCK_BYTES]
+        if len(head) < BLOCK_BYTES:
+            return Copy(facts, last, torn=True, bad=False)
+        length, sequence, crc = BLOCK.unpack_from(head)
+        if checksum(head[: BLOCK.size]) != int.from_bytes(head[BLOCK.size :], "little"):
+            return Copy(facts, last)
+        block = content[at + BLOCK_BYTES : at + BLOCK_BYTES + length]
+        if len(block) < length:
+            return Copy(facts, last, torn=True, bad=False)
+        if checksum(block) != crc or (facts is not None and sequence != last + 1):
+            return Copy(facts, last)
+        try:
+            facts = _with_block(facts, block)
+        except (msgspec.MsgspecError, KeyError):  # good checksums over a content of another version
+            return Copy(facts, last)
+        at += BLOCK_BYTES + length
+        last = sequence
+    return Copy(facts, last, bad=facts is None)
+
+
+def _with_block(facts: Facts | None, block: bytes) -> Facts:
+    if facts is None:
+        snapshot = msgspec.msgpack.decode(block, type=Snapshot)
+        if snapshot.version != VERSION:
+            raise CorruptDirectory(
+                f"the manifest has version {snapshot.version}, not {VERSION}: use the program that wrote it"
+            )
+        return Facts(snapshot)
+    for entry in msgspec.msgpack.decode(block, type=tuple[Entry, ...]):
+        facts.apply(entry)
+    return facts
+
+
+def believed(a: Copy, b: Copy) -> Copy:
+    """The copy that holds everything that was acknowledged (M2)."""
+    other, best = sorted((a, b), key=lambda copy: (copy.facts is not None, copy.last, not copy.bad))
+    if best.facts is None or (best.bad and other.damaged):
+        raise CorruptDirectory(
+            "both copies of the manifest are corrupt: replace the node (remove it, format an empty directory, add it)"
+        )
+    return best
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def create_manifest(files: Files, directory: Path) -> None:
+    content = msgspec.msgpack.encode(Snapshot(VERSION, SyncPolicy.ALWAYS, boot="", clean=True))
+    for name in COPIES:
+        write_whole(files, directory / name, pack_block(content, 1))
+
+
+def read_manifest(files: Files, directory: Path) -> tuple[Facts, int]:
+    """The facts, and the sequence number of the last block that they include."""
+    found = []
+    present = files.names(directory)
+    for name in COPIES:
+        if name not in present:
+            found.append(Copy(None))
+            continue
+        fd = files.open(directory / name)
+        try:
+            found.append(read_copy(read_all(files, fd)))
+        finally:
+            files.close(fd)
+    best = believed(*found)
+    assert best.facts is not None
+    return best.facts, best.last
+
+
+class Manifest:
+    """Both copies, open for more. Used by one thread at a time."""
+
+    def __init__(
+        self, files: Files, directory: Path, space: Space, facts: Facts, last: int, *, growth_bytes: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._space = space
+        self._facts = facts
+        self._last = last
+        self._growth_bytes = growth_bytes
+        self._fds: list[int] = []
+        self._size = 0
+        self._compacted_size = 0
+        self.compact()
+
+    @property
+    def bytes_stored(self) -> int:
+        return self._size * len(COPIES)
+
+    def append(self, entries: list[Entry]) -> None:
+        """Make entries durable (M1)."""
+        self._last += 1
+        block = pack_block(msgspec.msgpack.encode(entries), self._last)
+        for fd in self._fds:
+            self._space.write(fd, [block], self._size)
+            self._files.sync(fd)
+        self._size += len(block)
+        for entry in entries:
+            self._facts.apply(entry)
+        if self._size - self._compacted_size > max(self._growth_bytes, self._compacted_size):
+            self.compact()
+
+    def compact(self) -> None:
+        """Write both copies anew (M3)."""
+        self.close()
+        self._last += 1
+        block = pack_block(msgspec.msgpack.encode(self._facts.snapshot()), self._last)
+        for name in COPIES:
+            self._space.write_whole(self._directory / name, block)
+            self._fds.append(self._files.open(self._directory / name))
+        self._size = self._compacted_size = len(block)
+
+    def close_clean(self) -> None:
+        """Say that everything is on disk, and close."""
+        self._facts.clean = True
+        self.compact()
+        self.close()
+
+    def close(self) -> None:
+        while self._fds:
+            self._files.close(self._fds.pop())

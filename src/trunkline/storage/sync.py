@@ -1,0 +1,111 @@
+"""One group commit: everything that was put before it, made durable in an order that a power cut cannot mix up.
+
+Rules
+ G1  Frames first, then the directories of new files, then footers, and only then what the manifest says. So a seal is
+     on disk only if every frame before it is, and a stream is in the manifest only if its files are there.
+ G2  A file is removed only after the manifest says that it is not needed.
+ G3  A sync that failed is never tried again: what the kernel dropped would look as if it were on disk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from trunkline.storage.errors import StorageError
+from trunkline.storage.extents import Extent, StreamFiles
+from trunkline.storage.files import Files
+from trunkline.storage.handles import Handles
+from trunkline.storage.layout import pack_footer
+from trunkline.storage.manifest import Entry, Manifest
+from trunkline.storage.space import Space
+
+
+class Closing(NamedTuple):
+    """An extent that gets no more frames."""
+
+    stream: StreamFiles
+    extent: Extent
+    successor: bool
+
+
+class Work:
+    """What was put since the last group commit."""
+
+    def __init__(self) -> None:
+        self.dirty: dict[Extent, StreamFiles] = {}
+        self.directories: dict[Path, None] = {}  # that have new files
+        self.closing: list[Closing] = []
+        self.entries: list[Entry] = []
+        self.gone: list[Extent] = []  # trimmed
+        self.dropped: list[StreamFiles] = []
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.dirty or self.closing or self.entries or self.gone or self.dropped or self.directories)
+
+
+class SyncBatch:
+    """``run`` it on a worker thread, then hand it to ``Engine.end_sync`` on the thread of the engine."""
+
+    def __init__(
+        self, ticket: int, work: Work, files: Files, handles: Handles, manifest: Manifest, space: Space
+    ) -> None:
+        self.ticket = ticket  # everything up to this one is durable when ``run`` has returned
+        self.work = work
+        self.synced = {stream: stream.slots for stream in work.dirty.values()}
+        self._files = files
+        self._handles = handles
+        self._manifest = manifest
+        self._space = space
+        self.done = False
+
+    def run(self) -> None:
+        """Blocks. If it raises, the process must stop (G3)."""
+        try:
+            self._sync_frames()
+            for path in self.work.directories:
+                self._files.sync_directory(path)
+            for closing in self.work.closing:
+                self._write_footer(closing)
+            if self.work.entries:
+                self._manifest.append(self.work.entries)
+            self._remove_files()
+        except OSError as failure:
+            raise StorageError(f"cannot sync: {failure}; stop the node and check its disk") from failure
+        self.done = True
+
+    def _sync_frames(self) -> None:
+        for extent in self.work.dirty:
+            fd = self._handles.take(extent.path)
+            try:
+                self._files.sync(fd)
+            finally:
+                self._handles.give_back(extent.path)
+
+    def _write_footer(self, closing: Closing) -> None:
+        stream, extent, successor = closing
+        if extent.damaged or stream.dropped:
+            return
+        fd = self._handles.take(extent.path)
+        try:
+            content = b"".join(pack_footer(stream.salt, extent.footer(successor=successor)))
+            self._space.write(fd, [content], extent.size)
+            self._files.sync(fd)
+        finally:
+            self._handles.give_back(extent.path)
+
+    def _remove_files(self) -> None:
+        for extent in self.work.gone:
+            self._files.unlink(extent.path)
+        for stream in self.work.dropped:
+            remove_stream_directory(self._files, stream.path)
+
+
+def remove_stream_directory(files: Files, path: Path) -> None:
+    """Nobody syncs this: if it comes back, the next start removes it again."""
+    if path.name not in files.names(path.parent):
+        return
+    for name in files.names(path):
+        files.unlink(path / name)
+    files.remove_directory(path)

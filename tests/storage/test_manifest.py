@@ -1,0 +1,120 @@
+"""The two copies of the manifest."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from storage.workloads import descriptor, key_of
+from trunkline.core.effects import Record
+from trunkline.core.streams import (
+    StreamDropping,
+    StreamEnding,
+    StreamLosing,
+    StreamOpened,
+    StreamSealing,
+    StreamTrimming,
+)
+from trunkline.storage import CorruptDirectory, SyncPolicy
+from trunkline.storage.manifest import (
+    VERSION,
+    Copy,
+    Entry,
+    Snapshot,
+    WrittenLate,
+    believed,
+    entry_of,
+    pack_block,
+    read_copy,
+)
+
+KEY = key_of("s1")
+SNAPSHOT = pack_block(msgspec.msgpack.encode(Snapshot(VERSION, SyncPolicy.NEVER, "boot", clean=False)), 5)
+
+
+def batch(sequence: int, *entries: Entry) -> bytes:
+    return pack_block(msgspec.msgpack.encode(entries), sequence)
+
+
+OPENED = batch(6, entry_of(StreamOpened(descriptor("s1")), salt=9))
+SEALED = batch(7, entry_of(StreamSealing(KEY), slots=3))
+WHOLE = SNAPSHOT + OPENED + SEALED
+
+
+def test_records_add_up() -> None:
+    records: list[tuple[Record, dict[str, int]]] = [
+        (StreamTrimming(KEY, 4), {"first_extent": 2, "first_slot": 2}),
+        (WrittenLate(KEY), {}),
+        (StreamLosing(KEY), {}),
+        (StreamEnding(KEY, 9), {"slots": 4}),
+        (StreamDropping(key_of("s2")), {}),
+    ]
+    copy = read_copy(WHOLE + batch(8, *(entry_of(record, **known) for record, known in records)))
+    assert copy.facts is not None
+    facts = copy.facts.streams[KEY]
+    assert (copy.last, copy.facts.policy, copy.facts.boot) == (8, SyncPolicy.NEVER, "boot")
+    assert (facts.salt, facts.sealed, facts.end, facts.trim, facts.mark) == (9, True, 9, 4, 4)
+    assert (facts.first_extent, facts.first_slot, facts.late, facts.data_loss) == (2, 2, True, True)
+    assert list(copy.facts.tombstones) == [key_of("s2")]
+
+
+def test_a_snapshot_says_the_same_as_the_records_that_led_to_it() -> None:
+    copy = read_copy(WHOLE)
+    assert copy.facts is not None
+    again = read_copy(pack_block(msgspec.msgpack.encode(copy.facts.snapshot()), 8))
+    assert again.facts is not None
+    assert again.facts.snapshot() == copy.facts.snapshot()
+
+
+def test_m2_a_copy_that_ends_inside_a_block_is_torn_and_not_bad() -> None:
+    for size in range(len(SNAPSHOT) + len(OPENED) + 1, len(WHOLE)):
+        copy = read_copy(WHOLE[:size])
+        assert (copy.last, copy.torn, copy.bad) == (6, True, False)
+
+
+def test_m2_a_block_that_is_there_in_full_and_wrong_is_bad() -> None:
+    for at in range(len(SNAPSHOT) + len(OPENED), len(WHOLE)):
+        content = bytearray(WHOLE)
+        content[at] ^= 16
+        copy = read_copy(bytes(content))
+        assert (copy.last, copy.bad) == (6, True)
+
+
+def test_blocks_out_of_order_are_bad() -> None:
+    assert read_copy(SNAPSHOT + SEALED).bad
+    assert read_copy(b"").bad
+
+
+GOOD, SHORTER = read_copy(WHOLE), read_copy(SNAPSHOT + OPENED)
+TORN = read_copy(WHOLE + OPENED[:9])
+BAD = read_copy(WHOLE + OPENED)
+GONE = Copy(None)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (GOOD, SHORTER, GOOD),
+        (SHORTER, GOOD, GOOD),
+        (GOOD, GONE, GOOD),
+        (GONE, GOOD, GOOD),
+        (TORN, SHORTER, TORN),
+        (TORN, GONE, TORN),
+        (BAD, GOOD, GOOD),
+        (GOOD, BAD, GOOD),
+        (BAD, SHORTER, BAD),
+    ],
+)
+def test_m2_the_copy_that_holds_everything_is_believed(a: Copy, b: Copy, expected: Copy) -> None:
+    assert believed(a, b) is expected
+
+
+@pytest.mark.parametrize(("a", "b"), [(BAD, BAD), (BAD, GONE), (GONE, BAD), (GONE, GONE)])
+def test_m2_two_damaged_copies_are_not_believed(a: Copy, b: Copy) -> None:
+    with pytest.raises(CorruptDirectory, match="replace the node"):
+        believed(a, b)
+
+
+def test_a_manifest_of_another_version_is_refused() -> None:
+    with pytest.raises(CorruptDirectory, match="version 99"):
+        read_copy(pack_block(msgspec.msgpack.encode(Snapshot(99, SyncPolicy.NEVER, "", clean=True)), 1))
