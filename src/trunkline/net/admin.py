@@ -1,0 +1,44 @@
+"""Requests of operators and of their tools, answered by the process itself and not by a role.
+
+To add one: write request and answer here, and name both in ``AdminMessage``. A field is added at the end and with a
+default, so that older peers still understand the message.
+"""
+
+from __future__ import annotations
+
+from trunkline.core.effects import Message
+from trunkline.core.messages import NodeState
+
+
+class StatusRequest(Message, frozen=True):
+    """How are you?"""
+
+
+class StatusAnswer(Message, frozen=True):
+    json: bytes
+
+
+class ListLogs(Message, frozen=True):
+    """Which logs are there?"""
+
+
+class LogsListed(Message, frozen=True):
+    names: tuple[str, ...]
+
+
+class SetNodeState(Message, frozen=True):
+    """An operator drains a node, takes it back, or declares it gone for ever."""
+
+    node: str
+    state: NodeState
+
+
+class NodeStateSet(Message, frozen=True):
+    """``why`` says, where it was not done, what stood against it."""
+
+    node: str
+    done: bool
+    why: str = ""
+
+
+AdminMessage = StatusRequest | StatusAnswer | ListLogs | LogsListed | SetNodeState | NodeStateSet

@@ -1,0 +1,354 @@
+"""One connection, either side of it.
+
+1. Until the handshake is done, a peer gets little memory and little time.
+2. A message that does not fit the send buffer is not sent, and ``send`` says so. Nothing is ever sent in part.
+3. Whoever serves stops reading requests from a peer that does not read the answers, and closes when even those that
+   were under way pile up. Whoever dials always reads: if both stopped, both would wait for ever.
+4. Attachments are sent from where they are. Their bytes must not change after ``send``.
+5. Messages that are sent in one turn of the loop leave together: a system call costs more than making a message.
+6. A peer that breaks the rules is told why (REFUSED); what it sends after that is thrown away until it closes, so that
+   the text reaches it (closing on unread bytes would reset the connection and lose it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from trunkline.core.effects import Message
+from trunkline.net.addresses import format_address
+from trunkline.net.limits import HANDSHAKE_BYTES_MAX, KIB, Limits
+from trunkline.net.packets import (
+    HEADER_BYTES,
+    Envelope,
+    Kind,
+    ProtocolViolation,
+    Refusal,
+    RefusalCode,
+    decode_message,
+    decode_refusal,
+    encode,
+    encode_message,
+)
+from trunkline.net.parser import Packet, PacketParser
+
+GATHERED_BYTES_MAX = 64 * KIB  # of messages that leave together; up to here one copy is cheaper than many pieces
+KEEPALIVE_IDLE_S = 10
+KEEPALIVE_INTERVAL_S = 5
+KEEPALIVE_PROBES = 3
+USER_TIMEOUT_MS = 30_000  # bytes that the peer's kernel does not take for so long: the peer is gone
+
+_SLOW_PEER = "the peer does not read"
+
+Attachment = bytes | bytearray | memoryview
+Handler = Callable[["Connection", Envelope, tuple[memoryview, ...]], None]
+
+
+class Handshake(Protocol):
+    """What one side does until its connection is open."""
+
+    def made(self, connection: Connection) -> None: ...
+
+    def packet(self, connection: Connection, kind: int, head: bytes) -> None:
+        """Calls ``opened`` or ``refuse``, or raises ``ProtocolViolation``."""
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """The connection is gone, opened or not. Called once."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by ``Server`` and ``dial``. ``handler`` is called in the loop for every message that arrives."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, handler: Handler, handshake: Handshake, limits: Limits, *, serving: bool) -> None:
+        self.number = next(self._numbers)
+        self.peer_name = ""
+        self.cluster = ""  # as the handshake settled it
+        self.address = ""
+        self.open = False  # the handshake is done and the connection not closed
+        self.closed = False
+        self.violated = False  # the peer broke the rules of the wire
+        self.refused_by_peer = False
+        self.reason = "the connection was closed"  # why it is closed, for people
+        self.received_at = 0.0  # by the loop's clock: when the last bytes came
+        self.active_at = 0.0  # when the last message came or went
+        self._handler = handler
+        self._handshake = handshake
+        self._limits = limits
+        self._serving = serving
+        self._loop = asyncio.get_running_loop()
+        self._parser = PacketParser(HANDSHAKE_BYTES_MAX, HANDSHAKE_BYTES_MAX)
+        self._peer_packet_bytes_max = HANDSHAKE_BYTES_MAX
+        self._pauses: set[str] = set()
+        self._full: asyncio.Future[None] | None = None  # resolved when the send buffer is low again
+        self._gathered: list[Attachment] = []  # leaves when this turn of the loop ends
+        self._gathered_bytes = 0
+        self._flush_due = False  # somebody will call ``_flush``
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen = (0, 0.0)  # packets and last arrival, when the watch looked last
+        self._quiet_ticks = 0  # how often in a row nothing had come
+        self._stuck_ticks = 0  # how often in a row a packet was still not complete
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._made = False
+        self._transport: asyncio.Transport  # once it is made
+
+    # ------------------------------------------------------------------------------------------------ for its users
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What waits to be sent."""
+        return 0 if self.closed else self._transport.get_write_buffer_size() + self._gathered_bytes
+
+    def send(
+        self, role: str, token: int, message: Message, attachments: Sequence[Attachment] = (), budget_ms: int = 0
+    ) -> bool:
+        """False: closed or overfull, and the message is lost, which the protocol allows.
+
+        Raises ``ValueError`` for a message that the peer could never take; hosts bound what they send.
+        """
+        if not self.open:
+            return False
+        sizes = [len(attachment) for attachment in attachments]
+        head = encode_message(role, token, budget_ms, sizes, message)
+        size = len(head) + sum(sizes)
+        if size > self._peer_packet_bytes_max + HEADER_BYTES:
+            raise ValueError(f"a packet of {size} bytes is more than {self.peer_name} takes; send less at once")
+        waiting = self.buffered_bytes
+        if waiting and waiting + size > self._limits.send_buffer_max:
+            if self._serving:
+                self._abort("the peer does not read its answers")
+            return False
+        self.active_at = self._loop.time()
+        self._gathered.append(head)
+        self._gathered += attachments
+        self._gathered_bytes += size
+        if self._gathered_bytes > GATHERED_BYTES_MAX:
+            self._flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+        return True
+
+    def pause(self, reason: str = "the host is busy") -> None:
+        """Deliver nothing more until this reason is taken back with ``resume``. Saying it twice changes nothing."""
+        if not self._pauses and not self.closed:
+            self._transport.pause_reading()
+        self._pauses.add(reason)
+
+    def resume(self, reason: str = "the host is busy") -> None:
+        if reason in self._pauses:
+            self._pauses.remove(reason)
+            if not self._pauses:
+                self._loop.call_soon(self._go_on)
+
+    async def drained(self) -> None:
+        """Wait until the send buffer is below ``send_buffer_high``, or the connection is closed."""
+        if self._full is not None:
+            await asyncio.shield(self._full)
+
+    def close(self) -> None:
+        """What was sent still leaves, as long as the peer takes it within ``linger_ms``."""
+        if not self.closed:
+            self._flush()
+            self._stop()
+            if self._made:
+                self._transport.close()
+                self._timer = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
+
+    async def gone(self) -> None:
+        """Wait until nothing is left of a connection that was made."""
+        await asyncio.shield(self._gone)
+
+    def refuse(self, code: RefusalCode, text: str) -> None:
+        """Say why, and close."""
+        if self.closed:
+            return
+        self.reason = text
+        self.violated = code is RefusalCode.PROTOCOL
+        self._flush()
+        self._stop()
+        self._transport.write(encode(Kind.REFUSED, Refusal(code, text)))
+        if self._pauses:
+            self._pauses.clear()
+            self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._timer = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
+
+    # -------------------------------------------------------------------------------------------- for its handshake
+
+    def write(self, packet: bytes) -> None:
+        if not self.closed:
+            self._transport.write(packet)
+
+    def opened(self, peer_name: str, cluster: str, peer_packet_bytes_max: int) -> None:
+        self.peer_name = peer_name
+        self.cluster = cluster
+        self.open = True
+        self._peer_packet_bytes_max = min(peer_packet_bytes_max, self._limits.packet_bytes_max)
+        self._parser.packet_bytes_max = self._limits.packet_bytes_max
+        self._parser.head_bytes_max = self._limits.head_bytes_max
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._limits.ping_ms / 1000, self._watch)
+
+    # ------------------------------------------------------------------------------------------------- for the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._made = True
+        if self.closed:  # whoever dialled gave up in this very moment
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=self._limits.send_buffer_high)
+        self.address = _peer_address(transport)
+        self.received_at = self.active_at = self._loop.time()
+        _configure(transport.get_extra_info("socket"))
+        self._timer = self._loop.call_later(self._limits.handshake_ms / 1000, self._on_handshake_overdue)
+        self._handshake.made(self)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._parser.room() if not self.closed else memoryview(bytearray(4 * KIB))
+
+    def buffer_updated(self, count: int) -> None:
+        self.received_at = self._loop.time()
+        if not self.closed:
+            self._parser.received(count)
+            self._deliver()
+
+    def eof_received(self) -> bool:
+        return False  # the loop closes the rest
+
+    def pause_writing(self) -> None:
+        if not self.closed:
+            self._full = self._loop.create_future()
+        if self._serving:
+            self.pause(_SLOW_PEER)
+
+    def resume_writing(self) -> None:
+        self._release_waiters()
+        if self._serving:
+            self.resume(_SLOW_PEER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self.closed:
+            self.reason = f"the connection was lost ({exc})"
+        self._stop()
+        self._gone.set_result(None)
+        self._handshake.lost(self, self.reason)
+
+    # ---------------------------------------------------------------------------------------------------- inside
+
+    def _deliver(self) -> None:
+        parser = self._parser
+        self._flush_due = True  # what is answered at once leaves at the end
+        try:
+            while not self._pauses and not self.closed:
+                packet = parser.next()
+                if packet is None:
+                    break
+                if packet.kind == Kind.MESSAGE and self.open:
+                    self._on_message(packet)
+                else:
+                    self._on_other(packet)
+        except ProtocolViolation as violation:
+            self.refuse(RefusalCode.PROTOCOL, str(violation))
+        finally:
+            self._flush()
+
+    def _flush(self) -> None:
+        gathered, size = self._gathered, self._gathered_bytes
+        self._flush_due = False
+        if not gathered or self.closed:
+            return
+        self._gathered, self._gathered_bytes = [], 0
+        if size <= GATHERED_BYTES_MAX:
+            self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+        else:
+            self._transport.writelines(gathered)
+
+    def _on_message(self, packet: Packet) -> None:
+        envelope, attachments = decode_message(packet.head, packet.body, self._limits.attachments_max)
+        now = self.active_at = self._loop.time()
+        if not envelope.expired(now - self.received_at):
+            self._handler(self, envelope, attachments)
+
+    def _on_other(self, packet: Packet) -> None:
+        if packet.body:
+            raise ProtocolViolation("only messages have attachments; update the older of both ends")
+        if packet.kind == Kind.REFUSED:
+            self.refused_by_peer = True
+            self._abort(decode_refusal(packet.head).text)
+        elif not self.open:
+            self._handshake.packet(self, packet.kind, packet.head)
+        elif packet.kind == Kind.PING:
+            if self._full is None:  # a peer that only pings, and reads nothing, gets no more memory
+                self._transport.write(encode(Kind.PONG))
+        elif packet.kind != Kind.PONG:
+            raise ProtocolViolation("the handshake is over; update the older of both ends")
+
+    def _go_on(self) -> None:
+        """Deliver what had arrived before the pause, then read on."""
+        if not self._pauses and not self.closed:
+            self._deliver()
+        if not self._pauses and not self.closed:
+            self._transport.resume_reading()
+
+    def _on_handshake_overdue(self) -> None:
+        self.refuse(RefusalCode.PROTOCOL, f"no handshake within {self._limits.handshake_ms} ms; connect again")
+
+    def _watch(self) -> None:
+        """Now and then: is the peer there, and does the packet that it began come to an end?
+
+        Ticks are counted instead of time, so that a process that was itself stopped does not blame its peers.
+        """
+        limits, packets = self._limits, self._parser.packets
+        reading = not self._pauses
+        self._stuck_ticks = self._stuck_ticks + 1 if reading and self._parser.midway and packets == self._seen[0] else 0
+        self._quiet_ticks = self._quiet_ticks + 1 if reading and self.received_at == self._seen[1] else 0
+        self._seen = (packets, self.received_at)
+        if self._stuck_ticks * limits.ping_ms >= limits.packet_ms:
+            self.refuse(RefusalCode.PROTOCOL, f"a packet took longer than {limits.packet_ms} ms; connect again")
+        elif not self._serving and self._quiet_ticks * limits.ping_ms >= limits.silent_ms:
+            self._abort(f"{self.peer_name} was silent for {limits.silent_ms} ms; is it stopped?")
+        else:
+            if not self._serving and self._quiet_ticks:
+                self._transport.write(encode(Kind.PING))
+            self._timer = self._loop.call_later(limits.ping_ms / 1000, self._watch)
+
+    def _abort(self, reason: str) -> None:
+        self.reason = reason
+        self._stop()
+        self._transport.abort()
+
+    def _stop(self) -> None:
+        self.closed = True
+        self.open = False
+        self._gathered, self._gathered_bytes = [], 0
+        self._release_waiters()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _release_waiters(self) -> None:
+        if self._full is not None:
+            self._full.set_result(None)
+            self._full = None
+
+
+def _peer_address(transport: asyncio.BaseTransport) -> str:
+    name = transport.get_extra_info("peername")
+    return format_address(*name[:2]) if name else ""  # "": it is gone already
+
+
+def _configure(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

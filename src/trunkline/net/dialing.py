@@ -1,0 +1,100 @@
+"""Connects to a server."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from trunkline.errors import Refused, Unreachable
+from trunkline.net.connection import Connection, Handler
+from trunkline.net.limits import Limits
+from trunkline.net.packets import (
+    MAGIC,
+    VERSION_MAX,
+    VERSION_MIN,
+    Hello,
+    Kind,
+    ProtocolViolation,
+    decode_welcome,
+    encode,
+)
+
+DIAL_MS = 5_000
+
+
+class HandshakeRefused(Refused):
+    """The server does not want this connection. The text is the server's."""
+
+
+class _Introduction:
+    """The handshake, as who dials has it."""
+
+    def __init__(self, hello: Hello, on_closed: Callable[[Connection], None] | None) -> None:
+        self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.returned = False  # the caller has the connection
+        self._hello = hello
+        self._on_closed = on_closed
+
+    def made(self, connection: Connection) -> None:
+        connection.write(encode(Kind.HELLO, self._hello))
+
+    def packet(self, connection: Connection, kind: int, head: bytes) -> None:
+        if kind != Kind.WELCOME:
+            raise ProtocolViolation("a server begins with WELCOME; check the address")
+        welcome = decode_welcome(head)
+        if not VERSION_MIN <= welcome.version <= VERSION_MAX:
+            raise ProtocolViolation(f"the server chose version {welcome.version}; update the older of both ends")
+        connection.opened(welcome.name, welcome.cluster, welcome.packet_bytes_max)
+        if not self.welcomed.done():
+            self.welcomed.set_result(None)
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        if not self.welcomed.done():
+            told = HandshakeRefused(reason) if connection.refused_by_peer else None
+            text = f"{connection.address} did not welcome us ({reason}); check the address, and whether it wants TLS"
+            self.welcomed.set_exception(told or Unreachable(text))
+        elif self.returned and self._on_closed is not None:
+            self._on_closed(connection)
+
+
+async def dial(
+    host: str,
+    port: int,
+    *,
+    name: str,
+    handler: Handler,
+    cluster: str = "",
+    token: str = "",
+    limits: Limits | None = None,
+    tls: ssl.SSLContext | None = None,
+    on_closed: Callable[[Connection], None] | None = None,
+    timeout_ms: int = DIAL_MS,
+) -> Connection:
+    """An open connection. Raises ``Unreachable``, or ``HandshakeRefused`` with the server's text.
+
+    ``cluster`` "": any; the connection's ``cluster`` then tells which it is. ``on_closed`` is called once, and only for
+    a connection that was returned.
+    """
+    limits = limits or Limits()
+    hello = Hello(MAGIC, VERSION_MIN, VERSION_MAX, cluster, token, name, limits.packet_bytes_max)
+    introduction = _Introduction(hello, on_closed)
+    connection = Connection(handler, introduction, limits, serving=False)
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            await asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=tls)
+            await introduction.welcomed
+    except TimeoutError:
+        connection.close()
+        raise Unreachable(f"{host}:{port} did not answer within {timeout_ms} ms; is it running?") from None
+    except OSError as error:
+        raise Unreachable(f"{host}:{port} cannot be reached ({error}); is it running, is the address right?") from error
+    except asyncio.CancelledError:
+        connection.close()
+        raise
+    finally:
+        introduction.welcomed.cancel()
+    if connection.closed:
+        raise Unreachable(f"{host}:{port} is gone again: {connection.reason}; try again")
+    introduction.returned = True
+    return connection

@@ -1,0 +1,162 @@
+"""Accepts connections, checks who asks, and hands on their messages.
+
+1. Whoever speaks another version, belongs to another cluster or lacks the token is refused with a text.
+2. At most ``connections_max`` connections: the newest is refused. Those that are being refused count apart, and there
+   are never more of them than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ssl
+from collections.abc import Callable
+
+from trunkline.net.connection import Connection, Handler
+from trunkline.net.limits import Limits
+from trunkline.net.packets import (
+    MAGIC,
+    VERSION_MAX,
+    VERSION_MIN,
+    Hello,
+    Kind,
+    ProtocolViolation,
+    RefusalCode,
+    Welcome,
+    decode_hello,
+    encode,
+)
+
+BACKLOG = 512
+
+
+class Server:
+    """Made by ``Server.start``."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        cluster: str,
+        name: str,
+        token: str,
+        limits: Limits,
+        on_closed: Callable[[Connection], None] | None,
+    ) -> None:
+        self.port = 0
+        self.accepted = 0  # connections that completed the handshake
+        self.refused = 0  # connections that did not
+        self.violations = 0  # open connections that broke the rules of the wire
+        self._handler = handler
+        self._cluster = cluster
+        self._name = name
+        self._token = token.encode()
+        self._limits = limits
+        self._on_closed = on_closed
+        self._connections: dict[int, Connection] = {}  # by number; every one that has a socket
+        self._welcomed: set[int] = set()
+        self._listener: asyncio.Server | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        host: str,
+        port: int,
+        handler: Handler,
+        *,
+        cluster: str,
+        name: str,
+        token: str = "",
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+        on_closed: Callable[[Connection], None] | None = None,
+    ) -> Server:
+        """Listen; port 0 takes a free one (see ``port``). Raises ``OSError`` if the address cannot be had.
+
+        ``cluster`` "" takes peers of any cluster, ``token`` "" takes peers without one. ``on_closed`` is called once
+        for every connection that had been welcomed.
+        """
+        limits = limits or Limits()
+        server = cls(handler, cluster=cluster, name=name, token=token, limits=limits, on_closed=on_closed)
+        timeout_s = limits.handshake_ms / 1000 if tls is not None else None
+        loop = asyncio.get_running_loop()
+        server._listener = await loop.create_server(
+            server._accept, host, port, ssl=tls, ssl_handshake_timeout=timeout_s, backlog=BACKLOG
+        )
+        server.port = server._listener.sockets[0].getsockname()[1]
+        return server
+
+    @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return len(self._welcomed)
+
+    async def close(self) -> None:
+        """Stop listening and close every connection; what was sent may still leave for ``linger_ms``."""
+        if self._listener is not None:
+            self._listener.close()
+        closing = list(self._connections.values())
+        for connection in closing:
+            connection.close()
+        for connection in closing:
+            await connection.gone()
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    # ------------------------------------------------------------------------------- the handshake, as a server has it
+
+    def _accept(self) -> Connection:
+        return Connection(self._handler, self, self._limits, serving=True)
+
+    def made(self, connection: Connection) -> None:
+        places = self._limits.connections_max
+        taken = len(self._connections)
+        self._connections[connection.number] = connection
+        if taken >= 2 * places:
+            connection.close()
+        elif taken >= places:
+            connection.refuse(
+                RefusalCode.BUSY, f"{self._name} has {places} connections, its limit; close some, or raise the limit"
+            )
+
+    def packet(self, connection: Connection, kind: int, head: bytes) -> None:
+        if kind != Kind.HELLO:
+            raise ProtocolViolation("a connection begins with HELLO; check that this is a client of Trunkline")
+        hello = decode_hello(head)
+        refusal = self._objection(hello)
+        if refusal is not None:
+            connection.refuse(*refusal)
+            return
+        version = min(VERSION_MAX, hello.version_max)
+        self._welcomed.add(connection.number)
+        self.accepted += 1
+        connection.write(
+            encode(Kind.WELCOME, Welcome(version, self._cluster, self._name, self._limits.packet_bytes_max))
+        )
+        connection.opened(hello.name, self._cluster or hello.cluster, hello.packet_bytes_max)
+
+    def lost(self, connection: Connection, _reason: str) -> None:
+        del self._connections[connection.number]
+        if connection.number in self._welcomed:
+            self._welcomed.remove(connection.number)
+            self.violations += connection.violated
+            if self._on_closed is not None:
+                self._on_closed(connection)
+        else:
+            self.refused += 1
+
+    def _objection(self, hello: Hello) -> tuple[RefusalCode, str] | None:
+        if hello.magic != MAGIC:
+            return RefusalCode.PROTOCOL, "this is a server of Trunkline; use a client of Trunkline"
+        if hello.version_max < VERSION_MIN or hello.version_min > VERSION_MAX:
+            return RefusalCode.VERSION, (
+                f"{self._name} speaks versions {VERSION_MIN} to {VERSION_MAX} of the protocol, you speak"
+                f" {hello.version_min} to {hello.version_max}; update the older of both"
+            )
+        if self._token and not hmac.compare_digest(self._token, hello.token.encode()):
+            return RefusalCode.TOKEN, "the token is missing or wrong; give the one that this cluster was started with"
+        if hello.cluster and self._cluster and hello.cluster != self._cluster:
+            return RefusalCode.CLUSTER, (
+                f"{self._name} belongs to cluster {self._cluster}, not {hello.cluster}; check the address"
+            )
+        return None

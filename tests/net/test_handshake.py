@@ -1,0 +1,181 @@
+"""Who may connect, and what everybody else is told."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from net.wiring import STORED, Inbox, Run, bare_socket, dialled, foreign_server, greeting, serving, until
+from trunkline.errors import Unreachable
+from trunkline.net.dialing import HandshakeRefused, dial
+from trunkline.net.limits import HANDSHAKE_BYTES_MAX, Limits
+from trunkline.net.packets import Kind, RefusalCode, Welcome, decode_refusal, decode_welcome, encode
+
+
+@pytest.mark.parametrize("cluster", ["", "c1"])
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_the_right_token_and_cluster_are_welcome(run: Run, token: str, cluster: str) -> None:
+    async def scene() -> None:
+        async with serving(token=token) as server, dialled(server, token="secret", cluster=cluster) as connection:
+            assert connection.open
+            assert connection.cluster == "c1"
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"token": "guess"}, "the token is missing or wrong; give the one"),
+        ({}, "the token is missing or wrong; give the one"),
+        ({"token": "secret", "cluster": "c2"}, "node-1 belongs to cluster c1, not c2; check the address"),
+    ],
+)
+def test_a_wrong_token_or_cluster_is_refused_with_a_text(run: Run, options: dict[str, Any], text: str) -> None:
+    async def scene() -> None:
+        async with serving(token="secret") as server:
+            with pytest.raises(HandshakeRefused, match=re.escape(text)):
+                await dial("127.0.0.1", server.port, name="x", handler=Inbox(), **options)
+            await until(lambda: server.refused == 1)
+            assert server.accepted == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"version_min": 2, "version_max": 9}, RefusalCode.VERSION),
+        ({"version_min": 0, "version_max": 0}, RefusalCode.VERSION),
+        ({"magic": "kafka"}, RefusalCode.PROTOCOL),
+    ],
+)
+def test_a_peer_of_another_version_or_protocol_is_refused(run: Run, changes: dict[str, Any], code: RefusalCode) -> None:
+    async def scene() -> None:
+        async with serving() as server, bare_socket(server) as peer:
+            answer = await peer.greet(greeting(**changes))
+            assert answer.kind == Kind.REFUSED
+            assert decode_refusal(answer.head).code is code
+            await peer.closed()
+
+    run(scene())
+
+
+def test_the_highest_version_that_both_speak_is_chosen(run: Run) -> None:
+    async def scene() -> None:
+        async with serving() as server, bare_socket(server) as peer:
+            answer = await peer.greet(greeting(version_min=0, version_max=9))
+            assert decode_welcome(answer.head).version == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize("first", [Kind.MESSAGE, Kind.WELCOME, Kind.PING, Kind.PONG])
+def test_a_connection_that_does_not_begin_with_hello_is_refused(run: Run, first: Kind) -> None:
+    async def scene() -> None:
+        async with serving() as server, bare_socket(server) as peer:
+            await peer.say(encode(first))
+            assert (await peer.refusal()).text.startswith("a connection begins with HELLO")
+            await peer.closed()
+
+    run(scene())
+
+
+def test_a_second_hello_is_refused(run: Run) -> None:
+    async def scene() -> None:
+        async with serving(limits=Limits(linger_ms=20)) as server, bare_socket(server) as peer:
+            await peer.greet()
+            await peer.say(encode(Kind.HELLO, greeting()))
+            assert (await peer.refusal()).code is RefusalCode.PROTOCOL
+            await peer.closed()
+            await until(lambda: server.violations == 1)
+
+    run(scene())
+
+
+def test_a_hello_that_is_too_long_is_refused_before_it_is_read(run: Run) -> None:
+    async def scene() -> None:
+        async with serving() as server, bare_socket(server) as peer:
+            await peer.say(encode(Kind.HELLO, greeting(name="x" * HANDSHAKE_BYTES_MAX)))
+            assert "larger than this process takes" in (await peer.refusal()).text
+            await peer.closed()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("said", [b"", encode(Kind.HELLO, greeting())[:-1]], ids=["silent", "slow"])
+def test_a_silent_or_slow_handshake_is_closed_in_time(run: Run, said: bytes) -> None:
+    async def scene() -> None:
+        limits = Limits(handshake_ms=50, linger_ms=50)
+        async with serving(limits=limits) as server, bare_socket(server) as peer:
+            await peer.say(said)
+            assert "no handshake within 50 ms" in (await peer.refusal()).text
+            await peer.closed()
+            await until(lambda: server.refused == 1)
+
+    run(scene())
+
+
+def test_the_newest_connection_above_the_limit_is_refused_and_the_others_stay(run: Run) -> None:
+    async def scene() -> None:
+        inbox = Inbox()
+        async with (
+            serving(limits=Limits(connections_max=2)) as server,
+            dialled(server, inbox) as one,
+            dialled(server, inbox) as two,
+        ):
+            with pytest.raises(HandshakeRefused, match="node-1 has 2 connections, its limit; close some"):
+                await dial("127.0.0.1", server.port, name="x", handler=inbox)
+            one.send("r", 1, STORED)
+            two.send("r", 2, STORED)
+            assert {(await inbox.next())[1].token, (await inbox.next())[1].token} == {1, 2}
+            one.close()
+            await until(lambda: server.connections == 1)
+            async with dialled(server, inbox) as three:
+                assert three.open
+
+    run(scene())
+
+
+def test_nobody_listening_is_unreachable(run: Run) -> None:
+    async def scene() -> None:
+        async with serving() as server:
+            port = server.port
+        with pytest.raises(Unreachable, match=r"cannot be reached .*; is it running"):
+            await dial("127.0.0.1", port, name="x", handler=Inbox())
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", encode(Kind.WELCOME, Welcome(7, "c", "n", 1))],
+    ids=["silence", "http", "version"],
+)
+def test_a_server_that_is_none_of_ours_is_unreachable_and_never_waited_for_long(run: Run, answer: bytes) -> None:
+    async def scene() -> None:
+        async with foreign_server(answer) as port:
+            with pytest.raises(Unreachable):
+                await dial("127.0.0.1", port, name="x", handler=Inbox(), timeout_ms=100)
+
+    run(scene())
+
+
+def test_dialling_can_be_cancelled_at_any_moment(run: Run) -> None:
+    async def scene() -> None:
+        async with serving() as server:
+            for turns in range(12):
+                task = asyncio.ensure_future(dial("127.0.0.1", server.port, name="x", handler=Inbox()))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if not task.cancel():
+                    (await task).close()
+                    continue
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await until(lambda: server.connections == 0)
+
+    run(scene())
