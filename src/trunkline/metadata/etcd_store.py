@@ -1,0 +1,263 @@
+"""The store for several coordinators: everything is in etcd, and each of them serves every request.
+
+    <prefix>cluster              the cluster's id
+    <prefix>logs/<name>          a projection
+    <prefix>nodes/<id>           what a node said of itself, and an operator of it
+    <prefix>nodes/<id>/live      exists as long as the node's lease
+    <prefix>coordinator/active   who is elected
+
+Rules
+ T1  A request is decided by the register role of the core, begun from what etcd holds at that moment; what the role
+     wants to be stored is written in one transaction that holds only if nothing of it has changed since. Otherwise all
+     of it is done again.
+ T2  A transaction whose outcome is not known gets no answer (K1).
+ T3  The coordinator that hears of a node keeps the lease on its live key. When another coordinator has taken the key
+     over, the next renewal takes it back. A renewal that says nothing new costs one request that changes nothing.
+ T4  When a store starts and no node at all is live, then nobody was there to keep leases: every node gets a new period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import ssl
+
+from msgspec.structs import replace
+
+from trunkline.core.effects import Address, Announce, Effects, Event, Persist, Record, Send
+from trunkline.core.events import LeaseLost, Projected
+from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Registered, Swap, SwapLost, Swapped
+from trunkline.core.projection import Projection
+from trunkline.core.register import MetadataRegister, NodeRegistered, ProjectionAccepted
+from trunkline.metadata.changes import Changes, Watcher
+from trunkline.metadata.election import Election, grant
+from trunkline.metadata.etcd_gateway import EtcdOptions, Gateway, Json, from64, put, range_below, range_of, unchanged
+from trunkline.metadata.etcd_view import About, EtcdReader, Keys, Subject, View
+from trunkline.metadata.etcd_watch import Follower, KeyChanged
+from trunkline.metadata.node_leases import NodeLeases
+from trunkline.metadata.store import (
+    LEASE_MS,
+    NODES_CHANGED,
+    Answer,
+    Listener,
+    Request,
+    StoreUnavailable,
+    is_passing,
+    require_sound,
+)
+from trunkline.metadata.stored_json import encode
+
+ATTEMPTS_MAX = 16  # of one request that others always get ahead of; then its sender is to try again
+LEASE_S_MIN = 2  # etcd grants no shorter one
+PUTS_MAX = 64  # in one transaction; etcd takes 128 unless told otherwise
+CALLER = Address("caller", "caller")  # every answer goes back to who asked
+
+
+class EtcdStore:
+    def __init__(self, options: EtcdOptions, *, lease_ms: int = LEASE_MS, tls: ssl.SSLContext | None = None) -> None:
+        self._patience_s = options.request_ms / 1000
+        self._keys = Keys(options.prefix)
+        self._gateway = Gateway(options, tls)
+        self._reader = EtcdReader(self._gateway, self._keys)
+        self._lease_s = max(LEASE_S_MIN, math.ceil(lease_ms / 1000))
+        self._leases = NodeLeases(self._gateway, self._lease_s)
+        self._election = Election(self._gateway, self._keys.active)
+        self._follower = Follower(self._gateway, options, self._survey, self._on_change)
+        self._following: asyncio.Task[None] | None = None
+        self._surveyed = asyncio.Event()
+        self._changes = Changes()
+        self._listener: Listener | None = None
+        self._announced: dict[str, int] = {}  # log: epoch; as many as there are logs
+
+    async def start(self) -> None:
+        """An etcd that is down does not keep a coordinator from starting: it serves as soon as etcd does."""
+        self._following = asyncio.create_task(self._follower.run())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                await self._surveyed.wait()
+
+    async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+            self._following = None
+        self._surveyed.set()  # who waits for it is to hear that the store is closed
+        await self._election.close()
+        self._changes.close()
+        await self._gateway.close()
+
+    async def handle(self, message: Request) -> Answer | None:
+        if isinstance(message, Swap):
+            require_sound(message)
+        if isinstance(message, Register) and await self._leases.renew(message.info):
+            return Registered(message.info.node, message.info.start)  # T3
+        for _ in range(ATTEMPTS_MAX):
+            view = await self._reader.read(*self._ranges(message))
+            effects = MetadataRegister(view.image).on_message(CALLER, message)  # T1
+            if await self._store(view, message, effects):
+                return self._perform(effects)
+        raise StoreUnavailable(f"others changed the same {ATTEMPTS_MAX} times meanwhile; try again")
+
+    async def logs(self) -> tuple[str, ...]:
+        answer = await self._gateway.repeatable("/v3/kv/range", range_below(self._keys.logs, keys_only=True))
+        return tuple(sorted(self._keys.subject(from64(kv["key"]).decode()).name for kv in answer.get("kvs", [])))
+
+    async def nodes(self) -> tuple[NodeInfo, ...]:
+        return (await self._reader.read(range_below(self._keys.nodes))).image.nodes
+
+    async def set_node_state(self, node: str, state: NodeState) -> bool:
+        key = self._keys.node(node)
+        for _ in range(ATTEMPTS_MAX):
+            view = await self._reader.read(range_of(key))
+            if not view.image.nodes or is_passing(view.image.nodes[0]):
+                return False
+            [info] = view.image.nodes
+            if info.state is state:
+                return True
+            changed = replace(info, state=state, live=True)
+            if await self._write([unchanged(key, view.changed(key))], [put(key, encode(changed))]):
+                return True
+        raise StoreUnavailable(f"node {node} changed {ATTEMPTS_MAX} times meanwhile; try again")
+
+    async def cluster(self) -> str:
+        answer = await self._gateway.repeatable("/v3/kv/range", range_of(self._keys.cluster))
+        return from64(answer["kvs"][0]["value"]).decode() if answer.get("kvs") else ""
+
+    async def create_cluster(self, proposed: str) -> str:
+        await self._write([unchanged(self._keys.cluster, 0)], [put(self._keys.cluster, proposed.encode())])
+        return await self.cluster()
+
+    def watch(self) -> Watcher:
+        return self._changes.watch()
+
+    async def campaign(self, me: str) -> None:
+        await self._surveyed.wait()  # before that it would not hear of the key being gone
+        await self._election.campaign(me)
+
+    def active(self) -> bool:
+        return self._election.active()
+
+    async def deposed(self) -> None:
+        await self._election.deposed()
+
+    async def active_coordinator(self) -> str:
+        return await self._election.holder()
+
+    def events(self, listener: Listener) -> None:
+        self._listener = listener
+
+    # ----------------------------------------------------------------------------------------------- one request
+
+    def _ranges(self, message: Request) -> list[Json]:
+        """What the register has to know to decide."""
+        match message:
+            case Get(log):
+                return [range_of(self._keys.log(log)), range_below(self._keys.nodes)]
+            case Swap(log):
+                return [range_of(self._keys.log(log))]
+            case Register(info):
+                return [range_of(self._keys.node(info.node)), range_of(self._keys.live(info.node))]
+
+    async def _store(self, view: View, message: Request, effects: Effects) -> bool:
+        """Store what the role asked for, and a renewed lease. False: something changed since the view was read."""
+        if isinstance(message, Register):
+            return not effects or await self._store_node(view, message.info, effects)
+        puts = [
+            put(self._keys.log(record.projection.log), encode(record.projection))
+            for record in _records(effects)
+            if isinstance(record, ProjectionAccepted)
+        ]
+        key = self._keys.log(message.log)
+        return not puts or (await self._write([unchanged(key, view.changed(key))], puts)) > 0
+
+    async def _store_node(self, view: View, said: NodeInfo, effects: Effects) -> bool:
+        key, live = self._keys.node(said.node), self._keys.live(said.node)
+        lease = await self._leases.lease_for(said.node)
+        stored = [record.info for record in _records(effects) if isinstance(record, NodeRegistered)]
+        decided = stored[0] if stored else replace(view.image.nodes[0], live=True)
+        puts = [put(live, str(said.start).encode(), lease)]
+        if is_passing(decided):
+            puts.append(put(key, encode(decided), lease))  # always, so that both hang on one lease
+        elif stored:
+            puts.append(put(key, encode(decided)))
+        revision = await self._write([unchanged(key, view.changed(key))], puts)
+        if revision:
+            self._leases.hold(said, lease, revision)
+        return revision > 0
+
+    async def _write(self, conditions: list[Json], puts: list[Json]) -> int:
+        """The revision at which it was written, 0 if a condition did not hold."""
+        answer = await self._gateway.once("/v3/kv/txn", {"compare": conditions, "success": puts})
+        return int(answer["header"]["revision"]) if answer.get("succeeded") else 0
+
+    def _perform(self, effects: Effects) -> Answer | None:
+        """Announce, then answer. What is told in an answer has been announced by somebody: K2."""
+        answer: Answer | None = None
+        for effect in effects:
+            match effect:
+                case Announce(Projected(projection)):
+                    self._announce_projection(projection)
+                case Send(_, (Got() | Swapped() | SwapLost() | Registered()) as message):
+                    answer = message
+        if isinstance(answer, Got) and answer.projection is not None:
+            self._announce_projection(answer.projection)  # its swap may have ended with an unknown outcome
+        return answer
+
+    # --------------------------------------------------------------------------------------------- what others do
+
+    async def _survey(self) -> int:
+        """Everything there is, at one revision; watchers are told that all of it may have changed."""
+        view = await self._reader.read(range_below(self._keys.logs), range_below(self._keys.nodes))
+        if not self._surveyed.is_set() and not any(info.live for info in view.image.nodes):
+            await self._revive(view)  # T4
+        for projection in view.image.projections:
+            self._announce_projection(projection)
+            self._changes.tell(projection.log)
+        self._changes.tell(NODES_CHANGED)
+        self._election.vacated()  # perhaps: it will look
+        self._surveyed.set()
+        return view.revision
+
+    async def _revive(self, view: View) -> None:
+        known = [info for info in view.image.nodes if info.state is not NodeState.GONE]
+        for at in range(0, len(known), PUTS_MAX):
+            lease = await grant(self._gateway, self._lease_s)
+            some = [(self._keys.live(info.node), info) for info in known[at : at + PUTS_MAX]]
+            absent = [unchanged(live, 0) for live, _ in some]
+            await self._write(absent, [put(live, str(info.start).encode(), lease) for live, info in some])
+
+    def _on_change(self, change: KeyChanged) -> None:
+        match self._keys.subject(change.key):
+            case Subject(About.LOG, name):
+                self._changes.tell(name)
+            case Subject(About.NODE, name):
+                self._on_node_change(name, change)
+            case Subject(About.LIVE, name):
+                self._leases.touched(name, change.revision)
+                self._changes.tell(NODES_CHANGED)
+                if change.deleted:
+                    self._announce(LeaseLost(name))
+            case Subject(About.ACTIVE):
+                if change.deleted:
+                    self._election.vacated()
+
+    def _on_node_change(self, node: str, change: KeyChanged) -> None:
+        if change.deleted:
+            self._leases.forget(node)
+        else:
+            self._leases.touched(node, change.revision)
+        self._changes.tell(NODES_CHANGED)
+
+    def _announce_projection(self, projection: Projection) -> None:
+        if projection.epoch > self._announced.get(projection.log, 0):
+            self._announced[projection.log] = projection.epoch
+            self._announce(Projected(projection))
+
+    def _announce(self, event: Event) -> None:
+        if self._listener is not None:
+            self._listener(event)
+
+
+def _records(effects: Effects) -> list[Record]:
+    return [effect.record for effect in effects if isinstance(effect, Persist)]

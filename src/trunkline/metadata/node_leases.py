@@ -1,0 +1,59 @@
+"""The leases in etcd that this coordinator keeps for the nodes it hears of."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from trunkline.core.messages import NodeInfo
+from trunkline.metadata.election import grant, keep_alive
+from trunkline.metadata.etcd_gateway import Gateway
+
+
+class Held(Struct, frozen=True):
+    info: NodeInfo  # as the node said it
+    lease: int
+    revision: int  # of etcd, when the node's keys were written
+
+
+class NodeLeases:
+    """A lease is held while nobody else has touched the node's keys: as long as it is, a renewal changes nothing."""
+
+    def __init__(self, gateway: Gateway, ttl_s: int) -> None:
+        self._gateway = gateway
+        self._ttl_s = ttl_s
+        self._held: dict[str, Held] = {}  # as many as there are nodes
+        self._touched: dict[str, int] = {}  # node: revision of its last change that was not known to be ours
+
+    async def renew(self, info: NodeInfo) -> bool:
+        """Whether the node, saying just what it said before, has its lease renewed. False: register it anew."""
+        held = self._held.get(info.node)
+        if held is None or held.info != info:
+            return False
+        alive = await keep_alive(self._gateway, held.lease)
+        if not alive:
+            self._held.pop(info.node, None)
+        return alive and self._held.get(info.node) is held
+
+    async def lease_for(self, node: str) -> int:
+        """A lease with its whole time before it: the one that is held, or a new one."""
+        held = self._held.get(node)
+        if held is not None and await keep_alive(self._gateway, held.lease):
+            return held.lease
+        return await grant(self._gateway, self._ttl_s)
+
+    def hold(self, info: NodeInfo, lease: int, revision: int) -> None:
+        """The node's keys were written by us at this revision, the live key with this lease."""
+        if self._touched.get(info.node, 0) <= revision:  # news of a later change may have come first
+            self._held[info.node] = Held(info, lease, revision)
+
+    def touched(self, node: str, revision: int) -> None:
+        """A key of the node changed; our own writes come past here too."""
+        held = self._held.get(node)
+        if held is None or held.revision < revision:
+            self._touched[node] = revision
+            self._held.pop(node, None)
+
+    def forget(self, node: str) -> None:
+        """The node's entry is gone."""
+        self._touched.pop(node, None)
+        self._held.pop(node, None)

@@ -1,0 +1,191 @@
+"""The register as the coordinator's network host uses it: requests in, answers out through a callback.
+
+Rules
+ G1  Requests of one log are carried out in the order of their arrival, and so are those of one node; others go side by
+     side, at most ``concurrency_max`` at once.
+ G2  Nothing waits without bound: while ``waiting_max`` requests wait, further ones are dropped, and asked again.
+ G3  A request whose outcome is not known gets no answer.
+ G4  Endings are rationed. A client with a bad link may see every segment as broken and end one after another; the
+     protocol is safe, but the log would crawl. When a log has seen ``endings_burst`` endings within the last
+     ``endings_window_ms``, a further one is set aside until the first of them is that old: delayed by at most the
+     window, never refused. Everything else of that log goes on. At most ``ASIDE_MAX`` endings of a log are set aside;
+     only one of them can win, so more are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from trunkline.core.effects import Message
+from trunkline.core.messages import Get, Register, Swap, Swapped
+from trunkline.errors import StorageError
+from trunkline.metadata.store import Request, Store, StoreUnavailable, require_sound
+
+ASIDE_MAX = 4  # endings of one log that may wait for their time
+ENDINGS_LOGS_MAX = 1024  # logs whose endings are remembered before old ones are swept out
+
+
+class ServiceOptions(Struct, frozen=True):
+    concurrency_max: int = 32  # fewer: a slow store serves logs one by one; more: it is asked more than it can take
+    waiting_max: int = 1024  # fewer: a burst is dropped and asked again; more: answers come too late to be of use
+    endings_burst: int = 10  # at least 1. fewer: a real series of failures is slowed down; more: a storm lasts longer
+    endings_window_ms: int = 10_000
+
+
+class ServiceCounts(Struct):
+    """For status and metrics; they only grow."""
+
+    answered: int = 0
+    unanswered: int = 0  # the store was not available, or an earlier start of a node asked
+    dropped: int = 0
+    malformed: int = 0
+    delayed: int = 0
+
+
+class Job(Struct, frozen=True):
+    message: Request
+    answer: Callable[[Message], None]
+
+
+class RegisterService:
+    def __init__(self, store: Store, options: ServiceOptions | None = None) -> None:
+        self._store = store
+        self._options = options if options is not None else ServiceOptions()
+        self._endings = Endings(self._options.endings_burst, self._options.endings_window_ms)
+        self._lines: dict[str, deque[Job]] = {}  # per log or node; a line that is here is ready or being served
+        self._ready: deque[str] = deque()
+        self._waiting = 0
+        self._workers: set[asyncio.Task[None]] = set()
+        self._aside: dict[asyncio.TimerHandle, str] = {}
+        self._closed = False
+        self.counts = ServiceCounts()
+
+    def submit(self, message: Message, answer: Callable[[Message], None]) -> None:
+        """Carry out a request some time; ``answer`` is called at most once, in the event loop. Never blocks."""
+        if not isinstance(message, Get | Swap | Register) or not _is_sound(message):
+            self.counts.malformed += 1
+            return
+        if self._closed or self._waiting >= self._options.waiting_max:
+            self.counts.dropped += 1  # G2
+            return
+        self._waiting += 1
+        self._enqueue(Job(message, answer))
+
+    async def close(self) -> None:
+        """Stop. What waits gets no answer."""
+        self._closed = True
+        for timer in self._aside:
+            timer.cancel()
+        self._aside.clear()
+        for worker in list(self._workers):
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    def _enqueue(self, job: Job) -> None:
+        key = _line_of(job.message)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = deque()
+            self._ready.append(key)
+        line.append(job)
+        if self._ready and len(self._workers) < self._options.concurrency_max:
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        """Serve lines until none is ready; a line is served by one worker at a time (G1)."""
+        while self._ready:
+            key = self._ready.popleft()
+            line = self._lines[key]
+            try:
+                await self._serve(line.popleft())
+            finally:
+                if line:
+                    self._ready.append(key)
+                else:
+                    del self._lines[key]
+
+    async def _serve(self, job: Job) -> None:
+        if self._set_aside(job):
+            return
+        self._waiting -= 1
+        try:
+            answer = await self._store.handle(job.message)
+        except (StoreUnavailable, StorageError):
+            self.counts.unanswered += 1  # G3
+            return
+        if answer is None:
+            self.counts.unanswered += 1
+            return
+        if isinstance(answer, Swapped) and isinstance(job.message, Swap) and ends_segment(job.message):
+            self._endings.happened(answer.log)
+        self.counts.answered += 1
+        job.answer(answer)
+
+    def _set_aside(self, job: Job) -> bool:
+        """G4: whether an ending has to wait. It returns to the end of its log's line when its time has come."""
+        message = job.message
+        if not (isinstance(message, Swap) and ends_segment(message)):
+            return False
+        delay_s = self._endings.delay_s(message.log)
+        if delay_s <= 0:
+            return False
+        if list(self._aside.values()).count(message.log) >= ASIDE_MAX:
+            self.counts.dropped += 1
+            self._waiting -= 1
+            return True
+        self.counts.delayed += 1
+
+        def come_back() -> None:
+            del self._aside[timer]
+            self._enqueue(job)
+
+        timer = asyncio.get_running_loop().call_later(delay_s, come_back)
+        self._aside[timer] = message.log
+        return True
+
+
+class Endings:
+    """When segments of each log ended lately, by the clock of the event loop."""
+
+    def __init__(self, burst: int, window_ms: int) -> None:
+        self._burst = burst
+        self._window_s = window_ms / 1000
+        self._times: dict[str, deque[float]] = {}
+
+    def happened(self, log: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if len(self._times) >= ENDINGS_LOGS_MAX:
+            self._times = {name: times for name, times in self._times.items() if times[-1] + self._window_s > now}
+        self._times.setdefault(log, deque(maxlen=self._burst)).append(now)
+
+    def delay_s(self, log: str) -> float:
+        """How long a further ending has to wait; never more than the window."""
+        times = self._times.get(log)
+        if times is None or len(times) < self._burst:
+            return 0.0
+        return times[0] + self._window_s - asyncio.get_running_loop().time()
+
+
+def ends_segment(swap: Swap) -> bool:
+    """Whether the swap ends a segment and opens the next. (One that leaves the log read-only starts no storm.)"""
+    last = swap.projection.last
+    return last.epoch == swap.projection.epoch and last.index > 0
+
+
+def _is_sound(message: Request) -> bool:
+    try:
+        if isinstance(message, Swap):
+            require_sound(message)
+    except ValueError:
+        return False
+    return True
+
+
+def _line_of(message: Request) -> str:
+    return f"node {message.info.node}" if isinstance(message, Register) else f"log {message.log}"

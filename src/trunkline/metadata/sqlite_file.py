@@ -1,0 +1,207 @@
+"""The SQLite file that holds the metadata of one cluster. Blocking code: one worker thread calls it.
+
+Write-ahead journal with ``synchronous=FULL``: a commit is one write and one fsync of the journal, and SQLite syncs the
+directory when it makes the journal. (NORMAL would leave the last commits to a power cut; a rollback journal takes three
+syncs.) Readers such as the ``sqlite3`` program may look into the file at any time. Writing is for one coordinator: it
+holds a lock on the file beside it for as long as it runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from trunkline.core.effects import Record
+from trunkline.core.messages import NodeInfo
+from trunkline.core.projection import Projection
+from trunkline.core.register import ProjectionAccepted, RegisterImage, fold
+from trunkline.errors import StorageError
+from trunkline.metadata.store import StoreUnavailable
+from trunkline.metadata.stored_json import decode, encode
+
+FORMAT_VERSION = 1
+APPLICATION_ID = 0x54524B4C  # "TRKL", in the file's header: another program's file is not taken for ours
+BUSY_MS = 1000  # how long a commit waits for a program that has locked the file; longer: callers wait in vain
+
+SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE cluster (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
+CREATE TABLE nodes (node TEXT PRIMARY KEY, info TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE logs (log TEXT PRIMARY KEY, epoch INTEGER NOT NULL, projection TEXT NOT NULL);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT_VERSION};
+COMMIT;
+"""
+
+
+class SqliteFile:
+    """An open and locked file. After ``StoreUnavailable`` from ``commit``, only ``load`` says what is stored."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Lock the file, make it if it is not there, check it. Raises ``StorageError``."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock_file()
+            self._prepare(self._connect())
+        except (OSError, sqlite3.Error) as error:
+            self.close()
+            raise StorageError(f"{self._path} cannot be opened: {error}; check the disk, or restore it") from error
+        except StorageError:
+            self.close()
+            raise
+
+    def load(self) -> RegisterImage:
+        """What is stored, read through a new connection: the one that failed a commit may hold half of it.
+
+        The journal may hold a commit whose sync failed or was cut off by a kill. SQLite shows it, yet a power cut could
+        still take it away. Moving the journal into the file syncs it: what is told from now on is durable.
+        """
+        self._disconnect()
+        try:
+            connection = self._connect()
+            [busy, frames, moved] = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            if busy or moved < frames:
+                raise sqlite3.OperationalError("another program reads or writes it")
+            rows = connection.execute("SELECT projection FROM logs ORDER BY log")
+            projections = tuple(decode(Projection, text) for (text,) in rows)
+            nodes = self._nodes(connection)
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
+        except ValueError as error:
+            raise StorageError(f"{self._path}: {error}") from error
+        return RegisterImage(projections, nodes)
+
+    def commit(self, records: Iterable[Record]) -> None:
+        """Make the records durable, all or none."""
+        try:
+            connection = self._connect()
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                for record in records:
+                    self._write(connection, record)
+        except sqlite3.Error as error:
+            self._disconnect()
+            raise self._unavailable(error) from error
+        except ValueError as error:
+            raise StorageError(f"{self._path}: {error}") from error
+
+    def cluster(self) -> str:
+        try:
+            row = self._connect().execute("SELECT id FROM cluster").fetchone()
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
+        return "" if row is None else str(row[0])
+
+    def create_cluster(self, proposed: str) -> str:
+        try:
+            with self._connect() as connection:
+                connection.execute("INSERT OR IGNORE INTO cluster VALUES (1, ?)", (proposed,))
+        except sqlite3.Error as error:
+            self._disconnect()
+            raise self._unavailable(error) from error
+        return self.cluster()
+
+    def close(self) -> None:
+        self._disconnect()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _write(self, connection: sqlite3.Connection, record: Record) -> None:
+        match record:
+            case ProjectionAccepted(projection):
+                self._write_projection(connection, projection)
+            case _:
+                self._write_nodes(connection, record)
+
+    def _nodes(self, connection: sqlite3.Connection) -> tuple[NodeInfo, ...]:
+        rows = connection.execute("SELECT info FROM nodes ORDER BY node")
+        return tuple(decode(NodeInfo, text) for (text,) in rows)
+
+    def _write_nodes(self, connection: sqlite3.Connection, record: Record) -> None:
+        """What the record makes of the registry is the register's to say."""
+        before = self._nodes(connection)
+        after = fold(RegisterImage((), before), record).nodes
+        for info in before:
+            if info not in after:
+                connection.execute("DELETE FROM nodes WHERE node = ?", (info.node,))
+        for info in after:
+            if info not in before:
+                connection.execute("INSERT INTO nodes VALUES (?, ?)", (info.node, encode(info).decode()))
+
+    def _write_projection(self, connection: sqlite3.Connection, projection: Projection) -> None:
+        """The register has compared the epoch in its memory; the file does it again, in case somebody edited it."""
+        text = encode(projection).decode()
+        if projection.epoch == 1:
+            done = connection.execute("INSERT OR IGNORE INTO logs VALUES (?, 1, ?)", (projection.log, text))
+        else:
+            done = connection.execute(
+                "UPDATE logs SET epoch = epoch + 1, projection = ? WHERE log = ? AND epoch = ?",
+                (text, projection.log, projection.epoch - 1),
+            )
+        if done.rowcount != 1:
+            raise sqlite3.IntegrityError(f"log {projection.log} was changed by another program")
+
+    def _lock_file(self) -> None:
+        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise StorageError(
+                f"{self._path}: another coordinator uses it; stop that one, or give this one another file"
+            ) from None
+        self._lock = lock
+
+    def _connect(self) -> sqlite3.Connection:
+        """The connection, made anew if the last one failed."""
+        if self._lock is None:
+            raise StoreUnavailable(f"{self._path} is closed; open the store again")
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
+            )
+            self._connection = connection  # first, so that a failure below still closes it
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        [version] = connection.execute("PRAGMA user_version").fetchone()
+        [application] = connection.execute("PRAGMA application_id").fetchone()
+        [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables == 0:
+            connection.executescript(SCHEMA)
+            self._sync_directory()
+        elif application != APPLICATION_ID:
+            raise StorageError(f"{self._path} is not a metadata file of Trunkline; give another file")
+        elif version != FORMAT_VERSION:
+            raise StorageError(f"{self._path} has format {version}, this program reads {FORMAT_VERSION}; upgrade it")
+        [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise StorageError(f"{self._path} is damaged ({found}); restore it from a copy")
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self._path}: {error}; free its disk or stop the program that locks it, then try again"
+        )

@@ -1,0 +1,266 @@
+"""The default store: the register role of the core, over one SQLite file, for one coordinator.
+
+It runs the very class that the checker explores and carries out what it returns, in order:
+
+    requests --> role --> [ step | step | step ] --> one transaction --> announcements and answers, in the same order
+
+Rules
+ Q1  A step waits for the steps before it: an answer computed from memory that is not yet on disk does not leave first.
+ Q2  Steps that come while a transaction is being written share the next one.
+ Q3  A transaction that failed leaves the role ahead of the disk. The role is thrown away with everything that waits,
+     without an answer, and begun again from what the disk holds. Announcements are made again, as after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.core.effects import Address, Announce, Effects, Persist, Send
+from trunkline.core.events import Projected
+from trunkline.core.messages import (
+    Get,
+    Got,
+    LeaseExpired,
+    NodeInfo,
+    NodeState,
+    Register,
+    Registered,
+    Swap,
+    SwapLost,
+    Swapped,
+)
+from trunkline.core.register import MetadataRegister, NodeRegistered
+from trunkline.errors import StorageError, TrunklineError
+from trunkline.metadata.changes import Changes, Watcher
+from trunkline.metadata.leases import LeaseClock
+from trunkline.metadata.sqlite_file import SqliteFile
+from trunkline.metadata.store import (
+    LEASE_MS,
+    NODES_CHANGED,
+    Answer,
+    Listener,
+    Request,
+    StoreUnavailable,
+    is_passing,
+    require_sound,
+)
+
+STEPS_MAX = 4096  # requests that may wait for the disk; more are turned away, and their senders try again
+CALLER = Address("caller", "caller")  # every answer goes back to who asked
+
+T = TypeVar("T")
+
+
+class Step(Struct, frozen=True):
+    """What the role returned for one request, and who waits for its answer (nobody: the clock asked)."""
+
+    effects: Effects
+    nodes_changed: bool
+    answered: asyncio.Future[Answer | None] | None
+
+
+class SqliteStore:
+    def __init__(self, path: Path, *, lease_ms: int = LEASE_MS) -> None:
+        self._path = path
+        self._file = SqliteFile(path)
+        self._thread: ThreadPoolExecutor | None = None
+        self._role: MetadataRegister | None = None  # None: closed, or to be begun again (Q3)
+        self._beginning: asyncio.Task[None] | None = None
+        self._steps: deque[Step] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._leases = LeaseClock(lease_ms, self._on_lease_expired)
+        self._changes = Changes()
+        self._listener: Listener | None = None
+        self._me = ""
+        self._closed = asyncio.Event()
+
+    async def start(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
+        try:
+            await self._in_thread(self._file.open)
+            await self._running()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        self._closed.set()
+        if self._writing is not None:
+            await self._writing  # what waits for the disk gets its answer
+        if self._beginning is not None:
+            await asyncio.gather(self._beginning, return_exceptions=True)
+        self._leases.stop()
+        self._role = None
+        self._changes.close()
+        if self._thread is not None:
+            await self._in_thread(self._file.close)
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+    async def handle(self, message: Request) -> Answer | None:
+        if isinstance(message, Swap):
+            require_sound(message)
+        role = await self._running()
+        before = role.nodes.get(message.info.node) if isinstance(message, Register) else None
+        effects = role.on_message(CALLER, message)
+        changed = isinstance(message, Register) and role.nodes.get(message.info.node) != before
+        return await self._answer(effects, nodes_changed=changed)
+
+    async def logs(self) -> tuple[str, ...]:
+        names = tuple(sorted((await self._running()).projections))
+        await self._read()  # behind the swaps that made them
+        return names
+
+    async def nodes(self) -> tuple[NodeInfo, ...]:
+        return (await self._read()).nodes
+
+    async def set_node_state(self, node: str, state: NodeState) -> bool:
+        role = await self._running()
+        known = role.nodes.get(node)
+        if known is None or is_passing(known):
+            return False
+        role.nodes[node] = replace(known, state=state)
+        await self._answer([Persist(NodeRegistered(replace(known, state=state, live=True)))], nodes_changed=True)
+        return True
+
+    async def cluster(self) -> str:
+        return await self._in_thread(self._file.cluster)
+
+    async def create_cluster(self, proposed: str) -> str:
+        return await self._in_thread(functools.partial(self._file.create_cluster, proposed))
+
+    def watch(self) -> Watcher:
+        return self._changes.watch()
+
+    async def campaign(self, me: str) -> None:
+        """The lock on the file has elected this coordinator already."""
+        await self._running()
+        self._me = me
+
+    def active(self) -> bool:
+        return bool(self._me) and not self._closed.is_set()
+
+    async def deposed(self) -> None:
+        if self._me:
+            await self._closed.wait()
+
+    async def active_coordinator(self) -> str:
+        return self._me if self.active() else ""
+
+    def events(self, listener: Listener) -> None:
+        self._listener = listener
+
+    # ------------------------------------------------------------------------------------------------ the role's life
+
+    async def _running(self) -> MetadataRegister:
+        """The role; begun again from the disk if a transaction failed (Q3)."""
+        if self._closed.is_set():
+            raise StoreUnavailable(f"{self._path} is closed; open the store again")
+        if len(self._steps) >= STEPS_MAX:
+            raise StoreUnavailable(f"{STEPS_MAX} requests wait for {self._path}; try again later")
+        if self._role is None:
+            if self._beginning is None or self._beginning.done():  # all who wait share one attempt
+                self._beginning = asyncio.create_task(self._begin())
+            await asyncio.shield(self._beginning)
+        if self._role is None:
+            raise StoreUnavailable(f"{self._path} failed again meanwhile; try again")
+        return self._role
+
+    async def _begin(self) -> None:
+        image = await self._in_thread(self._file.load)
+        role = self._role = MetadataRegister(image)
+        self._leases.restart((info.node, info.start) for info in image.nodes)
+        self._perform(role.on_start())
+        self._changes.tell(NODES_CHANGED)
+
+    async def _read(self) -> Got:
+        """The registry, as an answer: it waits for the steps before it, as every answer does (Q1)."""
+        answer = await self.handle(Get(""))
+        assert isinstance(answer, Got)
+        return answer
+
+    def _on_lease_expired(self, node: str, start: int) -> None:
+        if self._role is not None:
+            effects = self._role.on_message(CALLER, LeaseExpired(node, start))
+            self._take(Step(effects, bool(effects), None))
+
+    # ------------------------------------------------------------------------------------------- carrying out effects
+
+    async def _answer(self, effects: Effects, *, nodes_changed: bool) -> Answer | None:
+        answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._take(Step(effects, nodes_changed, answered))
+        return await answered
+
+    def _take(self, step: Step) -> None:
+        if self._writing is None and not any(isinstance(effect, Persist) for effect in step.effects):
+            self._finish(step)  # nothing to wait for
+            return
+        self._steps.append(step)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        """Write what waits, as one transaction (Q2), until nothing waits."""
+        try:
+            while self._steps:
+                group = list(self._steps)
+                self._steps.clear()
+                records = [effect.record for step in group for effect in step.effects if isinstance(effect, Persist)]
+                try:
+                    if records:
+                        await self._in_thread(functools.partial(self._file.commit, records))
+                except (StoreUnavailable, StorageError) as error:
+                    self._abandon([*group, *self._steps], error)
+                    return
+                for step in group:
+                    self._finish(step)
+        finally:
+            self._writing = None
+
+    def _abandon(self, steps: list[Step], error: TrunklineError) -> None:
+        self._role = None
+        self._steps.clear()
+        self._leases.stop()
+        for step in steps:
+            if step.answered is not None and not step.answered.done():
+                step.answered.set_exception(StoreUnavailable(str(error)))
+
+    def _finish(self, step: Step) -> None:
+        """Carry out a step whose records are durable."""
+        answer = self._perform(step.effects)
+        if step.nodes_changed:
+            self._changes.tell(NODES_CHANGED)
+        if step.answered is not None and not step.answered.done():  # who asked may have gone
+            step.answered.set_result(answer)
+
+    def _perform(self, effects: Effects) -> Answer | None:
+        """Announce in order; the answer, if there is one, is returned for who asked."""
+        answer: Answer | None = None
+        for effect in effects:
+            match effect:
+                case Announce(event):
+                    if self._listener is not None:
+                        self._listener(event)
+                    if isinstance(event, Projected):
+                        self._changes.tell(event.projection.log)
+                case Send(_, Registered() as registered):
+                    self._leases.heard(registered.node, registered.start)
+                    answer = registered
+                case Send(_, (Got() | Swapped() | SwapLost()) as message):
+                    answer = message
+        return answer
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """SQLite waits for the disk, and the event loop must not."""
+        if self._thread is None:
+            raise StoreUnavailable(f"{self._path} is closed; open the store again")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

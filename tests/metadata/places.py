@@ -1,0 +1,106 @@
+"""Where metadata is kept, for tests that hold for every store: opened, broken and mended in the same words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from etcd_server import Etcd
+from trunkline.core.effects import Event
+from trunkline.metadata.etcd_gateway import EtcdOptions
+from trunkline.metadata.etcd_store import EtcdStore
+from trunkline.metadata.sqlite_store import SqliteStore
+from trunkline.metadata.store import LEASE_MS, Store
+
+PATIENCE_S = 20.0  # for what takes a second or two; a loaded machine is no failure
+LOOK_AGAIN_S = 0.05
+
+
+class Place(Protocol):
+    lease_ms: int  # the shortest that the store can keep
+
+    def store(self, lease_ms: int = LEASE_MS) -> Store:
+        """A store that is not started yet; several of one place hold the same, one after another."""
+
+    def arguments(self) -> list[str]:
+        """How ``swapping_process`` is told of this place."""
+
+    def break_down(self) -> None: ...
+
+    def mend(self) -> None: ...
+
+
+class SqlitePlace:
+    lease_ms = 1000  # it could be shorter, but not than a pause of a loaded machine
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "metadata.sqlite"
+        self._intruder: sqlite3.Connection | None = None
+
+    def store(self, lease_ms: int = LEASE_MS) -> Store:
+        return SqliteStore(self._path, lease_ms=lease_ms)
+
+    def arguments(self) -> list[str]:
+        return ["sqlite", str(self._path)]
+
+    def break_down(self) -> None:
+        """Another program locks the file."""
+        self._intruder = sqlite3.connect(self._path, isolation_level=None)
+        self._intruder.execute("BEGIN IMMEDIATE")
+
+    def mend(self) -> None:
+        assert self._intruder is not None
+        self._intruder.close()
+
+
+class EtcdPlace:
+    lease_ms = 2000
+
+    def __init__(self, etcd: Etcd, prefix: str) -> None:
+        self._etcd = etcd
+        self.options = EtcdOptions(etcd.endpoints, prefix=prefix, request_ms=1000, retry_ms=50)
+
+    def store(self, lease_ms: int = LEASE_MS) -> Store:
+        return EtcdStore(self.options, lease_ms=lease_ms)
+
+    def arguments(self) -> list[str]:
+        return ["etcd", ",".join(self.options.endpoints), self.options.prefix]
+
+    def break_down(self) -> None:
+        self._etcd.kill(0)
+
+    def mend(self) -> None:
+        self._etcd.restart(0)
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    place: Place, lease_ms: int = LEASE_MS, listener: Callable[[Event], None] | None = None
+) -> AsyncIterator[Store]:
+    store = place.store(lease_ms)
+    if listener is not None:
+        store.events(listener)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def until(store: Store, condition: Callable[[], Awaitable[bool]]) -> None:
+    """Return when the condition holds; it is looked at whenever the store tells of a change."""
+    watcher = store.watch()
+    async with asyncio.timeout(PATIENCE_S):
+        while not await condition():
+            await anext(watcher)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Return when a condition holds that no store tells of."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await condition():
+            await asyncio.sleep(LOOK_AGAIN_S)
