@@ -1,0 +1,212 @@
+"""Joins concurrent appends into batches and keeps several batches in flight.
+
+Appends that are asked for in one turn of the event loop, or while all slots are taken, leave together. One append is
+never split: its entries lie behind each other in one batch. A grant is asked for when a batch is complete, so it serves
+only appends that began before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from trunkline.client.bodies import Buffer, check_sizes, encode
+from trunkline.client.session import Session
+from trunkline.core.effects import Event
+from trunkline.core.events import Appended, AppendRefused, OutcomeUnknown
+from trunkline.core.messages import AppendRequested
+from trunkline.core.projection import Policy, Projection
+from trunkline.errors import ConditionFailed, LogSealed, NoSuchLog, OwnedByAnother, Refused, TrunklineError
+from trunkline.errors import OutcomeUnknown as OutcomeUnknownError
+
+SWEEP_S = 0.25  # how exact a time-out is
+
+
+class BatchOptions(Struct, frozen=True):
+    batch_bytes: int = 1024 * 1024  # too small: more round trips; too big: an append waits for a large one
+    batch_entries: int = 65_536  # too big: a reader gets this many entries at once
+    in_flight: int = 16  # batches; too small: idle disks; too big: a dying client leaves that many holes
+    linger_ms: float = 0.0  # too big: a lone append waits this long; 0: until the event loop's next turn
+    waiting_bytes: int = 64 * 1024 * 1024  # of appends that wait for a slot; then append() itself waits
+
+
+class Waiting:
+    """One append that waits to leave, or is in flight."""
+
+    __slots__ = ("began_ms", "deadline", "expect", "future", "headers", "payloads", "size_bytes", "takeover")
+
+    def __init__(
+        self,
+        payloads: Sequence[Buffer],
+        headers: Sequence[bytes] | None,
+        future: asyncio.Future[int],
+        expect: int | None,
+        takeover: bool,
+        size_bytes: int,
+        deadline: float | None,
+    ) -> None:
+        self.payloads = payloads
+        self.headers = headers
+        self.future = future
+        self.expect = expect
+        self.takeover = takeover
+        self.size_bytes = size_bytes
+        self.deadline = deadline  # by the loop's clock
+        self.began_ms = time.time_ns() // 1_000_000
+
+
+class Batcher:
+    def __init__(self, session: Session, view: Projection, options: BatchOptions) -> None:
+        self._session = session
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        self._role = session.ensure_writing_role(view)
+        chained = view.settings.policy is Policy.CHAIN and view.settings.groups > 1
+        self._entries_max = min(options.batch_entries, view.settings.stripe_unit if chained else options.batch_entries)
+        self._queue: deque[Waiting] = deque()
+        self._queued_bytes = 0
+        self._in_flight: dict[int, list[Waiting]] = {}  # batches, by the checksums of their bodies
+        self._scheduled = False
+        self._sweeping = False
+        self._changed = asyncio.Event()  # something was settled
+
+    async def append(
+        self,
+        payloads: Sequence[Buffer],
+        headers: Sequence[bytes] | None = None,
+        *,
+        expect: int | None = None,
+        takeover: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """The first GLSN, once every entry is committed; ``OutcomeUnknown`` after ``timeout`` seconds."""
+        size = check_sizes(payloads, headers)
+        deadline = None if timeout is None else self._loop.time() + timeout
+        while self._queued_bytes > self._options.waiting_bytes:
+            self._changed.clear()
+            await self._changed.wait()
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._queue.append(Waiting(payloads, headers, future, expect, takeover, size, deadline))
+        self._queued_bytes += size
+        if not self._scheduled:
+            self._scheduled = True
+            if self._options.linger_ms > 0:
+                self._loop.call_later(self._options.linger_ms / 1000, self._leave)
+            else:
+                self._loop.call_soon(self._leave)
+        if timeout is not None:
+            self._watch(timeout)
+        return await future
+
+    async def settled(self) -> None:
+        """Wait until nothing is queued or in flight."""
+        while self._queue or self._in_flight:
+            self._changed.clear()
+            await self._changed.wait()
+
+    # One timer looks after all appends: one for each would cost more than the append.
+
+    def _watch(self, timeout: float) -> None:
+        if timeout < SWEEP_S:
+            self._loop.call_later(timeout, self._sweep, False)
+        elif not self._sweeping:
+            self._sweeping = True
+            self._loop.call_later(SWEEP_S, self._sweep, True)
+
+    def _sweep(self, again: bool) -> None:
+        """Tell the callers of overdue appends; the appends themselves go on until they are settled."""
+        now = self._loop.time()
+        for waiting in (*self._queue, *(each for batch in self._in_flight.values() for each in batch)):
+            if waiting.deadline is not None and waiting.deadline <= now and not waiting.future.done():
+                waiting.future.set_exception(
+                    OutcomeUnknownError(
+                        "the append was not settled in time and may still be committed; read the log to know"
+                    )
+                )
+        if again and (self._queue or self._in_flight):
+            self._loop.call_later(SWEEP_S, self._sweep, True)
+        elif again:
+            self._sweeping = False
+
+    def _leave(self) -> None:
+        self._scheduled = False
+        while self._queue and len(self._in_flight) < self._options.in_flight:
+            self._send(self._take())
+
+    def _take(self) -> list[Waiting]:
+        """As many appends as one batch holds, at least one; a conditional one goes alone."""
+        taken = [self._queue.popleft()]
+        size, count = taken[0].size_bytes, len(taken[0].payloads)
+        while self._queue and taken[0].expect is None:
+            following = self._queue[0]
+            size, count = size + following.size_bytes, count + len(following.payloads)
+            if following.expect is not None or size > self._options.batch_bytes or count > self._entries_max:
+                break
+            taken.append(self._queue.popleft())
+        return taken
+
+    def _send(self, batch: list[Waiting]) -> None:
+        payloads: Sequence[Buffer] = batch[0].payloads
+        if len(batch) > 1:
+            payloads = [payload for waiting in batch for payload in waiting.payloads]
+        first_ms, last_ms = batch[0].began_ms, batch[-1].began_ms
+        headers = _joined_headers(batch)
+        digest = None
+        while digest is None:  # equal checksums of batches under way are told apart by a time stamp
+            digest = self._session.keep_outgoing(encode(payloads, headers, first_ms, last_ms))
+            last_ms += 1
+        count, expect, takeover = len(payloads), batch[0].expect, any(w.takeover for w in batch)
+        log, kept = self._session.log, digest
+        self._in_flight[kept] = batch
+        result = self._session.begin(
+            self._role,
+            lambda operation: AppendRequested(operation, log, count, kept, takeover=takeover, expect=expect),
+        )
+        result.add_done_callback(lambda done: self._on_settled(batch, kept, done))
+
+    def _on_settled(self, batch: list[Waiting], digest: int, done: asyncio.Future[Event]) -> None:
+        del self._in_flight[digest]
+        self._session.drop_outgoing(digest)
+        self._queued_bytes -= sum(waiting.size_bytes for waiting in batch)
+        error = done.exception() if not done.cancelled() else None
+        result = done.result() if error is None and not done.cancelled() else None
+        if isinstance(result, Appended):
+            glsn = result.glsn
+            for waiting in batch:
+                if not waiting.future.done():
+                    waiting.future.set_result(glsn)
+                glsn += len(waiting.payloads)
+        else:
+            failure = error if isinstance(error, TrunklineError) else _failure(result, batch[0].expect)
+            for waiting in batch:
+                if not waiting.future.done():
+                    waiting.future.set_exception(failure)
+        self._changed.set()
+        self._leave()
+
+
+def _joined_headers(batch: list[Waiting]) -> list[bytes] | None:
+    if not any(waiting.headers for waiting in batch):
+        return None
+    return [header for w in batch for header in (w.headers or [b""] * len(w.payloads))]
+
+
+def _failure(result: Event | None, expect: int | None) -> TrunklineError:
+    match result:
+        case OutcomeUnknown(glsn):
+            return OutcomeUnknownError(f"the append at {glsn} may have been committed: its position is gone since")
+        case AppendRefused(why) if why.startswith("the log is sealed"):
+            return LogSealed(why)
+        case AppendRefused(why) if why.startswith(("no such log", "the log was deleted")):
+            return NoSuchLog(why)
+        case AppendRefused(why) if why.startswith("owned by"):
+            return OwnedByAnother(f"{why}; append with takeover=True to take it over")
+        case AppendRefused(why) if expect is not None:
+            return ConditionFailed(why)
+        case AppendRefused(why):
+            return Refused(why)
+    return OutcomeUnknownError("the client was closed before the append was settled")

@@ -1,0 +1,112 @@
+"""The body of a batch: its entries as Arrow lays out variable binary, so that nobody copies or parses per entry.
+
+    offset  0   u8 layout version, u8 flags (1: entry headers follow), u16 zero, u32 count
+            8   i64 time of the first entry in ms, i64 time of the last
+           24   int32 offsets[count + 1], padded to 8 bytes
+                the entries' bytes back to back, padded to 8 bytes
+                (flag 1) a second pair of the same form: the entries' headers, each a msgpack map
+
+All numbers are little endian. Storage nodes keep a body as it is and look at its checksum only.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import crc32c
+
+from trunkline.errors import ConfigError, ProtocolError
+
+LAYOUT = 1
+HAS_HEADERS = 1
+ENTRY_BYTES_MAX = 16 * 1024 * 1024
+BODY_BYTES_MAX = 32 * 1024 * 1024
+
+_HEAD = struct.Struct("<BBHIqq")
+
+Buffer = bytes | bytearray | memoryview
+
+
+def checksum(body: Buffer) -> int:
+    return int(crc32c.crc32c(body))
+
+
+def encode(payloads: Sequence[Buffer], headers: Sequence[bytes] | None, first_ms: int, last_ms: int) -> bytes:
+    """The body of a batch of these entries."""
+    head = _HEAD.pack(LAYOUT, HAS_HEADERS if headers else 0, 0, len(payloads), first_ms, last_ms)
+    parts: list[Buffer] = [head]
+    _add_column(parts, payloads)
+    if headers:
+        _add_column(parts, headers)
+    return b"".join(parts)
+
+
+def _add_column(parts: list[Buffer], values: Sequence[Buffer]) -> None:
+    offsets = array("i", accumulate(map(len, values), initial=0))
+    parts.append(offsets.tobytes())
+    if len(offsets) % 2:
+        parts.append(b"\0\0\0\0")
+    parts.extend(values)
+    parts.append(bytes(-offsets[-1] % 8))
+
+
+class Body:
+    """A received body, taken apart without copying. ``offsets`` and ``data`` are Arrow's two buffers."""
+
+    __slots__ = ("count", "data", "first_ms", "header_data", "header_offsets", "last_ms", "offsets")
+
+    def __init__(self, body: Buffer, count: int) -> None:
+        view = memoryview(body)
+        if len(view) < _HEAD.size:
+            raise ProtocolError(f"a batch body has {len(view)} bytes, fewer than its own head")
+        layout, flags, _, self.count, self.first_ms, self.last_ms = _HEAD.unpack_from(view)
+        if layout != LAYOUT:
+            raise ProtocolError(f"a batch has layout {layout}; this version reads {LAYOUT}: upgrade the reader")
+        if self.count != count:
+            raise ProtocolError(f"a batch body holds {self.count} entries, its frame says {count}")
+        at, self.offsets, self.data = _column(view, _HEAD.size, count)
+        self.header_offsets: memoryview | None = None
+        self.header_data: memoryview | None = None
+        if flags & HAS_HEADERS:
+            _, self.header_offsets, self.header_data = _column(view, at, count)
+
+    def payload(self, index: int) -> bytes:
+        return bytes(self.data[self.offsets[index] : self.offsets[index + 1]])
+
+    def payloads(self) -> list[bytes]:
+        data, ends = bytes(self.data), self.offsets.tolist()
+        return [data[start:end] for start, end in pairwise(ends)]
+
+    def header(self, index: int) -> bytes:
+        if self.header_offsets is None or self.header_data is None:
+            return b""
+        return bytes(self.header_data[self.header_offsets[index] : self.header_offsets[index + 1]])
+
+
+def _column(view: memoryview, at: int, count: int) -> tuple[int, memoryview, memoryview]:
+    """Where the column ends, its offsets and its bytes."""
+    end = at + 4 * (count + 1)
+    start = end + (-end % 8)
+    if start > len(view):
+        raise ProtocolError("a batch body is cut short: its offsets do not fit")
+    offsets = view[at:end].cast("i")
+    size = offsets[count]
+    if offsets[0] != 0 or size < 0 or start + size > len(view):
+        raise ProtocolError("a batch body is cut short: its entries do not fit")
+    return start + size + (-size % 8), offsets, view[start : start + size]
+
+
+def check_sizes(payloads: Sequence[Buffer], headers: Sequence[bytes] | None = None) -> int:
+    """The bytes of these entries; ``ConfigError`` if they cannot be one batch."""
+    total = sum(map(len, headers)) + 8 * len(headers) if headers else 0
+    for payload in payloads:
+        size = len(payload)
+        if size > ENTRY_BYTES_MAX:
+            raise ConfigError(f"an entry of {size} bytes is larger than {ENTRY_BYTES_MAX}: append it in parts")
+        total += size
+    if total + 8 * len(payloads) > BODY_BYTES_MAX - 64:
+        raise ConfigError(f"a batch of {total} bytes is larger than {BODY_BYTES_MAX}: append it in parts")
+    return total

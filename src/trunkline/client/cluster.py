@@ -1,0 +1,251 @@
+"""A connection to a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import ssl
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from msgspec import Struct
+
+from trunkline.client.batcher import BatchOptions
+from trunkline.client.log import Log
+from trunkline.client.session import Session, Timing
+from trunkline.core.effects import Address, Message
+from trunkline.core.events import Created, CreateRefused
+from trunkline.core.messages import CreateLog, Get, Got, NodeInfo, NodeState
+from trunkline.core.projection import Policy, Projection, Settings
+from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
+from trunkline.net.admin import ListLogs, LogsListed, NodeStateSet, SetNodeState, StatusAnswer, StatusRequest
+from trunkline.net.peers import Peers
+from trunkline.runtime.links import COORDINATOR, REGISTER, Links
+from trunkline.runtime.questions import Questions
+
+DEFAULT_ADDRESS = "127.0.0.1:7400"
+ADMIN = Address(COORDINATOR, "admin")
+
+
+class ClientOptions(Struct, frozen=True):
+    """How a client behaves; each default suits a local network."""
+
+    timeout: float | None = 30.0  # seconds; too small: calls give up during a fail-over; None: they wait for ever
+    connect_timeout: float = 5.0
+    token: str = ""  # the cluster's shared secret
+    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
+    fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
+    lease_ms: int = 3000  # of a broadcast writer; too big: others wait this long for a dead one
+    batch: BatchOptions = BatchOptions()
+    record: Path | None = None  # a directory for recordings, judged by `trunkline check --trace`
+    name: str = ""  # shown as the owner of broadcast logs; a random part is added
+
+
+class Cluster:
+    """Made by ``trunkline.connect``. Use it as an async context manager."""
+
+    def __init__(
+        self, addresses: str | Sequence[str] = DEFAULT_ADDRESS, options: ClientOptions | None = None, *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
+        self.addresses = _address_list(addresses)
+        self.options = options or ClientOptions()
+        self._tls = tls
+        self._opened = False
+        self._logs: list[Log] = []
+
+    async def __aenter__(self) -> Cluster:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect, and learn which cluster this is. Raises ``Unreachable`` if no coordinator answers."""
+        options = self.options
+        self._start = time.time_ns()
+        self._name = f"{options.name or 'client'}-{secrets.token_hex(4)}"
+        self._peers = Peers(self._received, name=self._name, token=options.token, tls=self._tls)
+        self._links = Links(self._peers, self.addresses)
+        self._questions = Questions(f"{self._name}.questions", self._links)
+        self._opened = True
+        try:
+            status = await self.status(timeout=options.connect_timeout)
+        except Refused:
+            await self.close()
+            raise
+        self.id = str(status["cluster"])
+
+    async def close(self) -> None:
+        """Settle what is under way, and disconnect."""
+        if self._opened:
+            self._opened = False
+            await asyncio.gather(*(log.close() for log in self._logs))
+            await self._peers.close()
+
+    # ------------------------------------------------------------------------------------------------------------ logs
+
+    async def log(
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        policy: str = "chain",
+        replicas: int = 3,
+        min_replicas: int = 1,
+        groups: int = 1,
+        stripe_unit: int = 1024,
+    ) -> Log:
+        """Open a log; ``create`` makes it first if it does not exist (with other settings: ``Refused``)."""
+        if create:
+            await self.create_log(name, log_settings(policy, replicas, min_replicas, groups, stripe_unit))
+        view = await self.describe(name)
+        log = Log(self._session(name), view, self.options.batch, self.options.timeout)
+        self._logs.append(log)
+        return log
+
+    async def create_log(self, name: str, settings: Settings) -> int:
+        """Create a log; answers its epoch. A log that exists with the same settings is left as it is."""
+        check_log_name(name)
+        session = self._session(name)
+        try:
+            async with self._within(self.options.timeout, f"creating {name}"):
+                role = session.ensure_administrator()
+                result = await session.operate(role, lambda operation: CreateLog(operation, name, settings))
+        finally:
+            session.close()
+        if isinstance(result, CreateRefused):
+            raise Refused(f"{name}: {result.why}")
+        assert isinstance(result, Created)
+        return result.epoch
+
+    async def logs(self) -> tuple[str, ...]:
+        answer = await self._ask(ADMIN, ListLogs(), "the list of logs")
+        assert isinstance(answer, LogsListed)
+        return answer.names
+
+    async def describe(self, name: str) -> Projection:
+        """The log's map as the metadata has it now."""
+        answer = await self._ask(REGISTER, Get(name), f"the description of {name}")
+        assert isinstance(answer, Got)
+        if answer.projection is None or answer.projection.deleted:
+            gone = "was deleted" if answer.projection is not None else "does not exist; create it first"
+            raise NoSuchLog(f"log {name} {gone}")
+        return answer.projection
+
+    # ----------------------------------------------------------------------------------------------------------- nodes
+
+    async def nodes(self) -> tuple[NodeInfo, ...]:
+        answer = await self._ask(REGISTER, Get(""), "the list of nodes")
+        assert isinstance(answer, Got)
+        return tuple(info for info in answer.nodes if info.state is not NodeState.CLIENT)
+
+    async def set_node_state(self, node: str, state: str) -> None:
+        """``rw``, ``draining`` (nothing new is placed on it, what it has moves away) or ``gone`` (for ever)."""
+        try:
+            wanted = NodeState(state)
+        except ValueError:
+            raise ConfigError(f"{state!r} is no state of a node: rw, draining, gone") from None
+        answer = await self._ask(ADMIN, SetNodeState(node, wanted), f"the state of {node}")
+        assert isinstance(answer, NodeStateSet)
+        if not answer.done:
+            raise Refused(answer.why or f"there is no node {node}")
+
+    async def status(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """What the coordinator says of the cluster."""
+        answer = await self._ask(ADMIN, StatusRequest(), "the status", timeout)
+        assert isinstance(answer, StatusAnswer)
+        return dict(json.loads(answer.json))
+
+    async def node_status(self, node: str, *, timeout: float | None = 2.0) -> dict[str, Any]:
+        """What a node says of itself."""
+        await self.nodes()
+        answer = await self._ask(Address(node, "admin"), StatusRequest(), f"the status of node {node}", timeout)
+        assert isinstance(answer, StatusAnswer)
+        return dict(json.loads(answer.json))
+
+    # ---------------------------------------------------------------------------------------------------------- inside
+
+    def _session(self, log: str) -> Session:
+        if not self._opened:
+            raise ConfigError("the cluster handle is not open: use `async with trunkline.connect(...)`")
+        self._sessions = getattr(self, "_sessions", 0) + 1
+        options = self.options
+        timing = Timing(
+            suspect_after_ms=options.suspect_after_ms, fill_after_ms=options.fill_after_ms, lease_ms=options.lease_ms
+        )
+        name = f"{self._name}.{self._sessions}"
+        return Session(name, self._start, self.id, log, self._links, timing, options.record)
+
+    def _received(self, *arguments: Any) -> None:
+        self._links.received(*arguments)
+
+    async def _ask(self, to: Address, message: Message, what: str, timeout: float | None = None) -> Message:
+        async with self._within(timeout or self.options.timeout, what):
+            return await self._questions.ask(to, message)
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _within(self, timeout: float | None, what: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(timeout):
+                yield
+        except TimeoutError:
+            reasons = [f"{address}: {self._peers.error(address) or 'no answer'}" for address in self.addresses]
+            text = f"{what}: no coordinator answered ({'; '.join(reasons)}); is the cluster up? (`trunkline up`)"
+            raise Unreachable(text) from None
+
+
+def connect(
+    addresses: str | Sequence[str] = DEFAULT_ADDRESS,
+    *,
+    options: ClientOptions | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Cluster:
+    """A handle on the cluster behind these coordinators: ``async with trunkline.connect("127.0.0.1:7400") as c:``."""
+    return Cluster(addresses, options, tls=tls)
+
+
+def log_settings(
+    policy: str = "chain", replicas: int = 3, min_replicas: int = 1, groups: int = 1, stripe_unit: int = 1024
+) -> Settings:
+    """Checked settings of a log; ``ConfigError`` names what is wrong."""
+    try:
+        kind = Policy(policy)
+    except ValueError:
+        raise ConfigError(f"{policy!r} is no policy: chain, broadcast") from None
+    if not 1 <= min_replicas <= replicas:
+        raise ConfigError(f"min_replicas ({min_replicas}) must be between 1 and replicas ({replicas})")
+    if groups < 1 or (kind is Policy.BROADCAST and groups > 1):
+        raise ConfigError(f"groups must be 1 or more, and 1 for a broadcast log; it is {groups}")
+    if stripe_unit < 1:
+        raise ConfigError(f"stripe_unit must be at least 1; it is {stripe_unit}")
+    return Settings(kind, replicas, min_replicas, groups, stripe_unit)
+
+
+NAME_CHARACTERS_MAX = 128
+
+
+def check_log_name(name: str) -> None:
+    allowed = all(character.isalnum() or character in "._-" for character in name)
+    if not name or not allowed or len(name) > NAME_CHARACTERS_MAX or not name[0].isalnum():
+        raise ConfigError(
+            f"{name!r} is no name of a log: up to {NAME_CHARACTERS_MAX} letters, digits, '.', '_', '-', "
+            "beginning with a letter or digit"
+        )
+
+
+def _address_list(addresses: str | Sequence[str]) -> list[str]:
+    found = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    found = [address.strip() for address in found if address.strip()]
+    if not found:
+        raise ConfigError("no address of a coordinator was given, such as 127.0.0.1:7400")
+    return found

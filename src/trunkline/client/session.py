@@ -1,0 +1,206 @@
+"""One log as one client sees it: the process of the protocol that runs the client's roles of this log.
+
+It is the host of an appender or a writer, readers, tail finders and an administrator with their common reconfigurer and
+filler. It keeps the bodies of batches for them, which know batches by identity only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from trunkline.client.bodies import Buffer, checksum
+from trunkline.core.administrator import Administrator, AdministratorConfig
+from trunkline.core.appender import Appender, AppenderConfig
+from trunkline.core.effects import Address, Choose, Complete, Event, Message, Record
+from trunkline.core.entries import Frame, Kind
+from trunkline.core.events import Completed, Invoked
+from trunkline.core.filler import Filler
+from trunkline.core.lease import LeaseKeeper
+from trunkline.core.messages import (
+    Append,
+    NodeInfo,
+    NodeState,
+    Write,
+)
+from trunkline.core.projection import Owner, Policy, Projection
+from trunkline.core.reader import Reader, ReaderConfig
+from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
+from trunkline.core.role import Role
+from trunkline.core.writer import Writer, WriterConfig
+from trunkline.errors import TrunklineError
+from trunkline.runtime.carried import CarriedBodies, carried_by
+from trunkline.runtime.links import REGISTER, Links
+from trunkline.runtime.process import Process, Step
+from trunkline.runtime.recorder import Recorder
+
+Listener = Callable[[Event, Step], None]
+
+
+class Timing:
+    """The client's patience. Each default suits a local network."""
+
+    def __init__(self, *, suspect_after_ms: int = 1000, fill_after_ms: int = 200, lease_ms: int = 3000) -> None:
+        self.suspect_after_ms = suspect_after_ms
+        self.fill_after_ms = fill_after_ms
+        self.lease_ms = lease_ms
+
+
+class Session:
+    """Implements ``Surroundings`` of its process."""
+
+    def __init__(
+        self, name: str, start: int, cluster: str, log: str, links: Links, timing: Timing, recording: Path | None
+    ) -> None:
+        self.log = log
+        self.cluster = cluster
+        self.links = links
+        self.timing = timing
+        self.me = Owner(name, start)
+        self.writer = f"{name}#{start}"
+        self.failed: TrunklineError | None = None
+        self._recorder = Recorder(recording, cluster, name, start) if recording is not None else None
+        self._loop = asyncio.get_running_loop()
+        self._operations = 0
+        self._waiting: dict[int, asyncio.Future[Event]] = {}
+        self._listeners: dict[str, Listener] = {}  # readers' subscriptions, by role
+        self._outgoing: dict[int, Buffer] = {}  # bodies of own batches, by checksum
+        filler = Filler(timing.suspect_after_ms)
+        self._carried = CarriedBodies(lambda: carried_by(filler))  # bodies of other writers' batches
+        self._roles_made = 0
+        self.process = Process(name, self)
+        self._reconfigurer = Reconfigurer(ReconfigurerConfig(REGISTER, log))
+        self.process.add("reconfigurer", self._reconfigurer)
+        self.process.add("filler", filler)
+
+    # ------------------------------------------------------------------------------------------------------ operations
+
+    async def operate(self, role: str, make: Callable[[int], Message]) -> Event:
+        """Hand an operation to a role and wait for its result."""
+        return await self.begin(role, make)
+
+    def begin(self, role: str, make: Callable[[int], Message]) -> asyncio.Future[Event]:
+        if self.failed is not None:
+            raise self.failed
+        self._operations += 1
+        operation = self._operations
+        future: asyncio.Future[Event] = self._loop.create_future()
+        self._waiting[operation] = future
+        message = make(operation)
+        if self._recorder is not None:
+            self._recorder.event(role, Invoked(operation, message))
+        self.process.request(role, message)
+        return future
+
+    def completed(self, role: str, complete: Complete) -> None:
+        if self._recorder is not None:
+            self._recorder.event(role, Completed(complete.operation, complete.result))
+        future = self._waiting.pop(complete.operation, None)
+        if future is not None and not future.done():
+            future.set_result(complete.result)
+
+    # ----------------------------------------------------------------------------------------------------------- roles
+
+    def newest(self, view: Projection) -> Projection:
+        """The newest projection that this session has read: new roles begin with what others know."""
+        known = self._reconfigurer.view
+        return known if known is not None and known.epoch > view.epoch else view
+
+    def ensure_writing_role(self, view: Projection) -> str:
+        """The role that appends, made when first needed."""
+        if view.settings.policy is Policy.CHAIN:
+            if "appender" not in self.process.roles:
+                config = AppenderConfig(self.log, self.writer, suspect_after_ms=self.timing.suspect_after_ms)
+                self.process.add("appender", Appender(config, view))
+            return "appender"
+        if "writer" not in self.process.roles:
+            info = NodeInfo(self.me.process, 0, self.me.start, NodeState.CLIENT)
+            lease_ms = self.timing.lease_ms
+            self.process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=lease_ms // 3, lease_ms=lease_ms))
+            config_ = WriterConfig(self.log, self.me, suspect_after_ms=self.timing.suspect_after_ms)
+            self.process.add("writer", Writer(config_, view))
+        return "writer"
+
+    def ensure_administrator(self) -> str:
+        if "administrator" not in self.process.roles:
+            self.process.add("reader", Reader(ReaderConfig(self.log)))
+            self.process.add("administrator", Administrator(AdministratorConfig(self.cluster, self.log)))
+        return "administrator"
+
+    def add_role(self, kind: str, role: Role, listener: Listener | None = None) -> str:
+        """A role of its own for one call or subscription; ``remove_role`` takes it away."""
+        self._roles_made += 1
+        name = f"{kind}:{self._roles_made}"
+        if listener is not None:
+            self._listeners[name] = listener
+        self.process.add(name, role)
+        return name
+
+    def remove_role(self, name: str) -> None:
+        self.process.remove(name)
+        self._listeners.pop(name, None)
+        self.links.forget(self.process, name)
+
+    def close(self) -> None:
+        self.process.stop()
+        self.links.forget(self.process)
+        if self._recorder is not None:
+            self._recorder.close()
+
+    # ---------------------------------------------------------------------------------------------------------- bodies
+
+    def keep_outgoing(self, body: Buffer) -> int | None:
+        """Keep the body of an own batch until ``drop_outgoing``; None if another one with its checksum is under way."""
+        digest = checksum(body)
+        if digest in self._outgoing:
+            return None
+        self._outgoing[digest] = body
+        return digest
+
+    def drop_outgoing(self, digest: int) -> None:
+        self._outgoing.pop(digest, None)
+
+    def body_of(self, frame: Frame, step: Step) -> Buffer | None:
+        """The bytes of a batch: what came with this step, is carried by a filling, or is an own batch under way."""
+        found = self._carried.find(frame, step)
+        return found if found is not None else self._own_body(frame)
+
+    def _own_body(self, frame: Frame) -> Buffer | None:
+        return self._outgoing.get(frame.checksum) if frame.writer == self.writer else None
+
+    # ------------------------------------------------------------------------------------------------- surroundings
+
+    def send(self, role: str, to: Address, message: Message, step: Step) -> None:
+        attachments: tuple[Buffer, ...] = ()
+        if isinstance(message, Write | Append) and message.frame.kind is Kind.DATA:
+            body = self._own_body(message.frame) or self.body_of(message.frame, step)
+            if body is None:
+                return  # lost: the role asks again
+            if role == "filler":
+                self._carried.keep_for_filling(message.frame, body)
+            attachments = (body,)
+        self.links.send(self.process, role, to, message, attachments)
+
+    def persist(self, record: Record, step: Step) -> int:
+        raise AssertionError(f"a client keeps nothing, yet it was to persist {record}")
+
+    def announced(self, role: str, event: Event, step: Step) -> None:
+        if self._recorder is not None:
+            self._recorder.event(role, event)
+        listener = self._listeners.get(role)
+        if listener is not None:
+            listener(event, step)
+
+    def choose(self, role: str, choose: Choose) -> object:
+        """The first opening keeps those who answer where they are; a new log begins at a node drawn by its name."""
+        if role != "administrator":
+            return choose.options[0]
+        return choose.options[checksum(self.log.encode()) % len(choose.options)]
+
+    def broken(self, role: str) -> None:
+        self.failed = TrunklineError(f"the role {role} of log {self.log} failed; this is a bug, reconnect to go on")
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self.failed)
+        self._waiting.clear()

@@ -1,0 +1,133 @@
+"""A subscription: batches of a log in order, from a position on, as fast as the application takes them.
+
+The reader role reads ahead; when the application has ``ahead_bytes`` of batches to work on, the role is paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+from trunkline.client.entries import Batch
+from trunkline.client.session import Session
+from trunkline.core.effects import Event
+from trunkline.core.entries import Kind
+from trunkline.core.events import EntriesRead, PositionsSkipped
+from trunkline.core.messages import SubscribeRequested
+from trunkline.core.projection import Projection
+from trunkline.core.reader import Reader, ReaderConfig
+from trunkline.errors import EntriesLost, Hole, NotWritten, Trimmed, TrunklineError
+from trunkline.runtime.process import Step
+
+AHEAD_BYTES = 8 * 1024 * 1024  # too small: the application waits for the network; too big: memory
+READ_FRAMES = 256  # frames asked for at a time; a node answers with fewer if they are large
+
+
+class Subscription(AsyncIterator[Batch]):
+    """Iterate it for batches. ``next_glsn`` is the position after the last batch that was taken."""
+
+    def __init__(
+        self,
+        session: Session,
+        view: Projection | None,
+        start: int | None,
+        until: int | None,
+        *,
+        to_tail: bool = False,
+        fill_after_ms: int | None = None,
+        read_frames: int = READ_FRAMES,
+    ) -> None:
+        self.next_glsn = start if start is not None else 1
+        self.holes = 0  # filled holes that were passed
+        self._session = session
+        self._from_oldest = start is None
+        self._until = until
+        self._found: deque[Batch | TrunklineError] = deque()
+        self._ahead = 0
+        self._arrived = asyncio.Event()
+        self._paused = False
+        self._closed = False
+        timing = session.timing
+        config = ReaderConfig(
+            session.log,
+            suspect_after_ms=timing.suspect_after_ms,
+            fill_after_ms=timing.fill_after_ms if fill_after_ms is None else fill_after_ms,
+            read_limit=read_frames,
+        )
+        self._role = session.add_role("reader", Reader(config, view), self._on_event)
+        first, log = self.next_glsn, session.log
+        self.done = session.begin(
+            self._role, lambda operation: SubscribeRequested(operation, log, first, until, to_tail=to_tail)
+        )
+        self.done.add_done_callback(lambda _: self._arrived.set())
+
+    # ------------------------------------------------------------------------------------------------ from the reader
+
+    def _on_event(self, event: Event, step: Step) -> None:
+        match event:
+            case EntriesRead(_, position, frame):
+                self._from_oldest = False
+                if frame.kind is Kind.JUNK:
+                    self.holes += 1
+                    return
+                body = self._session.body_of(frame, step)
+                assert body is not None, f"the bytes of {frame} did not come with it"
+                batch = Batch(frame, body, position, self._until)
+                self._push(batch, batch.size_bytes)
+            case PositionsSkipped(_, first, end, why) if why == "trimmed":
+                if not self._from_oldest:
+                    self._push(Trimmed(end - 1), 0)
+            case PositionsSkipped(_, first, end, _):
+                self._push(EntriesLost(first, end), 0)
+
+    def _push(self, found: Batch | TrunklineError, size: int) -> None:
+        self._found.append(found)
+        self._ahead += size
+        self._arrived.set()
+        if self._ahead >= AHEAD_BYTES and not self._paused:
+            self._paused = True
+            self._session.process.pause(self._role)
+
+    # --------------------------------------------------------------------------------------------- to the application
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Batch:
+        while not self._found:
+            if self.done.done() or self._closed:
+                self.close()
+                if self.done.done() and not self.done.cancelled():
+                    self.done.result()
+                raise StopAsyncIteration
+            self._arrived.clear()
+            await self._arrived.wait()
+        found = self._found.popleft()
+        if isinstance(found, TrunklineError):
+            self.close()
+            raise found
+        self._ahead -= found.size_bytes
+        self.next_glsn = found.last + 1
+        if self._paused and self._ahead < AHEAD_BYTES // 2:
+            self._paused = False
+            self._session.process.resume(self._role)
+        return found
+
+    def close(self) -> None:
+        """Stop reading; what was read ahead is dropped."""
+        if not self._closed:
+            self._closed = True
+            self._session.remove_role(self._role)
+            self._arrived.set()
+
+    async def one(self) -> Batch:
+        """The first batch, for a read of a single position."""
+        try:
+            async for batch in self:
+                return batch
+        finally:
+            self.close()
+        if self.holes:
+            raise Hole(f"position {self.next_glsn} was filled as a hole; read the next one")
+        raise NotWritten(f"position {self.next_glsn} is not written yet; subscribe to wait for it")

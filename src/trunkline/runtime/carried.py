@@ -1,0 +1,57 @@
+"""Bodies of batches that roles carry from one node to another: by a filling, or by the copy of a member.
+
+Roles know batches by identity. What came with the step at hand is looked at first; what a later step will need is kept,
+and dropped when nobody can need it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from trunkline.core.entries import Frame
+from trunkline.core.filler import Filler
+from trunkline.core.messages import Fetched, ReadFrames, Written
+from trunkline.runtime.process import Buffer, Step
+
+FILLED_MAX = 64  # kept bodies of fillings before those of finished ones are swept out
+
+
+class CarriedBodies:
+    def __init__(self, fillings: Callable[[], Iterable[Frame | None]]) -> None:
+        self._fillings = fillings  # what the filler is carrying now
+        self._filled: dict[Frame, Buffer] = {}
+        self._fetched: dict[Frame, Buffer] = {}  # of the last answer to a Fetch
+
+    def find(self, frame: Frame, step: Step) -> Buffer | None:
+        return came_with(frame, step) or self._filled.get(frame) or self._fetched.get(frame)
+
+    def keep_for_filling(self, frame: Frame, body: Buffer) -> None:
+        if len(self._filled) >= FILLED_MAX:
+            needed = set(self._fillings())
+            self._filled = {kept: content for kept, content in self._filled.items() if kept in needed}
+        self._filled[frame] = body
+
+    def keep_fetched(self, step: Step) -> None:
+        """A copy writes what it fetched one by one, and fetches more when all of it is written."""
+        if isinstance(step.message, Fetched):
+            self._fetched = dict(zip(step.message.frames, step.attachments, strict=False))
+
+
+def came_with(frame: Frame, step: Step) -> Buffer | None:
+    """The body of a frame if it came with the message of this step. Frames are mostly looked for in their order."""
+    message = step.message
+    if isinstance(message, ReadFrames | Fetched):
+        frames = message.frames
+        if not (step.used < len(frames) and frames[step.used] == frame):
+            if frame not in frames:
+                return None
+            step.used = frames.index(frame)
+        at, step.used = step.used, step.used + 1
+        return step.attachments[at] if at < len(step.attachments) else None
+    if isinstance(message, Written) and message.existing == frame and step.attachments:
+        return step.attachments[0]
+    return None
+
+
+def carried_by(filler: Filler) -> Iterable[Frame | None]:
+    return [filling.frame for filling in filler.fillings.values()]

@@ -1,0 +1,303 @@
+"""A coordinator: the metadata's front, and the background duties of every log while it is the active one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import ssl
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from trunkline.core.effects import Event, Message
+from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
+from trunkline.core.projection import Projection
+from trunkline.errors import ConfigError, StorageError
+from trunkline.metadata.service import RegisterService
+from trunkline.metadata.sqlite_store import SqliteStore
+from trunkline.metadata.store import Store, StoreUnavailable
+from trunkline.net.admin import ListLogs, LogsListed, NodeStateSet, SetNodeState, StatusAnswer, StatusRequest
+from trunkline.net.connection import Connection
+from trunkline.net.packets import Envelope, ProtocolViolation
+from trunkline.net.peers import Peers
+from trunkline.net.server import Server
+from trunkline.runtime.duties import LogDuties
+from trunkline.runtime.links import Links
+from trunkline.runtime.recorder import Recorder
+from trunkline.runtime.serving import Lifetime, split_address, start_number
+
+log = logging.getLogger("trunkline.coordinator")
+
+LOOK_AGAIN_S = 2.0  # after the store was not available, or a watch ended
+
+
+class CoordinatorConfig(Struct, frozen=True):
+    listen: str = "127.0.0.1:7400"
+    directory: Path | None = None  # of the embedded store; None with etcd
+    etcd: tuple[str, ...] = ()  # endpoints, host:port or a URL
+    etcd_login: str = ""  # user:password
+    name: str = "coordinator"
+    token: str = ""
+    lease_ms: int = 3000  # too small: a busy node looks dead; too big: a dead one is replaced late
+    tick_ms: int = 500  # too small: idle work; too big: a dead node is replaced late
+    record: Path | None = None
+    default_policy: str = "chain"
+
+
+async def run_coordinator(
+    config: CoordinatorConfig, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
+) -> int:
+    """Serve until SIGTERM or SIGINT. Answers the exit code."""
+    coordinator = CoordinatorServer(config, server_tls, client_tls)
+    try:
+        return await coordinator.lifetime.run(coordinator.start())
+    finally:
+        await coordinator.close()
+
+
+def make_store(config: CoordinatorConfig) -> Store:
+    if config.etcd:
+        from trunkline.metadata.etcd_gateway import EtcdOptions  # its HTTP client is loaded only if it is needed
+        from trunkline.metadata.etcd_store import EtcdStore
+
+        endpoints = tuple(each if "://" in each else f"http://{each}" for each in config.etcd)
+        user, _, password = config.etcd_login.partition(":")
+        return EtcdStore(EtcdOptions(endpoints, user=user, password=password), lease_ms=config.lease_ms)
+    if config.directory is None:
+        raise ConfigError("a coordinator needs a directory for its embedded store, or the endpoints of an etcd")
+    return SqliteStore(config.directory / "metadata.sqlite", lease_ms=config.lease_ms)
+
+
+class CoordinatorServer:
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        server_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.config = config
+        self.address = ""
+        self.cluster = ""
+        self.lifetime = Lifetime()
+        self._server_tls = server_tls
+        self._start = start_number()
+        self._store = make_store(config)
+        self._register = RegisterService(self._store)
+        self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
+        self._links = Links(self._peers)
+        self._duties: dict[str, LogDuties] = {}
+        self._recorder: Recorder | None = None
+        self._server: Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        config = self.config
+        if config.record is not None:
+            self._recorder = Recorder(config.record, "", config.name, self._start)
+            self._store.events(self._announced)
+        await self._store.start()
+        self.cluster = await self._cluster_id()
+        host, port = split_address(config.listen)
+        try:
+            self._server = await Server.start(
+                host, port, self._received, cluster="", name=config.name, token=config.token, tls=self._server_tls
+            )
+        except OSError as error:
+            raise StorageError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
+        self.address = f"{host}:{self._server.port}"
+        log.info("coordinator %s listens on %s", config.name, self.address)
+        self._begin(self._look_after_logs())
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._drop_duties()
+        if self._server is not None:
+            await self._server.close()
+        await self._register.close()
+        await self._peers.close()
+        await self._store.close()
+        if self._recorder is not None:
+            self._recorder.close()
+        self.lifetime.close()
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _cluster_id(self) -> str:
+        while True:
+            try:
+                return await self._store.create_cluster(secrets.token_hex(8))
+            except StoreUnavailable as error:
+                log.warning("the metadata store is not available yet: %s", error)
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _announced(self, event: Event) -> None:
+        if self._recorder is not None:
+            self._recorder.event("register", event)
+
+    # -------------------------------------------------------------------------------------------------------- requests
+
+    def _answered(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
+        self._links.received(connection, envelope, attachments)
+
+    def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
+        message, token = envelope.message, envelope.token
+
+        def answer(message: Message) -> None:
+            connection.send("", token, message)
+
+        if isinstance(message, Get | Swap | Register):
+            self._register.submit(message, answer)
+        elif isinstance(message, StatusRequest | ListLogs | SetNodeState):
+            self._begin(self._administer(message, connection, token))
+        else:
+            raise ProtocolViolation(f"a {type(message).__name__} is nothing for a coordinator")
+
+    async def _administer(
+        self, message: StatusRequest | ListLogs | SetNodeState, connection: Connection, token: int
+    ) -> None:
+        try:
+            match message:
+                case StatusRequest():
+                    answer: Message = StatusAnswer(json.dumps(await self._status()).encode())
+                case ListLogs():
+                    answer = LogsListed(await self._names())
+                case SetNodeState(node, state):
+                    done = state is not NodeState.CLIENT and await self._store.set_node_state(node, state)
+                    answer = NodeStateSet(node, done, "" if done else f"there is no node {node}")
+        except StoreUnavailable as error:
+            log.warning("the metadata store is not available: %s", error)
+            return  # no answer: the caller asks again
+        connection.send("", token, answer)
+
+    async def _names(self) -> tuple[str, ...]:
+        views = [view for view in await self._views() if not view.deleted]
+        return tuple(view.log for view in views)
+
+    async def _views(self) -> list[Projection]:
+        answers = [await self._store.handle(Get(name)) for name in await self._store.logs()]
+        return [answer.projection for answer in answers if isinstance(answer, Got) and answer.projection is not None]
+
+    async def _status(self) -> dict[str, Any]:
+        nodes = [info for info in await self._store.nodes() if info.state is not NodeState.CLIENT]
+        return {
+            "cluster": self.cluster,
+            "name": self.config.name,
+            "address": self.address,
+            "active": self._store.active(),
+            "active_coordinator": await self._store.active_coordinator(),
+            "default_policy": self.config.default_policy,
+            "nodes": [_node_facts(info) for info in nodes],
+            "logs": [self._log_facts(view) for view in await self._views()],
+        }
+
+    def _log_facts(self, view: Projection) -> dict[str, Any]:
+        duties = self._duties.get(view.log)
+        return {
+            **log_facts(view),
+            "blocked": duties is not None and duties.blocked,
+            "duty": duties.duty if duties is not None else "",
+        }
+
+    # ---------------------------------------------------------------------------------------------------------- duties
+
+    async def _look_after_logs(self) -> None:
+        """Campaign, do the duties while active, and campaign again."""
+        while True:
+            try:
+                await self._store.campaign(self.config.name)
+                log.info("coordinator %s is active", self.config.name)
+                await self._do_duties()
+            except StoreUnavailable as error:
+                log.warning("the metadata store is not available: %s", error)
+                await asyncio.sleep(LOOK_AGAIN_S)
+            finally:
+                self._drop_duties()
+
+    async def _do_duties(self) -> None:
+        """Until deposed, or until the watch ends."""
+        tasks = [asyncio.create_task(self._follow_logs()), asyncio.create_task(self._store.deposed())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow_logs(self) -> None:
+        """Look after every log there is, and those that come."""
+        changes = self._store.watch()
+        for name in await self._store.logs():
+            self._look_after(name)
+        async for name in changes:
+            if name:
+                self._look_after(name)
+
+    def _look_after(self, name: str) -> None:
+        if name not in self._duties:
+            config = self.config
+            self._duties[name] = LogDuties(
+                config.name,
+                start_number(),  # elected again, it is another process: its roles begin anew
+                self.cluster,
+                name,
+                config.tick_ms,
+                self._register,
+                self._links,
+                config.record,
+                self.lifetime.end,
+            )
+
+    def _drop_duties(self) -> None:
+        for duties in self._duties.values():
+            duties.close()
+        self._duties.clear()
+
+
+def _node_facts(info: NodeInfo) -> dict[str, Any]:
+    return {
+        "name": info.node,
+        "address": info.address,
+        "zone": info.zone,
+        "state": info.state.value,
+        "live": info.live,
+        "incarnation": info.incarnation,
+        "start": info.start,
+        "damaged": info.damaged,
+    }
+
+
+def log_facts(view: Projection) -> dict[str, Any]:
+    """A projection in plain values, for status and descriptions."""
+    return {
+        "name": view.log,
+        "policy": view.settings.policy.value,
+        "replicas": view.settings.replicas,
+        "min_replicas": view.settings.min_replicas,
+        "epoch": view.epoch,
+        "trim": view.trim,
+        "deleted": view.deleted,
+        "gaps": [[gap.first, gap.end] for gap in view.gaps],
+        "segments": [
+            {
+                "index": segment.index,
+                "epoch": segment.epoch,
+                "base": segment.base,
+                "end": segment.end,
+                "repaired": segment.repaired,
+                "owner": segment.owner.process,
+                "groups": [
+                    [{"node": m.node, "stream": m.stream, "joining": m.joining} for m in group]
+                    for group in segment.groups
+                ],
+            }
+            for segment in view.segments
+        ],
+    }

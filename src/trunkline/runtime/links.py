@@ -1,0 +1,90 @@
+"""Messages between processes: finds the connection for an address, and the role for an answer.
+
+A request carries a token that stands for the asking role; the answer repeats it. Where nodes listen is learnt from the
+metadata's answers (``Got``), where coordinators listen is configured. A message that cannot be sent is lost, which the
+protocol allows: every role asks again. A coordinator that is asked and does not answer is left for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from trunkline.core.effects import Address, Message
+from trunkline.core.messages import Got, Registered, SwapLost, Swapped
+from trunkline.net.admin import LogsListed, NodeStateSet, StatusAnswer
+from trunkline.net.connection import Connection
+from trunkline.net.packets import Envelope
+from trunkline.net.peers import Peers
+from trunkline.runtime.process import Attachments, Process
+
+COORDINATOR_SILENT_S = 1.5  # too small: a busy one is left too early; too big: a hung one costs leases
+
+COORDINATOR = "coordinator"  # the process name under which roles know the metadata
+REGISTER = Address(COORDINATOR, "register")
+
+COORDINATORS_ANSWERS = (Got, Registered, Swapped, SwapLost, StatusAnswer, LogsListed, NodeStateSet)
+
+
+class Links:
+    def __init__(self, peers: Peers, coordinators: Sequence[str] = ()) -> None:
+        self.peers = peers
+        self._coordinators = list(coordinators)
+        self._current = 0  # which coordinator is asked
+        self._asked_at: float | None = None  # when it was asked first without having answered since
+        self._loop = asyncio.get_running_loop()
+        self._addresses: dict[str, str] = {}  # of nodes, by name
+        self._tokens: dict[tuple[str, str], int] = {}
+        self._askers: dict[int, tuple[Process, str]] = {}
+        self._tokens_given = 0
+
+    def send(self, process: Process, role: str, to: Address, message: Message, attachments: Attachments = ()) -> bool:
+        address = self.address_of(to.process)
+        if address is None:
+            return False
+        return self.peers.send(address, to.role, self._token(process, role), message, attachments)
+
+    def address_of(self, process: str) -> str | None:
+        if process != COORDINATOR:
+            return self._addresses.get(process)
+        if not self._coordinators:
+            return None
+        now = self._loop.time()
+        silent = self._asked_at is not None and now - self._asked_at > COORDINATOR_SILENT_S
+        if silent or self.peers.error(self._coordinators[self._current]) is not None:
+            self._current = (self._current + 1) % len(self._coordinators)
+            self._asked_at = None
+        if self._asked_at is None:
+            self._asked_at = now
+        return self._coordinators[self._current]
+
+    def received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
+        """The handler of every connection that was dialled from here."""
+        asker = self._askers.get(envelope.token)
+        if isinstance(envelope.message, COORDINATORS_ANSWERS):
+            self._asked_at = None
+        if isinstance(envelope.message, Got):
+            self.learn(envelope.message)
+        if asker is not None:
+            process, role = asker
+            process.deliver(role, Address(connection.peer_name, envelope.role), envelope.message, attachments)
+
+    def forget(self, process: Process, role: str | None = None) -> None:
+        """A process, or one of its roles, is gone: late answers to it are dropped."""
+        gone = [key for key in self._tokens if key[0] == process.name and role in (None, key[1])]
+        for key in gone:
+            del self._askers[self._tokens.pop(key)]
+
+    def _token(self, process: Process, role: str) -> int:
+        key = (process.name, role)
+        token = self._tokens.get(key)
+        if token is None:
+            self._tokens_given += 1
+            token = self._tokens[key] = self._tokens_given
+            self._askers[token] = (process, role)
+        return token
+
+    def learn(self, got: Got) -> None:
+        for info in got.nodes:
+            if info.address:
+                self._addresses[info.node] = info.address

@@ -1,0 +1,170 @@
+"""The directory of a local cluster: who runs in it, and which nodes it has.
+
+    lock              held by the supervisor as long as it lives
+    cluster.json      what runs: process ids with their start times, addresses; kept after a stop for the ports
+    coordinator/      the metadata
+    nodes/NAME/       a node's data; a directory here is a node that is to run ...
+    nodes/NAME.removed    ... unless this stands beside it
+    logs/NAME.log     what a process wrote
+
+The supervisor looks at ``nodes/`` again on SIGUSR1, so that adding a node is making a directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import signal
+from pathlib import Path
+
+import msgspec
+
+from trunkline.errors import ConfigError, Refused
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+LOOK_AGAIN = signal.SIGUSR1
+
+
+class ProcessRecord(msgspec.Struct, frozen=True):
+    name: str
+    kind: str  # coordinator or node
+    address: str
+    pid: int = 0  # 0: it does not run
+    started: int = 0  # when, in ticks since the machine's start: tells it from another process with this id
+    restarts: int = 0
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def runs(self) -> bool:
+        return is_running(self.pid, self.started)
+
+
+class ClusterRecord(msgspec.Struct, frozen=True):
+    pid: int  # of the supervisor
+    started: int
+    port: int  # as it was asked for; 0: any free ones
+    connect: str
+    up: bool = False  # all nodes have been live together
+    processes: tuple[ProcessRecord, ...] = ()
+
+    def process(self, name: str) -> ProcessRecord | None:
+        return next((each for each in self.processes if each.name == name), None)
+
+
+class LocalFiles:
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.coordinator = self.root / "coordinator"
+        self.logs = self.root / "logs"
+        self.nodes = self.root / "nodes"
+        self._record = self.root / "cluster.json"
+        self._lock_path = self.root / "lock"
+        self._lock: int | None = None
+
+    # ---------------------------------------------------------------------------------------------------------- record
+
+    def record(self) -> ClusterRecord | None:
+        """What was written last; None if no cluster ever ran here."""
+        try:
+            return msgspec.json.decode(self._record.read_bytes(), type=ClusterRecord)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConfigError(f"cannot use {self._record}: {error}; delete it if no cluster runs there") from None
+
+    def write_record(self, record: ClusterRecord) -> None:
+        written = self._record.with_suffix(".new")
+        written.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+        written.replace(self._record)
+
+    # ------------------------------------------------------------------------------------------------------------ lock
+
+    def lock(self) -> bool:
+        """Whether this process has the directory to itself now. It keeps it until ``unlock`` or its death."""
+        try:
+            for directory in (self.root, self.logs, self.nodes):
+                directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigError(f"cannot use {self.root}: {error.strerror}; name another directory with --dir") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._lock = descriptor
+        return True
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def running(self) -> ClusterRecord | None:
+        """What runs here now."""
+        record = self.record()
+        return record if record is not None and is_running(record.pid, record.started) else None
+
+    # ----------------------------------------------------------------------------------------------------------- nodes
+
+    def node_names(self) -> list[str]:
+        """The nodes that are to run, ``node2`` before ``node10``."""
+        found = [path.name for path in self.nodes.iterdir() if path.is_dir() and not self._removed(path.name).exists()]
+        return sorted(found, key=_number_aware)
+
+    def add_node(self, name: str | None) -> str:
+        """Make a node's directory. Without a name it gets the next number. Raises ``Refused``."""
+        if name is not None and not NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is no name of a node: letters, digits, '_' and '-', up to 63")
+        tried = [name] if name is not None else (f"node{number}" for number in range(1, 10_000))
+        for each in tried:
+            try:
+                (self.nodes / each).mkdir()
+            except FileExistsError:
+                continue
+            return each
+        raise Refused(f"there is, or was, a node {name} in {self.root}; choose another name")
+
+    def remove_node(self, name: str) -> None:
+        """It is not started any more; its data stays where it is."""
+        if not (self.nodes / name).is_dir():
+            raise Refused(f"{self.root} has no node {name}")
+        self._removed(name).touch()
+
+    def _removed(self, name: str) -> Path:
+        return self.nodes / f"{name}.removed"
+
+
+def running_already(files: LocalFiles, record: ClusterRecord | None) -> str:
+    where = f" (connect to {record.connect})" if record is not None else ""
+    return f"a cluster runs in {files.root} already{where}; `trunkline down --dir {files.root}` stops it"
+
+
+def _number_aware(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def process_started(pid: int) -> int:
+    """When a process began; 0 if it does not run or is only waiting to be buried."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])
+
+
+def is_running(pid: int, started: int) -> bool:
+    """Whether the process that was recorded still runs, and not another one that got its number."""
+    return pid > 0 and started > 0 and process_started(pid) == started
+
+
+def send_signal(pid: int, started: int, number: signal.Signals) -> None:
+    """Only to the process that was recorded."""
+    if is_running(pid, started):
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(pid, number)

@@ -1,0 +1,208 @@
+"""A storage node: keeps log streams, and orders the segments that name it as sequencer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+import time
+from pathlib import Path
+
+from msgspec import Struct
+
+from trunkline.core.effects import Address, Message
+from trunkline.core.lease import LeaseKeeper
+from trunkline.core.messages import NodeInfo
+from trunkline.core.projection import Owner
+from trunkline.core.sequencer import Sequencer
+from trunkline.core.storage import NodeImage, StorageNode
+from trunkline.errors import StorageError
+from trunkline.net.admin import StatusAnswer, StatusRequest
+from trunkline.net.connection import Connection
+from trunkline.net.packets import Envelope
+from trunkline.net.peers import Peers
+from trunkline.net.server import Server
+from trunkline.runtime.links import COORDINATOR, REGISTER, Links
+from trunkline.runtime.node_host import NodeHost
+from trunkline.runtime.questions import Questions
+from trunkline.runtime.recorder import Recorder
+from trunkline.runtime.serving import Lifetime, split_address, start_number
+from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory
+
+log = logging.getLogger("trunkline.node")
+
+IDLE_MARK_S = 1.0  # a stream that was idle for so long notes that all of it is on disk
+NEVER_SYNC_S = 30.0  # how often files are tidied up under the policy `never`
+SCRUB_REST_S = 3600.0  # between two rounds of the scrubber
+
+
+class NodeConfig(Struct, frozen=True):
+    directory: Path
+    name: str
+    listen: str = "127.0.0.1:7401"
+    coordinators: tuple[str, ...] = ("127.0.0.1:7400",)
+    advertise: str = ""  # where others reach this node; "" is where it listens
+    zone: str = ""  # members of a group are put into distinct zones
+    token: str = ""
+    lease_ms: int = 3000  # too small: a busy node looks dead; too big: a dead one is replaced late
+    record: Path | None = None  # a directory for recordings
+    storage: StorageOptions = StorageOptions()
+    scrub: bool = True
+
+
+async def run_node(
+    config: NodeConfig, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
+) -> int:
+    """Serve until SIGTERM or SIGINT, or until the disk fails. Answers the exit code."""
+    node = Node(config, server_tls, client_tls)
+    try:
+        return await node.lifetime.run(node.start())
+    finally:
+        await node.close()
+
+
+class Node:
+    def __init__(
+        self, config: NodeConfig, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.config = config
+        self.address = ""
+        self.lifetime = Lifetime()
+        self._server_tls = server_tls
+        self._began = time.monotonic()
+        self._start = start_number()
+        self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
+        self._links = Links(self._peers, config.coordinators)
+        self._questions = Questions(f"{config.name}.questions", self._links)
+        self._engine: Engine | None = None
+        self._server: Server | None = None
+        self._recorder: Recorder | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.host: NodeHost
+
+    async def start(self) -> None:
+        config = self.config
+        engine = self._engine = await self._open_engine()
+        identity = engine.identity
+        if config.record is not None:
+            self._recorder = Recorder(config.record, identity.cluster, config.name, self._start)
+        self.host = NodeHost(config.name, engine, config.storage.sync, self._links, self._recorder, self.lifetime.end)
+        image, engine.image = engine.image, NodeImage()  # the role takes it over: no second copy
+        process = self.host.process
+        process.add("storage", StorageNode(identity.cluster, config.name, identity.incarnation, image))
+        process.add("sequencer", Sequencer(Owner(config.name, self._start)))
+        listen_host, port = split_address(config.listen)
+        try:
+            self._server = await Server.start(
+                listen_host,
+                port,
+                self._received,
+                cluster=identity.cluster,
+                name=config.name,
+                token=config.token,
+                tls=self._server_tls,
+                on_closed=self.host.disconnected,
+            )
+        except OSError as error:
+            raise StorageError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
+        self.address = config.advertise or f"{listen_host}:{self._server.port}"
+        info = NodeInfo(config.name, identity.incarnation, self._start, address=self.address, zone=config.zone)
+        process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=config.lease_ms // 3, lease_ms=config.lease_ms))
+        log.info("node %s listens on %s", config.name, self.address)
+        self._tasks.append(asyncio.create_task(self._tidy_up()))
+        if config.storage.sync is not SyncPolicy.ALWAYS:
+            self._tasks.append(asyncio.create_task(self._sync_now_and_then()))
+        if config.scrub:
+            self._tasks.append(asyncio.create_task(self._scrub()))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self.host.close()
+            await self._server.close()
+        await self._peers.close()
+        if self._engine is not None:
+            self._engine.close()
+        if self._recorder is not None:
+            self._recorder.close()
+        self.lifetime.close()
+
+    # --------------------------------------------------------------------------------------------------------- inside
+
+    async def _open_engine(self) -> Engine:
+        config = self.config
+        try:
+            return Engine.open(config.directory, config.storage)
+        except NotFormatted:
+            cluster = await self._ask_cluster()
+            format_directory(config.directory, cluster, config.name)
+            log.info("formatted %s for node %s of cluster %s", config.directory, config.name, cluster)
+            return Engine.open(config.directory, config.storage)
+
+    async def _ask_cluster(self) -> str:
+        log.info("asking the coordinator at %s which cluster this is", ", ".join(self.config.coordinators))
+        answer = await self._questions.ask(Address(COORDINATOR, "admin"), StatusRequest())
+        assert isinstance(answer, StatusAnswer)
+        return str(json.loads(answer.json)["cluster"])
+
+    def _answered(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
+        self._links.received(connection, envelope, attachments)
+
+    def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
+        if isinstance(envelope.message, StatusRequest):
+            connection.send("", envelope.token, self.status())
+        else:
+            self.host.received(connection, envelope, attachments)
+
+    def status(self) -> Message:
+        assert self._engine is not None
+        engine, config = self._engine.status(), self.config
+        lease = self.host.process.roles.get("lease")
+        facts = {
+            "node": config.name,
+            "address": self.address,
+            "zone": config.zone,
+            "incarnation": self._engine.identity.incarnation,
+            "start": self._start,
+            "sync": config.storage.sync.value,
+            "streams": engine.streams,
+            "extents": engine.extents,
+            "bytes_used": engine.stored_bytes,
+            "bytes_free": engine.free_bytes,
+            "full": engine.full,
+            "fresh": lease is not None and lease.phase == "fresh",
+            "unsynced_bytes": engine.unsynced_bytes,
+            "connections": len(self.host.connections),
+            "uptime_s": round(time.monotonic() - self._began, 1),
+        }
+        return StatusAnswer(json.dumps(facts).encode())
+
+    async def _tidy_up(self) -> None:
+        assert self._engine is not None
+        while True:
+            await asyncio.sleep(IDLE_MARK_S)
+            self._engine.mark_idle()
+
+    async def _sync_now_and_then(self) -> None:
+        """Policy ``never`` needs it, too, though seldom: full extents are closed by a sync."""
+        assert self._engine is not None
+        storage = self.config.storage
+        period_s = storage.interval_ms / 1000 if storage.sync is SyncPolicy.INTERVAL else NEVER_SYNC_S
+        while True:
+            await asyncio.sleep(period_s)
+            if self._engine.unsynced:
+                self.host.sync()
+
+    async def _scrub(self) -> None:
+        """Read everything at a bounded rate, round after round."""
+        assert self._engine is not None
+        rate = self.config.storage.scrub_bytes_per_s
+        while True:
+            await asyncio.sleep(SCRUB_REST_S)
+            for step in self._engine.scrub():
+                for key, frame in step.damaged:
+                    self.host.damaged(key, (frame,))
+                await asyncio.sleep(max(step.bytes_read / rate, 0.001))

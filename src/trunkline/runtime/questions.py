@@ -1,0 +1,76 @@
+"""Plain questions to a coordinator or a node that no role decides on: descriptions, lists, status, node states."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from trunkline.core.effects import Address, Choose, Complete, Effects, Event, Message, Record
+from trunkline.runtime.links import Links
+from trunkline.runtime.process import Process, Step
+
+ASK_AGAIN_MS = 500
+
+
+class Question:
+    """Takes the first answer that comes."""
+
+    def __init__(self, answer: asyncio.Future[Message]) -> None:
+        self._answer = answer
+
+    @property
+    def phase(self) -> str:
+        return "asking"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_timer(self, key: str) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        return []
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        if not self._answer.done():
+            self._answer.set_result(message)
+        return []
+
+
+class Questions:
+    """Asks and asks again until there is an answer. The caller sets the time limit."""
+
+    def __init__(self, name: str, links: Links) -> None:
+        self._links = links
+        self._process = Process(name, self)
+        self._numbers = itertools.count(1)
+
+    async def ask(self, to: Address, message: Message) -> Message:
+        role = f"question:{next(self._numbers)}"
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._process.add(role, Question(answer))
+        try:
+            while True:
+                self._links.send(self._process, role, to, message)
+                done, _ = await asyncio.wait((answer,), timeout=ASK_AGAIN_MS / 1000)
+                if done:
+                    return answer.result()
+        finally:
+            self._process.remove(role)
+            self._links.forget(self._process, role)
+
+    # A question has no effects to carry out.
+
+    def send(self, role: str, to: Address, message: Message, step: Step) -> None: ...
+
+    def persist(self, record: Record, step: Step) -> int:
+        raise AssertionError(f"a question keeps nothing, yet it was to persist {record}")
+
+    def completed(self, role: str, complete: Complete) -> None: ...
+
+    def announced(self, role: str, event: Event, step: Step) -> None: ...
+
+    def choose(self, role: str, choose: Choose) -> object:
+        raise AssertionError(f"a question asks for no choice, yet {choose.key} was to be made")
+
+    def broken(self, role: str) -> None: ...

@@ -1,0 +1,83 @@
+"""What runs is what is checked: hosts and scenarios use the very same class objects for every role."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from trunkline.check.catalogue import shipped
+from trunkline.check.scenario import Boot
+from trunkline.client.batcher import BatchOptions
+from trunkline.client.log import Log
+from trunkline.client.session import Session, Timing
+from trunkline.core.projection import Opening, Owner, Policy, Projection, Seat, Settings, create
+from trunkline.metadata.service import RegisterService
+from trunkline.metadata.sqlite_store import SqliteStore
+from trunkline.net.peers import Peers
+from trunkline.runtime.duties import LogDuties
+from trunkline.runtime.links import Links
+from trunkline.runtime.node import Node, NodeConfig
+from trunkline.storage import format_directory
+
+
+def checked_roles() -> set[type]:
+    """The class of every role of every scenario."""
+
+    def found() -> Iterator[type]:
+        for make in shipped().scenarios.values():
+            for spec in make().processes:
+                boot = Boot(spec.name, 1, 2, spec.disk.load(spec.image))
+                yield from (type(role) for role in spec.start(boot).values())
+
+    return set(found())
+
+
+def projection(policy: Policy) -> Projection:
+    return create("c", "log", Settings(policy), Opening(((Seat("n1", 1),),), Owner("n1", 1)))
+
+
+async def running_roles(directory: Path) -> set[type]:
+    """The class of every role that a node, a client and a coordinator run."""
+    found: set[type] = set()
+    format_directory(directory / "n1", "c", "n1")
+    node = Node(NodeConfig(directory / "n1", "n1", "127.0.0.1:0", scrub=False))
+    await node.start()
+    found |= {type(role) for role in node.host.process.roles.values()}
+    await node.close()
+
+    peers = Peers(lambda *_: None, name="test")
+    links = Links(peers)
+    for policy in Policy:
+        session = Session(f"client-{policy.value}", 1, "c", "log", links, Timing(), None)
+        log = Log(session, projection(policy), options=BatchOptions(), timeout=None)
+        session.ensure_writing_role(projection(policy))
+        session.ensure_administrator()
+        log.batches(1)
+        calls = [asyncio.ensure_future(log.tail()), asyncio.ensure_future(log.peek())]
+        await asyncio.sleep(0)
+        found |= {type(role) for role in session.process.roles.values()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        session.close()
+
+    store = SqliteStore(directory / "metadata.sqlite")
+    await store.start()
+    register = RegisterService(store)
+    duties = LogDuties("coordinator", 1, "c", "log", 500, register, links, None, lambda _: None)
+    found |= {type(role) for role in duties.process.roles.values()}
+    duties.close()
+    found |= {type(value) for value in vars(store).values() if inspect.isclass(type(value))}
+    await register.close()
+    await store.close()
+    await peers.close()
+    return {each for each in found if each.__module__.startswith("trunkline.core.")}
+
+
+def test_hosts_run_the_class_objects_that_are_checked(tmp_path: Path) -> None:
+    checked = {each for each in checked_roles() if each.__module__.startswith("trunkline.core.")}
+    running = asyncio.run(running_roles(tmp_path))
+    assert {role.__name__ for role in running} == {role.__name__ for role in checked}
+    assert running == checked
