@@ -11,7 +11,7 @@ from trunkline.check.campaign import Bounds, Plan
 from trunkline.check.catalogue import Catalogue, UnknownName
 from trunkline.check.random_search import HEAL_STEPS_MAX, STEPS_MAX
 from trunkline.check.runner import cores
-from trunkline.cli import WrongInput, check_many, check_one
+from trunkline.cli import WrongInput, check_many, check_one, check_recorded
 from trunkline.cli.check_output import Output
 
 STATES_LIMIT = 300_000
@@ -24,7 +24,8 @@ examples:
   trunkline check takeover --seed 2483               replays one schedule exactly
   trunkline check takeover --actions f.actions       replays a list of actions
   trunkline check --mutants                          every known bug, put back on purpose, must be found
-  trunkline check --trace run.trace                  judges a recorded run with the same monitors
+  trunkline check --trace ./traces                   judges what running processes recorded, with the same monitors
+  trunkline check --history ./histories              judges what clients were told
 """
 
 
@@ -43,7 +44,8 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     mode.add_argument("--seed", type=_natural, metavar="N", help="replay the schedule of one seed")
     mode.add_argument("--actions", type=Path, metavar="FILE", help="replay a list of actions")
     mode.add_argument("--mutants", nargs="*", metavar="NAME", help="put known bugs back: each must be found")
-    mode.add_argument("--trace", type=Path, metavar="FILE", help="judge a recorded run")
+    mode.add_argument("--trace", type=Path, metavar="PATH", help="judge a recorded run: a directory, or a file")
+    mode.add_argument("--history", type=Path, metavar="DIR", help="judge the histories that clients wrote")
     mode.add_argument("--list", action="store_true", help="list scenarios and mutants")
     parser.add_argument("--strategy", choices=("random", "pct", "swarm"), help="of random schedules (default: swarm)")
     parser.add_argument("--first-seed", type=_natural, metavar="N", help="seed of the first schedule (default: 0)")
@@ -85,7 +87,9 @@ def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output) -> 
     if options.list:
         return check_one.list_all(known, output)
     if options.trace is not None:
-        return check_one.judge_trace(known, options.trace, output)
+        return check_recorded.judge_trace(known, options.trace, output)
+    if options.history is not None:
+        return check_recorded.judge_history(options.history, output)
     if options.actions is not None:
         return check_one.replay_actions(known, names[0] if names else None, options.actions, output)
     if options.seed is not None:
@@ -110,6 +114,8 @@ def _refuse_mixtures(options: argparse.Namespace) -> None:
         raise WrongInput("--actions needs at most one scenario")
     if options.trace is not None and options.scenarios:
         raise WrongInput("--trace names its scenario itself: give none")
+    if options.history is not None and options.scenarios:
+        raise WrongInput("--history belongs to no scenario: give none")
     if options.strategy is not None and options.schedules is None and options.seed is None:
         raise WrongInput("--strategy goes with --schedules or --seed")
     if options.first_seed is not None and options.schedules is None:

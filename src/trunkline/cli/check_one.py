@@ -1,4 +1,4 @@
-"""The checks of one run: replay a seed or a list of actions, judge a trace. And the list of what there is."""
+"""The checks of one run: replay a seed or a list of actions. And the list of what there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from trunkline.check.catalogue import Catalogue
 from trunkline.check.mutant import Strategy
 from trunkline.check.random_search import walk
 from trunkline.check.replay import Replay, lines, replay_file, replay_walk
-from trunkline.check.trace import TraceError, judge
 from trunkline.check.world import World
 from trunkline.cli import WrongInput
 from trunkline.cli.check_output import Output
@@ -53,22 +52,6 @@ def replay_actions(known: Catalogue, name: str | None, path: Path, output: Outpu
     except ActionFileError as error:
         raise WrongInput(f"{path}: {error}") from None
     return _show(replay, _title(file), output)
-
-
-def judge_trace(known: Catalogue, path: Path, output: Output) -> int:
-    """Line by line: a trace may be far larger than memory."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            verdict = judge(file, known.scenario)
-    except TraceError as error:
-        raise WrongInput(f"{path}: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongInput(f"{path}: {_reason(error)}") from None
-    if output.as_json:
-        output.print_json(report.verdict_json(verdict))
-    else:
-        output.print(report.verdict_text(verdict))
-    return 1 if verdict.finding else 0
 
 
 def _refuse_other(name: str | None, file: ActionFile) -> None:

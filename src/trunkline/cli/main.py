@@ -1,23 +1,53 @@
 """Entry point of ``trunkline``: parses the command line and turns outcomes into exit codes.
 
-Exit codes: 0 all is well, 1 a violation was found, 2 the input was wrong (one line on standard error says how), 3 the
-checker itself failed, 130 interrupted.
+Exit codes: 0 all is well, 1 it was refused or failed (of `check`: a violation was found), 2 the input or the
+configuration was wrong, 3 the cluster could not be reached (of `check`: the checker itself failed), 4 it may have
+happened or not, 130 interrupted. One line on standard error says what was wrong, with `--json` as an object.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from trunkline.check.catalogue import Catalogue, shipped
-from trunkline.check.runner import WorkerFailed
-from trunkline.cli import WrongInput, check
+import trunkline
+from trunkline.cli import INTERRUPTED, WrongInput
+from trunkline.errors import ConfigError, OutcomeUnknown, TrunklineError, Unreachable
 
-INTERRUPTED = 130
+if TYPE_CHECKING:
+    from trunkline.check.catalogue import Catalogue
+
+REFUSED = 1
+WRONG_INPUT = 2
+UNREACHABLE = 3
+CHECKER_FAILED = 3
+UNKNOWN = 4
+
+# Which module has a command, in the order of --help. A command loads its own module and no other: an append does not
+# wait for the checker to be loaded, nor a check for the network.
+MODULES = {
+    "up": "up",
+    "down": "up",
+    "status": "status",
+    "log": "logs",
+    "append": "appending",
+    "read": "reading",
+    "tail": "reading",
+    "subscribe": "reading",
+    "peek": "reading",
+    "fill": "reading",
+    "reconfigure": "logs",
+    "node": "nodes",
+    "bench": "bench",
+    "serve": "serve",
+    "check": "check",
+    "version": "version",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -27,43 +57,79 @@ class _Parser(argparse.ArgumentParser):
         raise WrongInput(f"{message} (see `{self.prog} --help`)")
 
 
-def main(arguments: Sequence[str] | None = None, catalogue: Callable[[], Catalogue] = shipped) -> int:
-    """Run one command; the return value is the process's exit code."""
+class CheckerFailed(Exception):
+    """The checker itself failed."""
+
+
+def main(arguments: Sequence[str] | None = None, catalogue: Callable[[], Catalogue] | None = None) -> int:
+    """Run one command; the return value is the process's exit code. ``catalogue``: what ``check`` checks."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
     try:
-        options = _parser().parse_args(arguments)
-        code: int = options.run(options, catalogue)
+        options = _parser(given[0] if given else "").parse_args(given, argparse.Namespace(arguments=given))
+        code: int = _check(options, catalogue) if given[0] == "check" else options.run(options)
         sys.stdout.flush()
     except WrongInput as error:
-        print(f"trunkline: {error}", file=sys.stderr)
-        return 2
-    except WorkerFailed as error:
+        _complain("WrongInput", str(error), as_json)
+        return WRONG_INPUT
+    except TrunklineError as error:
+        _complain(type(error).__name__, str(error), as_json)
+        return _exit_code(error)
+    except CheckerFailed as error:
         print(f"trunkline: the checker itself failed\n{error}", file=sys.stderr)
-        return 3
+        return CHECKER_FAILED
     except KeyboardInterrupt:
-        print("trunkline: interrupted", file=sys.stderr)
+        _complain("Interrupted", "interrupted", as_json)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left; keep the interpreter from complaining about it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return REFUSED
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _complain(kind: str, message: str, as_json: bool) -> None:
+    text = json.dumps({"error": kind, "message": message}) if as_json else f"trunkline: {message}"
+    print(text, file=sys.stderr)
+
+
+def _exit_code(error: TrunklineError) -> int:
+    match error:
+        case ConfigError():
+            return WRONG_INPUT
+        case Unreachable():
+            return UNREACHABLE
+        case OutcomeUnknown():
+            return UNKNOWN
+    return REFUSED
+
+
+def _parser(command: str = "") -> argparse.ArgumentParser:
+    """The parser of one command, or of all."""
     parser = _Parser(prog="trunkline", description="A replicated log. The protocol code that ships is what is checked.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    check.add_command(commands)
-    version = commands.add_parser("version", help="print the version")
-    version.set_defaults(run=_version)
+    for name in dict.fromkeys([MODULES[command]] if command in MODULES else MODULES.values()):
+        module = importlib.import_module(f"trunkline.cli.{name}")
+        add = module.add_command if name == "check" else module.add_commands
+        add(commands)
     return parser
 
 
-def _version(_options: argparse.Namespace, _catalogue: Callable[[], Catalogue]) -> int:
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"trunkline {trunkline.__version__}")
+        parser.exit()
+
+
+def _check(options: argparse.Namespace, catalogue: Callable[[], Catalogue] | None) -> int:
+    from trunkline.check.catalogue import shipped
+    from trunkline.check.runner import WorkerFailed
+
     try:
-        print(f"trunkline {importlib.metadata.version('trunkline')}")
-    except importlib.metadata.PackageNotFoundError:
-        print("trunkline (run from a source tree that is not installed)")
-    return 0
+        return int(options.run(options, catalogue or shipped))
+    except WorkerFailed as error:
+        raise CheckerFailed(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Iterator
 
 from trunkline.cli import main
+from trunkline.cli.connecting import GROUP, cluster_options
 
 HEAD = """\
 # The command line
@@ -19,31 +20,52 @@ Made from the commands themselves by `python -m trunkline.cli.reference > docs/c
 In a clone, `./run trunkline ...` runs the command from the project's own environment, and `./run check ...` is short
 for `./run trunkline check ...`."""
 
+CLUSTER = """\
+## The cluster
+
+Every command that talks to a cluster takes these. What a flag says outweighs the environment, and that the file."""
+
 
 def reference() -> str:
     """The whole page."""
     parser = main._parser()
-    parts = [HEAD, _paragraph(main.__doc__, "Exit codes")]
+    parts = [
+        HEAD,
+        _paragraph(main.__doc__, "Exit codes"),
+        CLUSTER,
+        _table("option", _cluster_actions(cluster_options())),
+    ]
     for name, command, summary in _commands(parser):
         parts.append(f"## trunkline {name}")
         parts.append(command.description or f"{summary[:1].upper()}{summary[1:]}.")
         parts += _tables(command)
+        if _cluster_actions(command):
+            parts.append("And [the options of a cluster](#the-cluster).")
         if command.epilog:
             parts.append(f"```\n{command.epilog.strip()}\n```")
     return "\n\n".join(parts) + "\n"
 
 
 def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
-    """Every command with its parser and its line of help, in the order of ``--help``."""
+    """Every command with its parser and its line of help, in the order of ``--help``; those of a family one by one."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             summaries = {each.dest: each.help or "" for each in action._choices_actions}
             for name, command in action.choices.items():
-                yield name, command, summaries.get(name, "")
+                family = list(_commands(command))
+                yield from ((f"{name} {each}", *rest) for each, *rest in family)  # type: ignore[misc]
+                if not family:
+                    yield name, command, summaries.get(name, "")
+
+
+def _cluster_actions(command: argparse.ArgumentParser) -> list[argparse.Action]:
+    """The options that say where the cluster is: the same for many commands, so they are shown once."""
+    return [action for group in command._action_groups if group.title == GROUP for action in group._group_actions]
 
 
 def _tables(command: argparse.ArgumentParser) -> Iterator[str]:
-    actions = [action for action in command._actions if action.help != argparse.SUPPRESS]
+    shared = _cluster_actions(command)
+    actions = [each for each in command._actions if each.help != argparse.SUPPRESS and each not in shared]
     exclusive = [group._group_actions for group in command._mutually_exclusive_groups]
     alone = [action for action in actions if not any(action in group for group in exclusive)]
     positional = [action for action in alone if not action.option_strings]
@@ -66,10 +88,14 @@ def _table(heading: str, actions: list[argparse.Action]) -> str:
 def _invocation(action: argparse.Action) -> str:
     """How the option is written, with what it takes."""
     value = str(action.metavar or "")
-    if action.choices is not None and not value:
+    if not value and action.option_strings and action.nargs is None:
+        value = action.dest.upper()
+    if action.choices is not None and not action.metavar:
         value = f"{{{','.join(str(choice) for choice in action.choices)}}}"
     if action.nargs == "*":
         value = f"[{value} ...]"
+    if action.nargs == "+":
+        value = f"{value} ..."
     return " ".join(part for part in (", ".join(action.option_strings), value) if part)
 
 

@@ -1,0 +1,190 @@
+"""``trunkline log ...`` and ``trunkline reconfigure``: making, describing and changing logs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from trunkline.cli import WrongInput
+from trunkline.cli.connecting import cluster_command, cluster_options, position, positive
+from trunkline.cli.serve import POLICIES
+from trunkline.cli.status import log_table, members, warnings
+from trunkline.cli.tables import print_json, table
+from trunkline.client.cluster import Cluster, log_settings
+from trunkline.core.projection import Projection
+from trunkline.errors import Refused
+from trunkline.runtime.coordinator import log_facts
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    log = commands.add_parser("log", help="create, list, describe, seal, reopen, trim or delete logs")
+    actions = log.add_subparsers(required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="make a log", parents=[cluster_options()])
+    create.add_argument("name", metavar="NAME", help="letters, digits, '.', '_', '-'")
+    create.add_argument(
+        "--policy", choices=POLICIES, help="chain: many writers; broadcast: one (default: the cluster's)"
+    )
+    create.add_argument("--replicas", type=positive, default=3, metavar="N", help="copies aimed at (default: 3)")
+    create.add_argument(
+        "--min-replicas", type=positive, default=1, metavar="N", help="copies that will do (default: 1)"
+    )
+    create.add_argument("--groups", type=positive, default=1, metavar="N", help="replica groups (default: 1)")
+    create.add_argument(
+        "--stripe-unit",
+        type=positive,
+        default=1024,
+        metavar="N",
+        help="positions in a row of one group (1024)",
+    )
+    create.set_defaults(run=cluster_command(_create))
+    listing = actions.add_parser("list", help="list the logs", parents=[cluster_options()])
+    listing.set_defaults(run=cluster_command(_list))
+    describe = _of_one(actions, "describe", "show a log's segments, epochs and members")
+    describe.set_defaults(run=cluster_command(_describe))
+    seal = _of_one(actions, "seal", "make a log read-only")
+    seal.set_defaults(run=cluster_command(_seal))
+    reopen = _of_one(actions, "reopen", "let a sealed log be appended to again")
+    reopen.set_defaults(run=cluster_command(_reopen))
+    trim = _of_one(actions, "trim", "delete the entries up to a position")
+    trim.add_argument("glsn", type=position, metavar="GLSN", help="the last position to go")
+    trim.set_defaults(run=cluster_command(_trim))
+    delete = _of_one(actions, "delete", "delete a log for ever; its name is not used again")
+    delete.add_argument("--yes", action="store_true", help="really")
+    delete.set_defaults(run=cluster_command(_delete))
+    lost = _of_one(actions, "declare-lost", "give up an open segment that has no intact member left")
+    lost.add_argument("--end", type=position, required=True, metavar="GLSN", help="readers see a gap up to before it")
+    lost.add_argument("--yes", action="store_true", help="really")
+    lost.set_defaults(run=cluster_command(_declare_lost))
+    reconfigure = _of_one(commands, "reconfigure", "end a log's open segment and begin another")
+    reconfigure.set_defaults(run=cluster_command(_reconfigure))
+
+
+def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=text, parents=[cluster_options()])
+    parser.add_argument("name", metavar="LOG", help="its name")
+    assert isinstance(parser, argparse.ArgumentParser)
+    return parser
+
+
+async def _create(options: argparse.Namespace, cluster: Cluster) -> None:
+    policy = options.policy or (await cluster.status())["default_policy"]
+    settings = log_settings(policy, options.replicas, options.min_replicas, options.groups, options.stripe_unit)
+    epoch = await cluster.create_log(options.name, settings)
+    view = await cluster.describe(options.name)
+    if options.json:
+        print_json(
+            {"log": options.name, "epoch": epoch, "policy": policy, "groups": _facts(view)["segments"][-1]["groups"]}
+        )
+        return
+    print(f"log {options.name}: {policy}, {members(_facts(view)['segments'][-1])}")
+    print("\n".join(warnings(_facts(view))), end="\n" if warnings(_facts(view)) else "")
+
+
+async def _list(options: argparse.Namespace, cluster: Cluster) -> None:
+    logs = [log for log in (await cluster.status())["logs"] if not log["deleted"]]
+    if options.json:
+        print_json({"logs": logs})
+    elif logs:
+        print(log_table(logs))
+    else:
+        print("no logs yet; make one with `trunkline log create NAME`")
+
+
+async def _describe(options: argparse.Namespace, cluster: Cluster) -> None:
+    view = await cluster.describe(options.name)
+    log = await cluster.log(options.name)
+    facts = {**_facts(view), "tail": await log.tail()}
+    if options.json:
+        print_json(facts)
+        return
+    settings = view.settings
+    print(
+        f"log {view.log}: {settings.policy.value}, epoch {view.epoch}, trimmed to {view.trim}, tail {facts['tail']}, "
+        f"{settings.groups} x {settings.replicas} replicas (at least {settings.min_replicas})"
+    )
+    rows = [
+        [part["index"], part["epoch"], part["base"], part["end"], _state(part), members(part), part["owner"] or "-"]
+        for part in facts["segments"]
+    ]
+    print(table(["segment", "epoch", "base", "end", "state", "members", "owner"], rows))
+    for text in warnings(facts):
+        print(text)
+
+
+def _facts(view: Projection) -> dict[str, Any]:
+    return {"blocked": False, **log_facts(view)}
+
+
+def _state(segment: dict[str, Any]) -> str:
+    if segment["end"] is None:
+        return "open"
+    return "repaired" if segment["repaired"] else "ended"
+
+
+async def _seal(options: argparse.Namespace, cluster: Cluster) -> None:
+    view = await cluster.describe(options.name)
+    end = view.last.end
+    if end is None:
+        end = (await (await cluster.log(options.name)).seal()).end
+    _say_sealed(options, end)
+
+
+def _say_sealed(options: argparse.Namespace, end: int) -> None:
+    if options.json:
+        print_json({"log": options.name, "end": end})
+    else:
+        print(f"log {options.name} is sealed; its last position is {end - 1}")
+
+
+async def _reopen(options: argparse.Namespace, cluster: Cluster) -> None:
+    view = await cluster.describe(options.name)
+    if view.last.is_open:
+        raise Refused(f"log {options.name} is open; `trunkline reconfigure {options.name}` begins a new segment")
+    await (await cluster.log(options.name)).reopen()
+    await _say_opened(options, cluster)
+
+
+async def _reconfigure(options: argparse.Namespace, cluster: Cluster) -> None:
+    view = await cluster.describe(options.name)
+    if not view.last.is_open:
+        raise Refused(f"log {options.name} is sealed; `trunkline log reopen {options.name}` opens it")
+    await (await cluster.log(options.name)).reopen()
+    await _say_opened(options, cluster)
+
+
+async def _say_opened(options: argparse.Namespace, cluster: Cluster) -> None:
+    last = _facts(await cluster.describe(options.name))["segments"][-1]
+    if options.json:
+        print_json({"log": options.name, "segment": last})
+    else:
+        print(
+            f"log {options.name}: segment {last['index']}, epoch {last['epoch']}, from {last['base']}, {members(last)}"
+        )
+
+
+async def _trim(options: argparse.Namespace, cluster: Cluster) -> None:
+    point = await (await cluster.log(options.name)).trim(options.glsn)
+    if options.json:
+        print_json({"log": options.name, "trim": point})
+    else:
+        lowered = " (a batch is not cut)" if point < options.glsn else ""
+        print(f"log {options.name} is trimmed to {point}{lowered}")
+
+
+async def _delete(options: argparse.Namespace, cluster: Cluster) -> None:
+    if not options.yes:
+        raise WrongInput(f"this deletes every entry of {options.name} for ever; say --yes if that is meant")
+    await (await cluster.log(options.name)).delete()
+    if options.json:
+        print_json({"log": options.name, "deleted": True})
+    else:
+        print(f"log {options.name} is deleted")
+
+
+async def _declare_lost(options: argparse.Namespace, cluster: Cluster) -> None:
+    if not options.yes:
+        raise WrongInput(
+            f"entries of {options.name} before {options.end} may be lost for ever; say --yes if that is meant"
+        )
+    await (await cluster.log(options.name)).declare_lost(options.end)
+    await _say_opened(options, cluster)

@@ -1,0 +1,156 @@
+"""``trunkline node ...``: the nodes of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from trunkline.cli.connecting import cluster_command, cluster_options, configuration, connected, run_loop
+from trunkline.cli.status import gather_status, node_table
+from trunkline.cli.tables import Bar, plural, print_json
+from trunkline.client.cluster import Cluster
+from trunkline.errors import Refused, Unreachable
+from trunkline.runtime.local_files import LOOK_AGAIN, ClusterRecord, LocalFiles, send_signal
+
+LIVE_S = 30.0  # what a new node is given to be live
+LOOK_S = 0.1
+DRAIN_LOOK_S = 0.5
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    node = commands.add_parser("node", help="add, list, drain or remove nodes")
+    actions = node.add_subparsers(required=True, metavar="ACTION")
+    add = actions.add_parser("add", help="start a node in a cluster of this machine", parents=[cluster_options()])
+    add.add_argument("--dir", type=Path, default=Path("cluster"), help="of the cluster (default: ./cluster)")
+    add.add_argument("--name", help="default: the next number")
+    add.set_defaults(run=_add)
+    listing = actions.add_parser("list", help="list the nodes", parents=[cluster_options()])
+    listing.set_defaults(run=cluster_command(_list))
+    drain = _of_one(actions, "drain", "move what a node has to others; nothing new is put on it")
+    drain.add_argument("--wait", action="store_true", help="return when it has nothing any more")
+    drain.set_defaults(run=cluster_command(_drain))
+    undrain = _of_one(actions, "undrain", "use a drained node again")
+    undrain.set_defaults(run=cluster_command(_undrain))
+    remove = _of_one(actions, "remove", "declare a node gone for ever")
+    remove.add_argument("--force", action="store_true", help="even if logs still have data on it")
+    remove.add_argument("--dir", type=Path, help="of a cluster of this machine: stop the process, too")
+    remove.set_defaults(run=cluster_command(_remove))
+
+
+def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=text, parents=[cluster_options()])
+    parser.add_argument("name", metavar="NODE", help="its name")
+    assert isinstance(parser, argparse.ArgumentParser)
+    return parser
+
+
+def _running(directory: Path) -> tuple[LocalFiles, ClusterRecord]:
+    files = LocalFiles(directory)
+    record = files.running()
+    if record is None:
+        raise Unreachable(f"nothing runs in {files.root}; start it with `trunkline up --dir {directory}`")
+    return files, record
+
+
+def _add(options: argparse.Namespace) -> int:
+    files, record = _running(options.dir)
+    config = replace(configuration(options), connect=(record.connect,))
+    name = files.add_node(options.name)
+    send_signal(record.pid, record.started, LOOK_AGAIN)
+
+    async def wait() -> dict[str, Any]:
+        async with connected(config) as cluster:
+            return await _until_live(cluster, name)
+
+    node = run_loop(wait())
+    if options.json:
+        print_json(node)
+    else:
+        print(f"node {name} is live at {node['address']}")
+    return 0
+
+
+async def _until_live(cluster: Cluster, name: str) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(LIVE_S):
+            while True:
+                nodes: list[dict[str, Any]] = (await cluster.status())["nodes"]
+                found = next((node for node in nodes if node["name"] == name and node["live"]), None)
+                if found is not None:
+                    return found
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise Unreachable(f"node {name} is not live after {LIVE_S:.0f} s; look at its log") from None
+
+
+async def _list(options: argparse.Namespace, cluster: Cluster) -> None:
+    nodes = (await gather_status(cluster))["nodes"]
+    if options.json:
+        print_json({"nodes": nodes})
+    else:
+        print(node_table(nodes))
+
+
+async def _drain(options: argparse.Namespace, cluster: Cluster) -> None:
+    await cluster.set_node_state(options.name, "draining")
+    left = streams_on(await cluster.status(), options.name)
+    if options.wait:
+        with Bar(f"streams moved from {options.name}", left) as bar:
+            total = left
+            while left:
+                bar.tell(max(total - left, 0))
+                await asyncio.sleep(DRAIN_LOOK_S)
+                left = streams_on(await cluster.status(), options.name)
+    if options.json:
+        print_json({"node": options.name, "state": "draining", "streams": left})
+    elif left:
+        print(f"node {options.name} drains: {plural(left, 'stream')} to move (`trunkline node drain --wait` waits)")
+    else:
+        print(f"node {options.name} is drained; it can be stopped and removed")
+
+
+async def _undrain(options: argparse.Namespace, cluster: Cluster) -> None:
+    await cluster.set_node_state(options.name, "rw")
+    _say(options, "rw", f"node {options.name} is used again")
+
+
+async def _remove(options: argparse.Namespace, cluster: Cluster) -> None:
+    local = _running(options.dir) if options.dir is not None else None
+    left = streams_on(await cluster.status(), options.name)
+    if left and not options.force:
+        raise Refused(
+            f"logs still have {plural(left, 'stream')} on {options.name}; `trunkline node drain {options.name} --wait` "
+            "moves them, --force gives these copies up"
+        )
+    await cluster.set_node_state(options.name, "gone")
+    if local is not None:
+        files, record = local
+        files.remove_node(options.name)
+        send_signal(record.pid, record.started, LOOK_AGAIN)
+    _say(options, "gone", f"node {options.name} is gone for ever")
+
+
+def streams_on(facts: Mapping[str, Any], node: str) -> int:
+    """How many streams the logs have on a node, as the metadata says."""
+    if node not in {each["name"] for each in facts["nodes"]}:
+        raise Refused(f"there is no node {node}; `trunkline node list` lists them")
+    return sum(
+        member["node"] == node
+        for log in facts["logs"]
+        if not log["deleted"]
+        for segment in log["segments"]
+        for group in segment["groups"]
+        for member in group
+    )
+
+
+def _say(options: argparse.Namespace, state: str, text: str) -> None:
+    if options.json:
+        print_json({"node": options.name, "state": state})
+    else:
+        print(text)

@@ -1,0 +1,181 @@
+"""``trunkline serve node`` and ``trunkline serve coordinator``: one server process, in the foreground.
+
+``python -m trunkline.cli.serve`` is the same without the rest of the command line: a server does not load the checker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trunkline.cli import WrongInput
+from trunkline.cli.connecting import add_security_options, configuration, positive, run_loop
+from trunkline.errors import ConfigError, TrunklineError
+from trunkline.net.tls import client_tls, server_tls
+from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
+from trunkline.runtime.node import NodeConfig, run_node
+from trunkline.storage.options import StorageOptions
+
+PR_SET_PDEATHSIG = 1
+SYNC_POLICIES = ("always", "interval", "never")
+POLICIES = ("chain", "broadcast")
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    serve = commands.add_parser("serve", help="run one server process: a node or a coordinator")
+    add_servers(serve.add_subparsers(required=True, metavar="SERVER"))
+
+
+def add_servers(servers: argparse._SubParsersAction[Any]) -> None:
+    node = servers.add_parser("node", help="run a storage node")
+    node.add_argument("--dir", type=Path, required=True, help="its data; formatted when it is empty")
+    node.add_argument("--name", required=True, help="unique in the cluster")
+    node.add_argument("--listen", default="127.0.0.1:7401", metavar="ADDR", help="default: 127.0.0.1:7401")
+    node.add_argument("--advertise", default="", metavar="ADDR", help="where others reach it (default: --listen)")
+    node.add_argument("--coordinators", default="127.0.0.1:7400", metavar="ADDR[,ADDR]", help="default: 127.0.0.1:7400")
+    node.add_argument("--zone", default="", help="what fails together; replicas are put into distinct zones")
+    add_storage_options(node)
+    _add_common(node)
+    node.set_defaults(run=_node)
+    coordinator = servers.add_parser("coordinator", help="run a coordinator")
+    coordinator.add_argument("--dir", type=Path, help="of the embedded metadata store")
+    coordinator.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd instead")
+    coordinator.add_argument("--name", default="coordinator", help="unique among the coordinators")
+    coordinator.add_argument("--listen", default="127.0.0.1:7400", metavar="ADDR", help="default: 127.0.0.1:7400")
+    coordinator.add_argument(
+        "--default-policy", choices=POLICIES, default="chain", help="of logs that are created without one"
+    )
+    coordinator.add_argument("--tick-ms", type=positive, default=500, metavar="N", help="between looks at the duties")
+    _add_common(coordinator)
+    coordinator.set_defaults(run=_coordinator)
+
+
+def add_storage_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sync", choices=SYNC_POLICIES, default="always", help="when appends are put on disk")
+    parser.add_argument(
+        "--storage",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the storage engine: " + ", ".join(_storage_keys()),
+    )
+
+
+def _storage_keys() -> list[str]:
+    return [name for name in StorageOptions.__struct_fields__ if name != "sync"]
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    add_parent_option(parser)
+    add_security_options(parser.add_argument_group("security"))
+
+
+def add_parent_option(parser: argparse.ArgumentParser) -> None:
+    """For supervisors and tests: end when that process does, however it ends."""
+    parser.add_argument("--parent", type=positive, help=argparse.SUPPRESS)
+
+
+def storage_options(sync: str, given: list[str]) -> StorageOptions:
+    """Raises ``ConfigError``, which names the key."""
+    values: dict[str, object] = {"sync": sync}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or key not in _storage_keys():
+            raise ConfigError(f"--storage {each}: write KEY=VALUE; the keys are {', '.join(_storage_keys())}")
+        values[key] = value
+    try:
+        return msgspec.convert(values, StorageOptions, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--storage: {error}") from None
+
+
+def _node(options: argparse.Namespace) -> int:
+    _begin(options)
+    config = NodeConfig(
+        directory=options.dir,
+        name=options.name,
+        listen=options.listen,
+        advertise=options.advertise,
+        coordinators=tuple(_listed(options.coordinators)),
+        zone=options.zone,
+        token=configuration(options).token,
+        lease_ms=options.lease_ms,
+        record=options.record,
+        storage=storage_options(options.sync, options.storage),
+    )
+    serving, dialling = _tls(options)
+    return run_loop(run_node(config, server_tls=serving, client_tls=dialling))
+
+
+def _coordinator(options: argparse.Namespace) -> int:
+    _begin(options)
+    config = CoordinatorConfig(
+        listen=options.listen,
+        directory=options.dir,
+        etcd=tuple(_listed(options.etcd)),
+        name=options.name,
+        token=configuration(options).token,
+        lease_ms=options.lease_ms,
+        tick_ms=options.tick_ms,
+        record=options.record,
+        default_policy=options.default_policy,
+    )
+    serving, dialling = _tls(options)
+    return run_loop(run_coordinator(config, server_tls=serving, client_tls=dialling))
+
+
+def _begin(options: argparse.Namespace) -> None:
+    end_with(options.parent)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def end_with(parent: int | None) -> None:
+    """Have the kernel kill this process when its parent dies: a supervisor leaves nothing behind."""
+    if parent is None:
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        sys.exit(1)
+
+
+def _tls(options: argparse.Namespace) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """For those who dial us, and for whom we dial. All three files or none."""
+    files = configuration(options)
+    given = [files.tls_ca, files.tls_cert, files.tls_key]
+    if not any(given):
+        return None, None
+    if not all(given):
+        raise ConfigError("a server that speaks TLS needs --tls-ca, --tls-cert and --tls-key")
+    authority, certificate, key = (Path(each) for each in given)
+    return server_tls(certificate, key, authority), client_tls(authority, certificate, key)
+
+
+def _listed(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m trunkline.cli.serve")
+    add_servers(parser.add_subparsers(required=True, metavar="SERVER"))
+    options = parser.parse_args()
+    try:
+        return int(options.run(options))
+    except (TrunklineError, WrongInput) as error:
+        print(f"trunkline: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError | WrongInput) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""``trunkline up`` and ``trunkline down``: a whole cluster on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from trunkline.cli import INTERRUPTED
+from trunkline.cli.connecting import (
+    add_security_options,
+    configuration,
+    connected,
+    count,
+    positive,
+    run_loop,
+)
+from trunkline.cli.serve import POLICIES, add_parent_option, add_storage_options, end_with, storage_options
+from trunkline.cli.tables import json_option, plural, print_json
+from trunkline.config import VARIABLES, ConnectionConfig
+from trunkline.errors import Refused, Unreachable
+from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
+from trunkline.runtime.local_files import (
+    LOOK_AGAIN,
+    ClusterRecord,
+    LocalFiles,
+    is_running,
+    running_already,
+    send_signal,
+)
+
+DIRECTORY = Path("cluster")
+UP_S = 60.0  # a cluster that is not up then is taken down again
+LOOK_S = 0.05
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+EXAMPLES = """\
+examples:
+  trunkline up --dir ./cluster                   in the foreground; Ctrl-C stops it
+  trunkline up --detach --dir ./cluster          in the background; `trunkline down --dir ./cluster` stops it
+  trunkline up --dir ./cluster --nodes 5 --no-restart
+"""
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    up = commands.add_parser(
+        "up",
+        help="run a cluster on this machine",
+        description="Run a cluster on this machine: one coordinator and some nodes. What dies is started again.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[json_option()],
+    )
+    _add_directory(up, "holds all data (default: ./cluster)")
+    up.add_argument("--nodes", type=positive, metavar="N", help="default: those that are there, or 3")
+    up.add_argument("--port", type=count, default=7400, help="of the coordinator; nodes take the next. 0: any")
+    up.add_argument("--policy-defaults", choices=POLICIES, default="chain", help="of logs created without --policy")
+    up.add_argument("--detach", action="store_true", help="return when the cluster is up, and let it run")
+    up.add_argument("--no-restart", action="store_true", help="leave what dies dead")
+    up.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd")
+    up.add_argument("--record", type=Path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    up.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
+    add_storage_options(up)
+    add_parent_option(up)
+    add_security_options(up.add_argument_group("security"))
+    up.set_defaults(run=_up)
+    down = commands.add_parser("down", help="stop a cluster of this machine", parents=[json_option()])
+    _add_directory(down, "of the cluster (default: ./cluster)")
+    down.set_defaults(run=_down)
+
+
+def _add_directory(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--dir", type=Path, default=DIRECTORY, help=text)
+
+
+# ----------------------------------------------------------------------------------------------------------------- up
+
+
+def _up(options: argparse.Namespace) -> int:
+    storage_options(options.sync, options.storage)  # what is wrong with them is better said here than by every node
+    end_with(options.parent)
+    if options.detach:
+        return asyncio.run(_detach(options))
+    return asyncio.run(_in_foreground(options))
+
+
+def _config(options: argparse.Namespace, security: ConnectionConfig) -> LocalClusterConfig:
+    both = ["--lease-ms", str(options.lease_ms)]
+    if options.record is not None:
+        both += ["--record", str(options.record.absolute())]
+    for name, value in (("ca", security.tls_ca), ("cert", security.tls_cert), ("key", security.tls_key)):
+        both += [f"--tls-{name}", str(Path(value).absolute())] if value else []
+    coordinator = ["--default-policy", options.policy_defaults]
+    coordinator += ["--etcd", options.etcd] if options.etcd else []
+    node = ["--sync", options.sync, *(part for each in options.storage for part in ("--storage", each))]
+    return LocalClusterConfig(
+        directory=options.dir,
+        program=(sys.executable, "-m", "trunkline.cli.serve"),
+        nodes=options.nodes,
+        port=options.port,
+        restart=not options.no_restart,
+        node_options=(*node, *both),
+        coordinator_options=(*coordinator, *both),
+        environment={VARIABLES["token"]: security.token} if security.token else {},
+    )
+
+
+async def _in_foreground(options: argparse.Namespace) -> int:
+    security = configuration(options)
+    cluster = LocalCluster(_config(options, security))
+    stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    _on_signals(cluster, stopped)
+    await cluster.start()
+    try:
+        live = asyncio.create_task(wait_live(cluster, security))
+        failed = asyncio.create_task(cluster.failed())
+        try:
+            await asyncio.wait((live, failed, stopped), timeout=UP_S, return_when=asyncio.FIRST_COMPLETED)
+            if stopped.done():
+                return stopped.result()
+            if failed.done():
+                raise Refused(failed.result())
+            if not live.done():
+                raise Unreachable(f"the cluster was not up within {UP_S:.0f} s; see {cluster.files.logs}")
+            await live
+        finally:
+            live.cancel()
+            failed.cancel()
+        cluster.mark_up()
+        _say_up(options, cluster.files)
+        return await stopped
+    finally:
+        await cluster.stop()
+
+
+def _on_signals(cluster: LocalCluster, stopped: asyncio.Future[int]) -> None:
+    loop = asyncio.get_running_loop()
+    looking: set[asyncio.Task[None]] = set()
+
+    def stop(number: signal.Signals) -> None:
+        if not stopped.done():
+            stopped.set_result(INTERRUPTED if number == signal.SIGINT else 0)
+
+    def look_again() -> None:
+        task = asyncio.create_task(cluster.look_again())
+        looking.add(task)
+        task.add_done_callback(looking.discard)
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(LOOK_AGAIN, look_again)
+
+
+async def wait_live(cluster: LocalCluster, security: ConnectionConfig) -> None:
+    """Until every node is registered and live."""
+    wanted = {child.name for child in cluster.children.values() if child.kind == "node"}
+    config = replace(security, connect=(cluster.connect,), timeout_s=UP_S)
+    while True:
+        with contextlib.suppress(Unreachable):
+            async with connected(config) as client:
+                while not wanted <= await _live_nodes(client):
+                    await asyncio.sleep(LOOK_S)
+                return
+        await asyncio.sleep(LOOK_S)
+
+
+async def _live_nodes(client: Any) -> set[str]:
+    return {node["name"] for node in (await client.status())["nodes"] if node["live"]}
+
+
+def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:
+    record = files.record()
+    assert record is not None
+    nodes = [each for each in record.processes if each.kind == "node"]
+    if options.json:
+        print_json({"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]})
+    else:
+        print(f"up: {plural(len(nodes), 'node')}, connect to {record.connect}")
+        if record.connect != "127.0.0.1:7400":
+            print(f"export TRUNKLINE_CONNECT={record.connect}")
+        if options.detach:
+            print(f"stop it with: trunkline down --dir {options.dir}")
+    sys.stdout.flush()
+
+
+# ------------------------------------------------------------------------------------------------------- in background
+
+
+async def _detach(options: argparse.Namespace) -> int:
+    """The same in a process of its own session; this one leaves when that one says that the cluster is up."""
+    files = LocalFiles(options.dir)
+    running = files.running()
+    if running is not None:
+        raise Refused(running_already(files, running))
+    files.logs.mkdir(parents=True, exist_ok=True)
+    path = files.logs / "supervisor.log"
+    with path.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "trunkline.cli.main", *_foreground(options.arguments)),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        while process.returncode is None:
+            record = files.record()
+            if record is not None and record.up and record.pid == process.pid:
+                _say_up(options, files)
+                return 0
+            await asyncio.sleep(LOOK_S)
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.wait()
+        raise
+    said = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    raise Refused(said[-1].removeprefix("trunkline: ") if said else f"the supervisor ended; see {path}")
+
+
+def _foreground(arguments: Sequence[str]) -> list[str]:
+    return [each for each in arguments if each not in ("--detach", "--json")]
+
+
+# --------------------------------------------------------------------------------------------------------------- down
+
+
+def _down(options: argparse.Namespace) -> int:
+    files = LocalFiles(options.dir)
+    running = files.running()
+    if running is not None:
+        run_loop(stop_recorded(files, running))
+    if options.json:
+        print_json({"stopped": running is not None, "dir": str(files.root)})
+    elif running is None:
+        print(f"nothing runs in {files.root}")
+    else:
+        print(f"down: {files.root}")
+    return 0
+
+
+async def stop_recorded(files: LocalFiles, record: ClusterRecord) -> None:
+    """Stop the supervisor, which stops the rest; where it does not, stop everything that it recorded."""
+    send_signal(record.pid, record.started, signal.SIGTERM)
+    if not await _ended(record, STOP_S + 2):
+        latest = files.record() or record
+        for pid, started in [(record.pid, record.started), *((each.pid, each.started) for each in latest.processes)]:
+            send_signal(pid, started, signal.SIGKILL)
+        if not await _ended(record, STOP_S):
+            raise Refused(f"process {record.pid} does not end; look at it with `ps -p {record.pid}`")
+
+
+async def _ended(record: ClusterRecord, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while is_running(record.pid, record.started):
+                await asyncio.sleep(LOOK_S)
+            return True
+    return False

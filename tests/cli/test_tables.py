@@ -1,0 +1,60 @@
+"""How things are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from trunkline.cli.status import members, warnings
+from trunkline.cli.tables import Bar, plural, size, table
+
+
+def test_a_table_is_as_wide_as_what_is_in_it_and_numbers_stand_to_the_right() -> None:
+    assert table(["name", "n"], [["a", 1], ["long name", None], ["b", 1000]]) == (
+        "name          n\n---------  ----\na             1\nlong name     -\nb          1000"
+    )
+    assert table(["name", "live"], []) == "name  live\n----  ----"
+    assert table(["live"], [[True], [False]]).splitlines()[2:] == ["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 40, "3.0 TiB")],
+)
+def test_a_size_has_the_unit_that_suits_it(count: int | None, text: str) -> None:
+    assert size(count) == text
+
+
+def test_a_count_of_one_is_singular() -> None:
+    assert (plural(1, "node"), plural(2, "node")) == ("1 node", "2 nodes")
+    assert plural(1000, "entry", "entries") == "1,000 entries"
+
+
+def test_a_bar_tells_the_share_and_the_rate() -> None:
+    assert Bar("append").text(500, 2.0) == "append: 500 (250/s)"
+    assert Bar("read", 1000).text(500, 1.0) == f"read: [{'#' * 15}{' ' * 15}]  50% 500 of 1,000 (500/s)"
+
+
+def member(node: str, joining: bool = False) -> dict[str, object]:
+    return {"node": node, "joining": joining}
+
+
+def segment(*groups: list[dict[str, object]]) -> dict[str, object]:
+    return {"index": 0, "groups": list(groups)}
+
+
+def log(*segments: dict[str, object], blocked: bool = False) -> dict[str, object]:
+    return {"name": "a", "replicas": 3, "segments": list(segments), "blocked": blocked, "gaps": [[3, 5]]}
+
+
+def test_members_stand_from_head_to_tail_and_joiners_are_marked() -> None:
+    assert members(segment([member("n1"), member("n2", True)], [member("n3")])) == "n1 > n2+joining / n3"
+
+
+def test_missing_copies_blocked_logs_and_losses_are_warned_of() -> None:
+    full = segment([member("n1"), member("n2"), member("n3")])
+    assert warnings({**log(full), "gaps": []}) == []
+    lone = segment([member("n1"), member("n2", True)])
+    fewer = segment([member("n1"), member("n2")])
+    found = warnings(log(lone, fewer, blocked=True))
+    assert [text.split(":")[0] for text in found] == ["NO REDUNDANCY", "fewer copies", "BLOCKED", "lost"]
+    assert found[-1] == "lost: a, positions 3 to 4"
