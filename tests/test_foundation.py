@@ -18,7 +18,7 @@ import pytest
 LINES_MAX = 500  # a longer module holds two ideas
 SHARED_RULES = ("streams.py", "recovery.py")  # what they rule, a storage node keeps: its file may cite them
 
-RULE = re.compile(r"^ ([A-Z])(\d+)  \S", re.MULTILINE)
+RULE = re.compile(r"^ ([A-Z])(\d+) {1,2}\S", re.MULTILINE)
 CITATION = re.compile(r"\b[A-Z]\d+\b")
 
 

@@ -37,14 +37,16 @@ from trunkline.check.monitors import (
     CommitDurability,
     NoLostAck,
     ReadCommitted,
+    TrimAsked,
 )
-from trunkline.check.scenario import Completed, Violation
+from trunkline.check.scenario import Completed, Invoked, Violation
 from trunkline.core.entries import junk
 from trunkline.core.events import (
     Appended,
     AppendRefused,
     OutcomeUnknown,
 )
+from trunkline.core.messages import TrimRequested
 from trunkline.core.projection import (
     AdmitJoiner,
     Gap,
@@ -163,6 +165,18 @@ NO_LOST_ACK = [
     Case("the outcome of what was trimmed is unknown", NoLostAck(), projected(changed(FIRST, RaiseTrim(2))) + UNKNOWN),
     Case("the outcome of what is lost is unknown", NoLostAck(LOST), UNKNOWN),
     Case("a gap begins with its first position", NoLostAck(replace(LOST, gaps=(Gap(2, 4),))), UNKNOWN),
+    Case(
+        "what is asked for is trimmed, or less",
+        TrimAsked(FIRST),
+        by("x", Invoked(1, TrimRequested(1, "log", 2))) + projected(changed(FIRST, RaiseTrim(2))),
+    ),
+    Case("what was trimmed before is not asked for again", TrimAsked(TRIMMED), projected(TRIMMED)),
+    Case(
+        "more is trimmed than was asked for",
+        TrimAsked(FIRST),
+        by("x", Invoked(1, TrimRequested(1, "log", 1))) + projected(changed(FIRST, RaiseTrim(2))),
+        "nobody asked for more than 1",
+    ),
     Case(
         "nothing was appended there",
         NoLostAck(),

@@ -41,7 +41,7 @@ EXHAUSTED = {
     "create-race": (2_264, 7_515, 18),
     "finalize": (183, 270, 32),
     "finish-segment": (1_015, 1_567, 51),
-    "repair-race": (163_430, 492_797, 117),
+    "repair-race": (165_361, 498_092, 117),
     "sequencer-replaced": (1_351, 1_707, 60),
     "dead-member": (2_951, 3_932, 79),
     "rebuild": (6_310, 17_035, 65),

@@ -25,6 +25,7 @@ from trunkline.errors import (
     Unreachable,
 )
 
+LEASE_LEFT_S = 2.0  # of a writer's lease, at least: it lasts 3 s and is renewed every second
 POLICIES = ("chain", "broadcast")
 
 
@@ -217,6 +218,27 @@ def test_a_broadcast_log_has_one_writer_until_another_takes_it(cluster: Processe
             with pytest.raises(OwnedByAnother):
                 await first.append(b"d")
             assert await payloads(second) == [b"a", b"c"]
+
+    run(cluster, test)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["the cluster handle", "the log"])
+def test_a_broadcast_writer_that_closed_is_followed_by_the_next_one_at_once(
+    cluster: Processes, name: str, whole: bool
+) -> None:
+    async def test(handle: Cluster) -> None:
+        loop = asyncio.get_running_loop()
+        await handle.log(name, create=True, policy="broadcast")
+        for number in range(5):
+            writing = trunkline.connect(cluster.coordinators) if whole else handle
+            if whole:
+                await writing.open()
+            log = await writing.log(name)
+            began = loop.time()
+            assert await log.append(b"%d" % number) == number + 1
+            assert loop.time() - began < LEASE_LEFT_S  # not by waiting until the lease of the one before ran out
+            await (writing if whole else log).close()
+        assert await payloads(await handle.log(name)) == [b"%d" % number for number in range(5)]
 
     run(cluster, test)
 

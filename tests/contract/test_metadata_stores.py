@@ -21,7 +21,7 @@ from metadata.places import PATIENCE_S, EtcdPlace, Place, SqlitePlace, eventuall
 from metadata.projections import creation, first_of, node, trim, trimmed
 from trunkline.core.effects import Address, Event, Persist, Send
 from trunkline.core.events import LeaseLost, Projected
-from trunkline.core.messages import Get, Got, NodeState, Register, Registered, Swap, SwapLost, Swapped
+from trunkline.core.messages import Get, Got, LeaseExpired, NodeState, Register, Registered, Swap, SwapLost, Swapped
 from trunkline.core.register import MetadataRegister, RegisterImage
 from trunkline.metadata.store import NODES_CHANGED, Request, Store, StoreUnavailable
 
@@ -240,6 +240,73 @@ async def empty(store: Store) -> bool:
     return await store.nodes() == ()
 
 
+LONG_MS = 60_000  # a lease that does not run out while a test looks on
+
+
+def test_the_lease_of_a_node_that_leaves_is_over_at_once_and_it_may_come_back(place: Place) -> None:
+    async def scenario() -> None:
+        announced: list[Event] = []
+        async with opened(place, LONG_MS, announced.append) as store:
+            await store.handle(Register(node()))
+            await store.handle(Register(node("b")))
+            watcher = store.watch()
+            await store.leave("a", 1)
+            assert await store.nodes() == (replace(node(), live=False), node("b"))
+            async with asyncio.timeout(PATIENCE_S):
+                await heard(watcher, NODES_CHANGED)
+                while announced != [LeaseLost("a")]:
+                    await anext(watcher)
+            for start in (1, 2):
+                assert await store.handle(Register(node(start=start))) == Registered("a", start)
+                assert await store.nodes() == (node(start=start), node("b"))
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_is_forgotten_at_once_and_for_good(place: Place) -> None:
+    client = replace(node("writer"), state=NodeState.CLIENT)
+
+    async def scenario() -> None:
+        async with opened(place, LONG_MS) as store:
+            await store.handle(Register(client))
+            await store.leave("writer", 1)
+            assert await store.nodes() == ()
+        async with opened(place, LONG_MS) as store:
+            assert await store.nodes() == ()
+            assert await store.handle(Register(client)) == Registered("writer", 1)
+            assert await store.nodes() == (client,)
+
+    asyncio.run(scenario())
+
+
+def test_to_leave_twice_too_late_or_unknown_changes_nothing(place: Place) -> None:
+    client = replace(node("writer", start=2), state=NodeState.CLIENT)
+
+    async def scenario() -> None:
+        announced: list[Event] = []
+        async with opened(place, LONG_MS, announced.append) as store:
+            known = (node(start=2), client)
+            for info in known:
+                await store.handle(Register(info))
+            for name in ("a", "writer"):
+                await store.leave(name, 1)  # the start before
+                await store.leave(name, 3)
+            await store.leave("nobody", 1)
+            assert await store.nodes() == known
+            for _ in range(3):
+                await store.leave("a", 2)
+                await store.leave("writer", 2)
+            assert await store.nodes() == (replace(node(start=2), live=False),)
+            await until(store, lambda: told(announced, 2))
+            assert sorted(announced, key=str) == [LeaseLost("a"), LeaseLost("writer")]
+
+    asyncio.run(scenario())
+
+
+async def told(events: list[Event], count: int) -> bool:
+    return len(events) >= count
+
+
 # --------------------------------------------------------------------------------- cluster, watchers, announcements
 
 
@@ -344,7 +411,8 @@ def test_a_closed_store_gives_no_answer_and_closing_twice_is_harmless(place: Pla
         await store.start()
         await store.close()
         await store.close()
-        for asked in (store.handle(Get("orders")), store.cluster(), store.nodes(), store.campaign("me")):
+        asked_of_it = (store.handle(Get("orders")), store.cluster(), store.nodes(), store.campaign("me"))
+        for asked in (*asked_of_it, store.leave("a", 1)):
             with pytest.raises(StoreUnavailable, match="closed"):
                 await asked
         assert [name async for name in store.watch()] == []
@@ -377,7 +445,7 @@ class Model:
     def __init__(self) -> None:
         self.role = MetadataRegister(RegisterImage())
 
-    def ask(self, message: Request) -> object:
+    def ask(self, message: Request | LeaseExpired) -> object:
         effects = self.role.on_message(Address("caller", "caller"), message)
         assert all(isinstance(effect, Persist) for effect in effects[:1] if len(effects) > 1)
         return next((effect.message for effect in effects if isinstance(effect, Send)), None)
@@ -405,10 +473,7 @@ def test_any_requests_are_answered_as_the_role_answers_them(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, place: Place, requests: list[Request]
 ) -> None:
     async def scenario() -> None:
-        if isinstance(place, EtcdPlace):
-            fresh: Place = EtcdPlace(request.getfixturevalue("etcd"), f"/{uuid.uuid4()}/")
-        else:
-            fresh = SqlitePlace(tmp_path_factory.mktemp("sqlite"))
+        fresh = another(place, request, tmp_path_factory)
         model = Model()
         async with opened(fresh) as store:
             for message in requests:
@@ -418,3 +483,40 @@ def test_any_requests_are_answered_as_the_role_answers_them(
                 assert await store.handle(Get(log)) == model.ask(Get(log))
 
     asyncio.run(scenario())
+
+
+CLIENTS = st.builds(
+    lambda start: Register(replace(node("w", start), state=NodeState.CLIENT)),
+    st.integers(1, 3),
+)
+LEAVINGS = st.builds(LeaseExpired, st.sampled_from(["a", "b", "w"]), st.integers(1, 3))
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(moves=st.lists(st.one_of(REGISTERS, CLIENTS, LEAVINGS), max_size=16))
+def test_any_comings_and_goings_leave_the_registry_that_the_role_has(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    place: Place,
+    moves: list[Register | LeaseExpired],
+) -> None:
+    async def scenario() -> None:
+        model = Model()
+        async with opened(another(place, request, tmp_path_factory), LONG_MS) as store:
+            for move in moves:
+                if isinstance(move, LeaseExpired):
+                    await store.leave(move.node, move.start)
+                    model.ask(move)
+                else:
+                    await store.handle(move)
+                    model.ask(move)
+                assert await store.handle(Get("x")) == model.ask(Get("x"))
+
+    asyncio.run(scenario())
+
+
+def another(place: Place, request: pytest.FixtureRequest, directories: pytest.TempPathFactory) -> Place:
+    """A place of the same kind, with nothing in it."""
+    if isinstance(place, EtcdPlace):
+        return EtcdPlace(request.getfixturevalue("etcd"), f"/{uuid.uuid4()}/")
+    return SqlitePlace(directories.mktemp("sqlite"))

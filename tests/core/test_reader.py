@@ -246,9 +246,16 @@ def test_d6_a_nothing_that_is_not_fresh_is_believed_only_after_another_look(who:
         client.tell(nothing(LAST))
         return client.tell(Peeked(LOG, 0, 1, fresh=fresh))
 
-    assert messages(ask(fresh=False)) == [Refresh(LOG)]
+    assert messages(ask(fresh=False))[-1] == Refresh(LOG)
     assert messages(client.tell(seen(OPEN))) == [read(OPEN, LAST, 1)]
     assert Refresh(LOG) not in messages(ask(fresh=False))  # confirmed
+
+
+def test_d10_entries_are_taken_while_the_metadata_is_asked() -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST, fresh=False))
+    assert client.role.phase == "viewing"
+    assert announced(client.tell(frames(LAST, data(1)))) == [EntriesRead(LOG, 1, data(1))]
 
 
 def test_d6_the_look_may_show_that_the_segment_has_ended() -> None:

@@ -101,6 +101,25 @@ def test_t3_a_node_that_goes_to_another_coordinator_keeps_its_lease(options: Etc
     asyncio.run(scenario())
 
 
+def test_t5_a_node_may_leave_at_another_coordinator_and_come_back_at_the_first(options: EtcdOptions) -> None:
+    client = replace(node("writer"), state=NodeState.CLIENT)
+
+    async def scenario() -> None:
+        async with started(EtcdStore(options)) as one, started(EtcdStore(options)) as two:
+            for info in (node(), client):
+                await one.handle(Register(info))
+                await two.leave(info.node, info.start)
+            assert await two.nodes() == (replace(node(), live=False),)
+            watcher = one.watch()
+            async with asyncio.timeout(PATIENCE_S):
+                while await one.nodes() != (node(), client):  # until the news has come that its lease holds no key
+                    await one.handle(Register(node()))
+                    await one.handle(Register(client))
+                    await anext(watcher)
+
+    asyncio.run(scenario())
+
+
 def test_t3_a_renewal_does_not_undo_what_was_said_at_another_coordinator(options: EtcdOptions) -> None:
     async def scenario() -> None:
         async with started(EtcdStore(options)) as one, started(EtcdStore(options)) as two:

@@ -36,6 +36,36 @@ async def ask(service: RegisterService, message: Message) -> Message:
     return await asyncio.wait_for(answered, PATIENCE_S)
 
 
+def test_g1_a_node_that_leaves_is_not_brought_back_by_what_it_said_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as service:
+            answers: list[Message] = []
+            for _ in range(3):
+                service.submit(Register(node()), answers.append)
+            service.leave("a", 1)
+            service.submit(Register(node("b")), answers.append)
+            await eventually(holds(lambda: len(answers) == 4))
+            assert await ask(service, Get("orders")) == Got("orders", 0, None, (replace(node(), live=False), node("b")))
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_leaves_while_the_store_is_down_keeps_its_lease_and_nothing_else_happens(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        place = SqlitePlace(tmp_path)
+        async with serving(tmp_path) as service:
+            client = replace(node("writer"), state=NodeState.CLIENT)
+            await ask(service, Register(client))
+            place.break_down()
+            service.leave("writer", 1)
+            service.submit(Get("orders"), lambda _: None)
+            await eventually(holds(lambda: service.counts.unanswered == 1))
+            place.mend()
+            assert await ask(service, Get("orders")) == Got("orders", 0, None, (client,))
+
+    asyncio.run(scenario())
+
+
 def ending(projection: Projection) -> Swap:
     return Swap(projection.log, projection.epoch, rolled(projection))
 

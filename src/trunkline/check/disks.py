@@ -26,6 +26,7 @@ from trunkline.core.streams import (
     StreamTrimming,
 )
 
+ROTTEN = 2**32  # what a bad frame claims as its checksum: no crc32c is that large
 SUBSETS_MAX = 4  # with more writes pending than this, only prefixes and single losses are tried
 
 
@@ -216,7 +217,7 @@ def _put_in_stream(files: StreamFiles, record: Record, mark: int, condition: Con
     facts, slots, _ = files
     match record:
         case FrameWritten(_, frame):
-            found = frame if condition is Condition.GOOD else replace(frame, checksum=-1)
+            found = frame if condition is Condition.GOOD else replace(frame, checksum=ROTTEN)
             return files._replace(slots=(*slots, Slot(found, mark, condition)))
         case StreamSealing():
             return files._replace(facts=replace(facts, sealed=True), mark=len(slots))
@@ -258,6 +259,6 @@ def _judged(files: StreamFiles) -> StreamFiles:
 def _with_condition(image: NodeFiles, key: Key, at: int, condition: Condition) -> NodeFiles:
     streams = dict(image.streams)
     slots = streams[key].slots
-    bad = replace(slots[at], frame=replace(slots[at].frame, checksum=-1), condition=condition)
+    bad = replace(slots[at], frame=replace(slots[at].frame, checksum=ROTTEN), condition=condition)
     streams[key] = streams[key]._replace(slots=(*slots[:at], bad, *slots[at + 1 :]))
     return image._replace(streams=tuple(streams.items()))

@@ -22,6 +22,7 @@ from trunkline.core.messages import (
     Append,
     NodeInfo,
     NodeState,
+    Register,
     Write,
 )
 from trunkline.core.projection import Owner, Policy, Projection
@@ -30,9 +31,11 @@ from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.role import Role
 from trunkline.core.writer import Writer, WriterConfig
 from trunkline.errors import TrunklineError
+from trunkline.net.admin import Leaving
 from trunkline.runtime.carried import CarriedBodies, carried_by
 from trunkline.runtime.links import REGISTER, Links
 from trunkline.runtime.process import Process, Step
+from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 
 Listener = Callable[[Event, Step], None]
@@ -64,6 +67,8 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._operations = 0
         self._waiting: dict[int, asyncio.Future[Event]] = {}
+        self._joining: asyncio.Task[None] | None = None
+        self._held: list[Message] = []  # appends that wait for the writer's lease; as many as are kept in flight
         self._listeners: dict[str, Listener] = {}  # readers' subscriptions, by role
         self._outgoing: dict[int, Buffer] = {}  # bodies of own batches, by checksum
         filler = Filler(timing.suspect_after_ms)
@@ -90,7 +95,10 @@ class Session:
         message = make(operation)
         if self._recorder is not None:
             self._recorder.event(role, Invoked(operation, message))
-        self.process.request(role, message)
+        if role == "writer" and self._joining is not None and not self._joining.done():
+            self._held.append(message)
+        else:
+            self.process.request(role, message)
         return future
 
     def completed(self, role: str, complete: Complete) -> None:
@@ -120,7 +128,17 @@ class Session:
             self.process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=lease_ms // 3, lease_ms=lease_ms))
             config_ = WriterConfig(self.log, self.me, suspect_after_ms=self.timing.suspect_after_ms)
             self.process.add("writer", Writer(config_, view))
+            self._joining = self._loop.create_task(self._join(info))
         return "writer"
+
+    async def _join(self, info: NodeInfo) -> None:
+        """Let the writer begin once it is registered. Before that it could not tell whether a log was left (W5), and
+        would be refused one that nobody writes any more.
+        """
+        await Questions(f"{self.me.process}.joining", self.links).ask(REGISTER, Register(info))
+        for message in self._held:
+            self.process.request("writer", message)
+        self._held.clear()
 
     def ensure_administrator(self) -> str:
         if "administrator" not in self.process.roles:
@@ -143,7 +161,12 @@ class Session:
         self.links.forget(self.process, name)
 
     def close(self) -> None:
+        """Stop. A writer leaves the registry, so that the next one need not wait for its lease to run out."""
         self.process.stop()
+        if self._joining is not None:
+            self._joining.cancel()
+        if "lease" in self.process.roles and self.failed is None:
+            self.links.tell(Leaving(*self.me))
         self.links.forget(self.process)
         if self._recorder is not None:
             self._recorder.close()

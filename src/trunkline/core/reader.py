@@ -21,6 +21,8 @@ Rules
  D8  A read that ends at ``until`` returns no batch that begins behind it, however many an answer holds: a trim deletes
      what was read for it.
  D9  Who meets a seal leaves the end to whoever sealed, for a while.
+ D10 Entries are taken whenever they come, also while the metadata is asked and does not answer: the member that D2 and
+     D3 name has only what was committed, however old the projection is. Only "nothing there" needs a fresh one.
 """
 
 from __future__ import annotations
@@ -101,6 +103,10 @@ class Reader:
                 return self._on_view(projection)
             case ReadFrames(stream, glsn, frames) if glsn == self.next and self.state in ("reading", "idle"):
                 return self._on_frames(frames) if self._asked(stream) else []
+            case ReadFrames(stream, glsn, frames) if (
+                glsn == self.next and self.state == "viewing" and self._is_placed()
+            ):
+                return self._on_frames(frames) if self._asked(stream) else []  # D10
             case Unwritten(stream, glsn) if glsn == self.next and self.state in ("reading", "idle"):
                 return self._on_unwritten(message) if self._asked(stream) else []
             case Rejected(stream, glsn, reason) if self.state == "reading" and glsn in (0, self.next):
@@ -132,6 +138,10 @@ class Reader:
         segment = self.view.segment(self.segment)
         assert segment is not None
         return segment
+
+    def _is_placed(self) -> bool:
+        """It knows a segment to read from."""
+        return self.view is not None and self.view.segment(self.segment) is not None
 
     def _member(self, segment: Segment) -> Member:
         group = segment.serving(segment.group_of(self.next))
@@ -226,7 +236,7 @@ class Reader:
             self.blocked += 1  # D9
             return self._end(()) if self.blocked > self.config.seal_looks else self._wait(push=False)
         if not answer.fresh and not self.confirmed:  # D6
-            return self._refresh()
+            return [*self._listen(), *self._refresh()]
         if segment.policy is Policy.BROADCAST:
             waits = answer.sealed or answer.written > self.next
             return self._on_unreleased(segment) if waits else self._at_tail(push=True)
@@ -289,14 +299,17 @@ class Reader:
 
     def _wait(self, *, push: bool) -> Effects:
         self.state, self.confirmed = "idle", False
-        later = SetTimer("wait", self.config.quiet_ms)
-        if not (push and self.config.push):
-            return [later]
+        return [*(self._listen() if push else []), SetTimer("wait", self.config.quiet_ms)]
+
+    def _listen(self) -> Effects:
+        """Let the member send what comes, as soon as it comes."""
+        if not self.config.push or (self.request is not None and self.request.to_tail):
+            return []
         segment, view = self._current(), self.view
         assert view is not None
         member = self._member(segment)
         subscribe = Subscribe(target_of(view, segment, member), self.next, self.config.read_limit)
-        return [Send(Address(member.node, "storage"), subscribe), later]
+        return [Send(Address(member.node, "storage"), subscribe)]
 
     def _refresh(self) -> Effects:
         self.state = "viewing"

@@ -243,5 +243,14 @@ def unchanged(key: str, revision: int) -> Json:
     return {"key": text64(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
 
 
+def holds(key: str, value: bytes) -> Json:
+    """A condition: the key exists and has this value."""
+    return {"key": text64(key), "target": "VALUE", "result": "EQUAL", "value": bytes64(value)}
+
+
+def delete(key: str) -> Json:
+    return {"request_delete_range": {"key": text64(key)}}
+
+
 def put(key: str, value: bytes, lease: int = 0) -> Json:
     return {"request_put": {"key": text64(key), "value": bytes64(value), "lease": str(lease)}}

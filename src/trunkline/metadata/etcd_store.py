@@ -14,6 +14,7 @@ Rules
  T3  The coordinator that hears of a node keeps the lease on its live key. When another coordinator has taken the key
      over, the next renewal takes it back. A renewal that says nothing new costs one request that changes nothing.
  T4  When a store starts and no node at all is live, then nobody was there to keep leases: every node gets a new period.
+ T5  A node that leaves has its live key deleted, if the key is of that very start; a client's entry goes with it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,34 @@ from msgspec.structs import replace
 
 from trunkline.core.effects import Address, Announce, Effects, Event, Persist, Record, Send
 from trunkline.core.events import LeaseLost, Projected
-from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Registered, Swap, SwapLost, Swapped
+from trunkline.core.messages import (
+    Get,
+    Got,
+    LeaseExpired,
+    NodeInfo,
+    NodeState,
+    Register,
+    Registered,
+    Swap,
+    SwapLost,
+    Swapped,
+)
 from trunkline.core.projection import Projection
-from trunkline.core.register import MetadataRegister, NodeRegistered, ProjectionAccepted
+from trunkline.core.register import MetadataRegister, NodeForgotten, NodeRegistered, ProjectionAccepted
 from trunkline.metadata.changes import Changes, Watcher
 from trunkline.metadata.election import Election, grant
-from trunkline.metadata.etcd_gateway import EtcdOptions, Gateway, Json, from64, put, range_below, range_of, unchanged
+from trunkline.metadata.etcd_gateway import (
+    EtcdOptions,
+    Gateway,
+    Json,
+    delete,
+    from64,
+    holds,
+    put,
+    range_below,
+    range_of,
+    unchanged,
+)
 from trunkline.metadata.etcd_view import About, EtcdReader, Keys, Subject, View
 from trunkline.metadata.etcd_watch import Follower, KeyChanged
 from trunkline.metadata.node_leases import NodeLeases
@@ -98,6 +121,21 @@ class EtcdStore:
             if await self._store(view, message, effects):
                 return self._perform(effects)
         raise StoreUnavailable(f"others changed the same {ATTEMPTS_MAX} times meanwhile; try again")
+
+    async def leave(self, node: str, start: int) -> None:
+        key, live = self._keys.node(node), self._keys.live(node)
+        for _ in range(ATTEMPTS_MAX):
+            view = await self._reader.read(range_of(key), range_of(live))
+            effects = MetadataRegister(view.image).on_message(CALLER, LeaseExpired(node, start))
+            if not effects:
+                return
+            forgotten = any(isinstance(record, NodeForgotten) for record in _records(effects))
+            deletes = [delete(live), delete(key)] if forgotten else [delete(live)]
+            mine = [unchanged(key, view.changed(key)), holds(live, str(start).encode())]  # T5
+            if await self._write(mine, deletes):
+                self._leases.forget(node)  # should it come back, it gets another one
+                return
+        raise StoreUnavailable(f"the entry of {node} changed {ATTEMPTS_MAX} times meanwhile; its lease will run out")
 
     async def logs(self) -> tuple[str, ...]:
         answer = await self._gateway.repeatable("/v3/kv/range", range_below(self._keys.logs, keys_only=True))
@@ -186,9 +224,9 @@ class EtcdStore:
             self._leases.hold(said, lease, revision)
         return revision > 0
 
-    async def _write(self, conditions: list[Json], puts: list[Json]) -> int:
+    async def _write(self, conditions: list[Json], changes: list[Json]) -> int:
         """The revision at which it was written, 0 if a condition did not hold."""
-        answer = await self._gateway.once("/v3/kv/txn", {"compare": conditions, "success": puts})
+        answer = await self._gateway.once("/v3/kv/txn", {"compare": conditions, "success": changes})
         return int(answer["header"]["revision"]) if answer.get("succeeded") else 0
 
     def _perform(self, effects: Effects) -> Answer | None:

@@ -15,15 +15,18 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct
 
 from trunkline.core.effects import Message
-from trunkline.core.messages import Get, Register, Swap, Swapped
+from trunkline.core.messages import Get, LeaseExpired, Register, Swap, Swapped
 from trunkline.errors import StorageError
 from trunkline.metadata.store import Request, Store, StoreUnavailable, require_sound
+
+log = logging.getLogger("trunkline.metadata")
 
 ASIDE_MAX = 4  # endings of one log that may wait for their time
 ENDINGS_LOGS_MAX = 1024  # logs whose endings are remembered before old ones are swept out
@@ -47,7 +50,7 @@ class ServiceCounts(Struct):
 
 
 class Job(Struct, frozen=True):
-    message: Request
+    message: Request | LeaseExpired
     answer: Callable[[Message], None]
 
 
@@ -69,11 +72,18 @@ class RegisterService:
         if not isinstance(message, Get | Swap | Register) or not _is_sound(message):
             self.counts.malformed += 1
             return
+        self._submit(Job(message, answer))
+
+    def leave(self, node: str, start: int) -> None:
+        """A node says that it ends. That stands behind what it said before (G1): a renewal must not undo it."""
+        self._submit(Job(LeaseExpired(node, start), _to_nobody))
+
+    def _submit(self, job: Job) -> None:
         if self._closed or self._waiting >= self._options.waiting_max:
             self.counts.dropped += 1  # G2
             return
         self._waiting += 1
-        self._enqueue(Job(message, answer))
+        self._enqueue(job)
 
     async def close(self) -> None:
         """Stop. What waits gets no answer."""
@@ -114,6 +124,9 @@ class RegisterService:
         if self._set_aside(job):
             return
         self._waiting -= 1
+        if isinstance(job.message, LeaseExpired):
+            await self._end_lease(job.message)
+            return
         try:
             answer = await self._store.handle(job.message)
         except (StoreUnavailable, StorageError):
@@ -126,6 +139,12 @@ class RegisterService:
             self._endings.happened(answer.log)
         self.counts.answered += 1
         job.answer(answer)
+
+    async def _end_lease(self, ended: LeaseExpired) -> None:
+        try:
+            await self._store.leave(ended.node, ended.start)
+        except (StoreUnavailable, StorageError) as error:
+            log.warning("%s left, but its lease has to run out by itself: %s", ended.node, error)
 
     def _set_aside(self, job: Job) -> bool:
         """G4: whether an ending has to wait. It returns to the end of its log's line when its time has come."""
@@ -187,5 +206,14 @@ def _is_sound(message: Request) -> bool:
     return True
 
 
-def _line_of(message: Request) -> str:
-    return f"node {message.info.node}" if isinstance(message, Register) else f"log {message.log}"
+def _line_of(message: Request | LeaseExpired) -> str:
+    match message:
+        case Register(info):
+            return f"node {info.node}"
+        case LeaseExpired(node):
+            return f"node {node}"
+        case Get(log_name) | Swap(log_name):
+            return f"log {log_name}"
+
+
+def _to_nobody(answer: Message) -> None: ...

@@ -115,6 +115,10 @@ class SqliteStore:
         changed = isinstance(message, Register) and role.nodes.get(message.info.node) != before
         return await self._answer(effects, nodes_changed=changed)
 
+    async def leave(self, node: str, start: int) -> None:
+        effects = (await self._running()).on_message(CALLER, LeaseExpired(node, start))
+        await self._answer(effects, nodes_changed=bool(effects))
+
     async def logs(self) -> tuple[str, ...]:
         names = tuple(sorted((await self._running()).projections))
         await self._read()  # behind the swaps that made them

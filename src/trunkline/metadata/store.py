@@ -47,6 +47,12 @@ class Store(Protocol):
         Raises ``StoreUnavailable`` when the outcome is not known, ``ValueError`` for a swap that no caller may send.
         """
 
+    async def leave(self, node: str, start: int) -> None:
+        """This start of a node or client has ended: its lease is over, as if it had run out.
+
+        Said twice, late, or of a start that is not the present one, it changes nothing. Raises ``StoreUnavailable``.
+        """
+
     async def logs(self) -> tuple[str, ...]:
         """The names of all logs, deleted ones too, sorted."""
 

@@ -41,4 +41,11 @@ class NodeStateSet(Message, frozen=True):
     why: str = ""
 
 
-AdminMessage = StatusRequest | StatusAnswer | ListLogs | LogsListed | SetNodeState | NodeStateSet
+class Leaving(Message, frozen=True):
+    """A node or a writing client ends in order, and its lease with it. There is no answer: who said it is gone."""
+
+    node: str
+    start: int
+
+
+AdminMessage = StatusRequest | StatusAnswer | ListLogs | LogsListed | SetNodeState | NodeStateSet | Leaving

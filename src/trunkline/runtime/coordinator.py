@@ -19,7 +19,7 @@ from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.store import Store, StoreUnavailable
-from trunkline.net.admin import ListLogs, LogsListed, NodeStateSet, SetNodeState, StatusAnswer, StatusRequest
+from trunkline.net.admin import Leaving, ListLogs, LogsListed, NodeStateSet, SetNodeState, StatusAnswer, StatusRequest
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope, ProtocolViolation
 from trunkline.net.peers import Peers
@@ -155,6 +155,8 @@ class CoordinatorServer:
 
         if isinstance(message, Get | Swap | Register):
             self._register.submit(message, answer)
+        elif isinstance(message, Leaving):
+            self._register.leave(message.node, message.start)
         elif isinstance(message, StatusRequest | ListLogs | SetNodeState):
             self._begin(self._administer(message, connection, token))
         else:

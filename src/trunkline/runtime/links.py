@@ -22,6 +22,7 @@ COORDINATOR_SILENT_S = 1.5  # too small: a busy one is left too early; too big: 
 
 COORDINATOR = "coordinator"  # the process name under which roles know the metadata
 REGISTER = Address(COORDINATOR, "register")
+NOBODY = 0  # the token of a message that gets no answer
 
 COORDINATORS_ANSWERS = (Got, Registered, Swapped, SwapLost, StatusAnswer, LogsListed, NodeStateSet)
 
@@ -57,6 +58,12 @@ class Links:
         if self._asked_at is None:
             self._asked_at = now
         return self._coordinators[self._current]
+
+    def tell(self, message: Message) -> bool:
+        """Tell a coordinator what it does not answer. Only over an open connection: last words wait for nobody."""
+        ahead = [*self._coordinators[self._current :], *self._coordinators[: self._current]]
+        address = next((each for each in ahead if self.peers.connected(each)), None)
+        return address is not None and self.peers.send(address, "admin", NOBODY, message)
 
     def received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         """The handler of every connection that was dialled from here."""

@@ -18,7 +18,7 @@ from trunkline.core.projection import Owner
 from trunkline.core.sequencer import Sequencer
 from trunkline.core.storage import NodeImage, StorageNode
 from trunkline.errors import StorageError
-from trunkline.net.admin import StatusAnswer, StatusRequest
+from trunkline.net.admin import Leaving, StatusAnswer, StatusRequest
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.net.peers import Peers
@@ -122,6 +122,8 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             self.host.close()
+            if self.lifetime.orderly:  # not before the roles have stopped: they vouch for what they say by the lease
+                self._links.tell(Leaving(self.config.name, self._start))
             await self._server.close()
         await self._peers.close()
         if self._engine is not None:

@@ -37,6 +37,11 @@ class Lifetime:
         if not self._ended.done():
             self._ended.set_result(why)
 
+    @property
+    def orderly(self) -> bool:
+        """Whether it was told to stop, before anything failed."""
+        return self._ended.done() and not self._ended.cancelled() and not self._ended.result()
+
     async def run(self, start: Coroutine[None, None, None]) -> int:
         """Start, then serve until the end; the exit code. A signal while it starts ends it as well."""
         starting = asyncio.ensure_future(start)

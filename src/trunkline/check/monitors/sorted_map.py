@@ -41,6 +41,7 @@ class SortedMap(NamedTuple, Generic[V]):
         return value
 
     def put(self, key: int, value: V) -> SortedMap[V]:
+        assert key >= 0, f"keys are positions and checksums; {key} is neither"
         height, node = self
         while key >> BITS * (height + 1):
             height, node = height + 1, ((0, node),) if node else ()

@@ -15,7 +15,18 @@ from trunkline.core.appender import Appender, Attempt
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
 from trunkline.core.events import Appended, Committed, OutcomeUnknown, TailIs
 from trunkline.core.filler import Filling
-from trunkline.core.messages import Finalize, Next, Peek, Peeked, Reason, Sealed, Stored, TrimRequested, descriptor_of
+from trunkline.core.messages import (
+    Finalize,
+    Next,
+    NodeInfo,
+    Peek,
+    Peeked,
+    Reason,
+    Sealed,
+    Stored,
+    TrimRequested,
+    descriptor_of,
+)
 from trunkline.core.projection import EndSegment, Group, Member, Opening, Policy, Projection, Segment, apply
 from trunkline.core.reader import Reader
 from trunkline.core.reconfigurer import Reconfigurer
@@ -104,7 +115,7 @@ def _largest(view: Projection, job: Any, answers: Any, opening: Opening | None) 
     return apply(view, EndSegment(job.segment, end, survivors, opening))
 
 
-def _claim_at_once(self: Writer, view: Projection) -> Effects:
+def _claim_at_once(self: Writer, view: Projection, nodes: tuple[NodeInfo, ...]) -> Effects:
     self.state = "claiming"
     job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me, end=view.last.base)
     return [Send(Address(SELF, "reconfigurer"), job)]

@@ -287,7 +287,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _seal_reopens)),
         ("BoundaryWrittenOnce", "NoLostAck"),
         "breadth",
-        60_000,
+        150_000,
     ),
     Mutant(
         "seal-of-unknown-volatile",

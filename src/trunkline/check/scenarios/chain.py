@@ -214,6 +214,20 @@ def metadata_restart() -> Scenario:
     )
 
 
+def metadata_away() -> Scenario:
+    """A reader waits at the tail while the metadata is down: what is appended reaches it all the same (D10)."""
+    return scenario(
+        "metadata-away",
+        "the metadata register is away while entries are appended and a waiting reader is sent them",
+        PAIR,
+        appender("c1", PAIR, *appends(1, 2)),
+        reader("r", PAIR, push=True),
+        faults=Faults(crash=1, early_timer=2),
+        crashable="meta",
+        sometimes=("EntriesRead", "Committed"),
+    )
+
+
 def node_crash_during_creation() -> Scenario:
     clients = (appender("c1", PAIR, *appends(1)), reader("r", PAIR))
     return scenario(
@@ -279,6 +293,7 @@ CHAIN_SCENARIOS = (
     subscribe_across,
     unopened,
     metadata_restart,
+    metadata_away,
     node_crash_during_creation,
     cascade,
     wiped_head,
