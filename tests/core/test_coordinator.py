@@ -63,13 +63,19 @@ A, B, C = FIRST.last.members()
 class Cluster:
     """Everything that a coordinator needs, on one table."""
 
-    def __init__(self, view: Projection, nodes: tuple[NodeInfo, ...], storing: dict[Member, tuple[Frame, ...]]) -> None:
+    def __init__(
+        self,
+        view: Projection,
+        nodes: tuple[NodeInfo, ...],
+        storing: dict[Member, tuple[Frame, ...]],
+        absent_ticks: int = 0,
+    ) -> None:
         self.view, self.nodes = view, nodes
         self.register = MetadataRegister(RegisterImage((view,), nodes))
         self.storage = {info.node: StorageNode(CLUSTER, info.node, info.incarnation, NodeImage()) for info in nodes}
         for member, frames in storing.items():
             self._store(member, frames)
-        self.coordinator = Coordinator(CoordinatorConfig(LOG))
+        self.coordinator = Coordinator(CoordinatorConfig(LOG, absent_ticks=absent_ticks))
         self.company = Company(
             {
                 META: self.register,
@@ -239,6 +245,12 @@ def test_c3_the_stream_of_a_removed_member_is_dropped_when_its_node_is_back() ->
     cluster.register.nodes["c"] = replace(cluster.register.nodes["c"], live=True)
     cluster.work()
     assert (LOG, C.stream) in cluster.storage["c"].tombstones
+
+
+def test_c9_a_node_that_went_away_has_some_time_to_come_back() -> None:
+    cluster = Cluster(REPAIRED, registered("a b c d", dead="c"), {A: FULL, B: FULL, C: FULL}, absent_ticks=5)
+    assert C in cluster.work(4).segments[0].members()
+    assert C not in cluster.work(12).segments[0].members()
 
 
 # --------------------------------------------------------------------------------------------------------- by hand

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from metadata.places import PATIENCE_S, SqlitePlace, eventually
 from metadata.projections import creation, first_of, node, rolled, trim, trimmed
 from trunkline.core.effects import Message
-from trunkline.core.messages import Get, Got, Opened, Register, Registered, Swap, SwapLost, Swapped
+from trunkline.core.messages import Get, Got, NodeState, Opened, Register, Registered, Swap, SwapLost, Swapped
 from trunkline.core.projection import Projection
 from trunkline.metadata.service import ASIDE_MAX, RegisterService, ServiceOptions, ends_segment
 from trunkline.metadata.sqlite_store import SqliteStore
@@ -34,36 +34,6 @@ async def ask(service: RegisterService, message: Message) -> Message:
     answered: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     service.submit(message, answered.set_result)
     return await asyncio.wait_for(answered, PATIENCE_S)
-
-
-def test_g1_a_node_that_leaves_is_not_brought_back_by_what_it_said_before(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as service:
-            answers: list[Message] = []
-            for _ in range(3):
-                service.submit(Register(node()), answers.append)
-            service.leave("a", 1)
-            service.submit(Register(node("b")), answers.append)
-            await eventually(holds(lambda: len(answers) == 4))
-            assert await ask(service, Get("orders")) == Got("orders", 0, None, (replace(node(), live=False), node("b")))
-
-    asyncio.run(scenario())
-
-
-def test_a_node_that_leaves_while_the_store_is_down_keeps_its_lease_and_nothing_else_happens(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        place = SqlitePlace(tmp_path)
-        async with serving(tmp_path) as service:
-            client = replace(node("writer"), state=NodeState.CLIENT)
-            await ask(service, Register(client))
-            place.break_down()
-            service.leave("writer", 1)
-            service.submit(Get("orders"), lambda _: None)
-            await eventually(holds(lambda: service.counts.unanswered == 1))
-            place.mend()
-            assert await ask(service, Get("orders")) == Got("orders", 0, None, (client,))
-
-    asyncio.run(scenario())
 
 
 def ending(projection: Projection) -> Swap:
@@ -95,6 +65,36 @@ def holds(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
         return condition()
 
     return look
+
+
+def test_g1_a_node_that_leaves_is_not_brought_back_by_what_it_said_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as service:
+            answers: list[Message] = []
+            for _ in range(3):
+                service.submit(Register(node()), answers.append)
+            service.leave("a", 1)
+            service.submit(Register(node("b")), answers.append)
+            await eventually(holds(lambda: len(answers) == 4))
+            assert await ask(service, Get("orders")) == Got("orders", 0, None, (replace(node(), live=False), node("b")))
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_leaves_while_the_store_is_down_keeps_its_lease_and_nothing_else_happens(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        place = SqlitePlace(tmp_path)
+        async with serving(tmp_path) as service:
+            client = replace(node("writer"), state=NodeState.CLIENT)
+            await ask(service, Register(client))
+            place.break_down()
+            service.leave("writer", 1)
+            service.submit(Get("orders"), lambda _: None)
+            await eventually(holds(lambda: service.counts.unanswered == 1))
+            place.mend()
+            assert await ask(service, Get("orders")) == Got("orders", 0, None, (client,))
+
+    asyncio.run(scenario())
 
 
 def test_g1_many_logs_and_nodes_are_served_by_few_workers(tmp_path: Path) -> None:

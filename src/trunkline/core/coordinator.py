@@ -16,6 +16,7 @@ Rules
      earlier questions do not count.
  C7  An open segment is made wider only when it has been as it is for some time: a lease outlives its node.
  C8  A long procedure is begun anew only after a silence, never because it takes long.
+ C9  A node that went away is given some time to come back before its repaired segments are copied elsewhere.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from trunkline.core.messages import (
     Inventoried,
     Inventory,
     NodeInfo,
+    NodeState,
     Reason,
     Rejected,
     Target,
@@ -77,6 +79,7 @@ class CoordinatorConfig(Struct, frozen=True):
     log: str
     tick_ms: int = 500  # too small: idle work; too big: a dead node is replaced late
     widen_ticks: int = 20  # too small: a node that just failed is taken in again; too big: less redundancy for longer
+    absent_ticks: int = 60  # too small: a restart has its data copied away; too big: fewer copies for longer
     duty_ms: int = 5000  # a duty without an answer for this long is looked at anew
 
 
@@ -87,6 +90,7 @@ class Coordinator:
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
         self.done = Done()
+        self.absent: dict[str, int] = {}  # nodes that are away, and for how many ticks
         self.narrow = (-1, 0)  # the open segment, and for how many ticks it has been that
         self.question = 0  # only answers that repeat this number count (C5, C6)
         self.duty: Duty | None = None
@@ -106,6 +110,7 @@ class Coordinator:
     def on_timer(self, key: str) -> Effects:
         self.done.blocked = -1
         self._grow_patient()
+        self._await_the_absent()
         return self._look()
 
     def _grow_patient(self) -> None:
@@ -114,6 +119,13 @@ class Coordinator:
         same = self.narrow[0] == index
         self.narrow = (index, min(self.narrow[1] + 1, self.config.widen_ticks) if same else 0)
         self.done.may_widen = self.narrow[1] >= self.config.widen_ticks
+
+    def _await_the_absent(self) -> None:
+        """A node that went away is given some time before its repaired segments are copied elsewhere (C9)."""
+        away = [info.node for info in self.nodes if not info.live and info.state is not NodeState.GONE]
+        most = self.config.absent_ticks
+        self.absent = {node: min(self.absent.get(node, 0) + 1, most) for node in away} if most else {}
+        self.done.awaited = {node for node, ticks in self.absent.items() if ticks < most}
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:

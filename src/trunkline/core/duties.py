@@ -93,6 +93,7 @@ class Done:
         self.trimmed: dict[str, int] = {}
         self.damaged: set[str] = set()  # streams that said that they lost data
         self.harmed: tuple[int, str] | None = None  # an open segment, and its member's node that found damage
+        self.awaited: set[str] = set()  # nodes that went away a short while ago and may come back
         self.may_widen = True  # the open segment has been as it is for a while
         self.tidied: set[str] = set()  # nodes that keep no stream that has left the log
 
@@ -178,6 +179,8 @@ def _ended_segment_duty(
         others = tuple(m for m in segment.serving(group) if m in living)
         for member in group:
             useless = member.joining and member.node in draining
+            if segment.repaired and member.node in done.awaited and not member.joining:
+                continue  # others have all that it has
             if useless or (member not in living and (others or member.joining)):
                 return RemoveDeadMember(segment.index, member.stream, () if member.joining else others)
     if not segment.repaired:

@@ -366,9 +366,10 @@ def administrator(
     return ProcessSpec(name, start, Nothing(), None, first + operations)
 
 
-def coordinator(name: str = "coordinator", *, widen_ticks: int = 0) -> ProcessSpec:
+def coordinator(name: str = "coordinator", *, widen_ticks: int = 0, absent_ticks: int = 0) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"coordinator": Coordinator(CoordinatorConfig(LOG, widen_ticks=widen_ticks)), **_helpers(boot)}
+        config = CoordinatorConfig(LOG, widen_ticks=widen_ticks, absent_ticks=absent_ticks)
+        return {"coordinator": Coordinator(config), **_helpers(boot)}
 
     return ProcessSpec(name, start, Nothing(), None)
 
