@@ -32,7 +32,7 @@ from trunkline.core.events import (
     SubscriptionEnded,
     TailIs,
 )
-from trunkline.core.messages import AppendRequested, SubscribeRequested, TailRequested
+from trunkline.core.messages import AppendRequested, SubscribeRequested, TailRequested, TrimRequested
 from trunkline.core.projection import EndSegment, RaiseTrim, apply
 from trunkline.core.trace import encode_event, end_line, file_name, header_line
 
@@ -197,6 +197,7 @@ def test_a_projection_counts_as_told_when_somebody_acts_on_it(tmp_path: Path) ->
     history = [
         CREATED,
         *settled,
+        *client(Invoked(9, TrimRequested(9, LOG, 3))),
         Observed("b", "storage", StreamFinalized("b", LOG, 0, B, 4)),
         Observed("a", "sequencer", PositionsGranted(LOG, 1, SEQUENCER, 4, 1)),
         Observed("r", "reader:1", PositionsSkipped(LOG, 1, 4, "trimmed")),
