@@ -52,16 +52,18 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = _new_loop()
+        self._stopping = False
+        self._lock = threading.Lock()  # what is begun is begun before the loop stops, and then ended by it
         self._thread = threading.Thread(target=self._run, name="trunkline", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
-        left = asyncio.all_tasks(self._loop)
-        for task in left:
-            task.cancel()  # whoever waits for it in another thread must not wait for ever
-        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        while left := asyncio.all_tasks(self._loop):
+            for task in left:
+                task.cancel()  # whoever waits for it in another thread must not wait for ever
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -70,10 +72,11 @@ class LoopThread:
         return self._thread.is_alive() and not self._loop.is_closed()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if not self.runs:
-            work.close()
-            raise ConfigError("the cluster handle is not open: use `with trunkline.sync.connect(...)`")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self.runs and not self._stopping:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise ConfigError("the cluster handle is not open: use `with trunkline.sync.connect(...)`")
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it there and wait here. Ctrl-C ends the waiting and asks the work to stop."""
@@ -91,6 +94,8 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(work)
 
     def stop(self) -> None:
+        with self._lock:
+            self._stopping = True
         self.soon(self._loop.stop)
         self._thread.join(THREAD_ENDS_IN_S)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from trunkline.check.catalogue import shipped
@@ -38,6 +39,10 @@ def projection(policy: Policy) -> Projection:
     return create("c", "log", Settings(policy), Opening(((Seat("n1", 1),),), Owner("n1", 1)))
 
 
+def _this(session: Session) -> Session:
+    return session
+
+
 async def running_roles(directory: Path) -> set[type]:
     """The class of every role that a node, a client and a coordinator run."""
     found: set[type] = set()
@@ -51,7 +56,7 @@ async def running_roles(directory: Path) -> set[type]:
     links = Links(peers)
     for policy in Policy:
         session = Session(f"client-{policy.value}", 1, "c", "log", links, Timing(), None)
-        log = Log(session, projection(policy), options=BatchOptions(), timeout=None)
+        log = Log(session, projection(policy), BatchOptions(), None, partial(_this, session))
         session.ensure_writing_role(projection(policy))
         session.ensure_administrator()
         log.batches(1)

@@ -14,13 +14,22 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from trunkline.client.bodies import Buffer, check_sizes, encode
+from trunkline.client.bodies import BODY_BYTES_MAX, Buffer, check_sizes, encode
 from trunkline.client.session import Session
 from trunkline.core.effects import Event
 from trunkline.core.events import Appended, AppendRefused, OutcomeUnknown
 from trunkline.core.messages import AppendRequested
 from trunkline.core.projection import Policy, Projection
-from trunkline.errors import ConditionFailed, LogSealed, NoSuchLog, OwnedByAnother, Refused, TrunklineError
+from trunkline.errors import (
+    ConditionFailed,
+    ConfigError,
+    LogSealed,
+    NoSuchLog,
+    OwnedByAnother,
+    Refused,
+    TrunklineError,
+    Unreachable,
+)
 from trunkline.errors import OutcomeUnknown as OutcomeUnknownError
 
 SWEEP_S = 0.25  # how exact a time-out is
@@ -32,6 +41,16 @@ class BatchOptions(Struct, frozen=True):
     in_flight: int = 16  # batches; too small: idle disks; too big: a dying client leaves that many holes
     linger_ms: float = 0.0  # too big: a lone append waits this long; 0: until the event loop's next turn
     waiting_bytes: int = 64 * 1024 * 1024  # of appends that wait for a slot; then append() itself waits
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_bytes <= BODY_BYTES_MAX // 2:
+            raise ConfigError(f"batch_bytes is {self.batch_bytes}: choose 1 to {BODY_BYTES_MAX // 2}")
+        if self.batch_entries < 1 or self.in_flight < 1 or self.waiting_bytes < 1 or self.linger_ms < 0:
+            raise ConfigError("batch_entries, in_flight and waiting_bytes are at least 1, linger_ms is not negative")
+
+
+NOT_SENT = "the append waited too long for its turn and was not sent; append less at once, or see `trunkline status`"
+NOT_SETTLED = "the append was not settled in time and may still be committed; read the log to know"
 
 
 class Waiting:
@@ -57,6 +76,9 @@ class Waiting:
         self.size_bytes = size_bytes
         self.deadline = deadline  # by the loop's clock
         self.began_ms = time.time_ns() // 1_000_000
+
+    def overdue(self, now: float) -> bool:
+        return self.deadline is not None and self.deadline <= now and not self.future.done()
 
 
 class Batcher:
@@ -86,9 +108,10 @@ class Batcher:
         """The first GLSN, once every entry is committed; ``OutcomeUnknown`` after ``timeout`` seconds."""
         size = check_sizes(payloads, headers)
         deadline = None if timeout is None else self._loop.time() + timeout
-        while self._queued_bytes > self._options.waiting_bytes:
-            self._changed.clear()
-            await self._changed.wait()
+        if self._queued_bytes > self._options.waiting_bytes:
+            await self._room(timeout)
+        if self._session.failed is not None:
+            raise self._session.failed
         future: asyncio.Future[int] = self._loop.create_future()
         self._queue.append(Waiting(payloads, headers, future, expect, takeover, size, deadline))
         self._queued_bytes += size
@@ -101,6 +124,15 @@ class Batcher:
         if timeout is not None:
             self._watch(timeout)
         return await future
+
+    async def _room(self, timeout: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                while self._queued_bytes > self._options.waiting_bytes and self._session.failed is None:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise Unreachable(NOT_SENT) from None
 
     async def settled(self) -> None:
         """Wait until nothing is queued or in flight."""
@@ -118,15 +150,14 @@ class Batcher:
             self._loop.call_later(SWEEP_S, self._sweep, True)
 
     def _sweep(self, again: bool) -> None:
-        """Tell the callers of overdue appends; the appends themselves go on until they are settled."""
+        """Tell the callers of overdue appends. Those in flight go on until they are settled, the others never leave."""
         now = self._loop.time()
-        for waiting in (*self._queue, *(each for batch in self._in_flight.values() for each in batch)):
-            if waiting.deadline is not None and waiting.deadline <= now and not waiting.future.done():
-                waiting.future.set_exception(
-                    OutcomeUnknownError(
-                        "the append was not settled in time and may still be committed; read the log to know"
-                    )
-                )
+        for waiting in self._queue:
+            if waiting.overdue(now):
+                waiting.future.set_exception(Unreachable(NOT_SENT))
+        for waiting in (each for batch in self._in_flight.values() for each in batch):
+            if waiting.overdue(now):
+                waiting.future.set_exception(OutcomeUnknownError(NOT_SETTLED))
         if again and (self._queue or self._in_flight):
             self._loop.call_later(SWEEP_S, self._sweep, True)
         elif again:
@@ -135,10 +166,17 @@ class Batcher:
     def _leave(self) -> None:
         self._scheduled = False
         while self._queue and len(self._in_flight) < self._options.in_flight:
-            self._send(self._take())
+            batch = self._take()
+            if batch:
+                self._send(batch)
 
     def _take(self) -> list[Waiting]:
-        """As many appends as one batch holds, at least one; a conditional one goes alone."""
+        """As many appends as one batch holds; a conditional one goes alone. Nobody waits for those that are done."""
+        while self._queue and self._queue[0].future.done():
+            self._queued_bytes -= self._queue.popleft().size_bytes
+        if not self._queue:
+            self._changed.set()
+            return []
         taken = [self._queue.popleft()]
         size, count = taken[0].size_bytes, len(taken[0].payloads)
         while self._queue and taken[0].expect is None:
@@ -146,7 +184,11 @@ class Batcher:
             size, count = size + following.size_bytes, count + len(following.payloads)
             if following.expect is not None or size > self._options.batch_bytes or count > self._entries_max:
                 break
-            taken.append(self._queue.popleft())
+            self._queue.popleft()
+            if following.future.done():
+                self._queued_bytes -= following.size_bytes
+            else:
+                taken.append(following)
         return taken
 
     def _send(self, batch: list[Waiting]) -> None:
@@ -162,10 +204,15 @@ class Batcher:
         count, expect, takeover = len(payloads), batch[0].expect, any(w.takeover for w in batch)
         log, kept = self._session.log, digest
         self._in_flight[kept] = batch
-        result = self._session.begin(
-            self._role,
-            lambda operation: AppendRequested(operation, log, count, kept, takeover=takeover, expect=expect),
-        )
+
+        def request(operation: int) -> AppendRequested:
+            return AppendRequested(operation, log, count, kept, takeover=takeover, expect=expect)
+
+        try:
+            result = self._session.begin(self._role, request)
+        except TrunklineError as error:  # the session has failed or was closed
+            result = self._loop.create_future()
+            result.set_exception(error)
         result.add_done_callback(lambda done: self._on_settled(batch, kept, done))
 
     def _on_settled(self, batch: list[Waiting], digest: int, done: asyncio.Future[Event]) -> None:

@@ -99,14 +99,27 @@ def _column(view: memoryview, at: int, count: int) -> tuple[int, memoryview, mem
     return start + size + (-size % 8), offsets, view[start : start + size]
 
 
+def _check_kind(payload: object) -> None:
+    """Only bytes are entries: the length of anything else need not be its size."""
+    if isinstance(payload, memoryview):
+        if payload.itemsize != 1 or not payload.contiguous or payload.ndim != 1:
+            raise ConfigError(
+                'an entry is a row of bytes; this memoryview is not: append view.cast("B"), or bytes(view)'
+            )
+    elif not isinstance(payload, bytes | bytearray):
+        raise ConfigError(f"an entry is bytes, not {type(payload).__name__}: encode it first")
+
+
 def check_sizes(payloads: Sequence[Buffer], headers: Sequence[bytes] | None = None) -> int:
     """The bytes of these entries; ``ConfigError`` if they cannot be one batch."""
-    total = sum(map(len, headers)) + 8 * len(headers) if headers else 0
+    total = 8 * len(payloads) + (sum(map(len, headers)) + 8 * len(headers) if headers else 0)
     for payload in payloads:
+        if type(payload) is not bytes:
+            _check_kind(payload)
         size = len(payload)
         if size > ENTRY_BYTES_MAX:
             raise ConfigError(f"an entry of {size} bytes is larger than {ENTRY_BYTES_MAX}: append it in parts")
         total += size
-    if total + 8 * len(payloads) > BODY_BYTES_MAX - 64:
+    if total > BODY_BYTES_MAX - 64:
         raise ConfigError(f"a batch of {total} bytes is larger than {BODY_BYTES_MAX}: append it in parts")
     return total

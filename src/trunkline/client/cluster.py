@@ -108,7 +108,7 @@ class Cluster:
         if create:
             await self.create_log(name, log_settings(policy, replicas, min_replicas, groups, stripe_unit))
         view = await self.describe(name)
-        log = Log(self._session(name), view, self.options.batch, self.options.timeout)
+        log = Log(self._session(name), view, self.options.batch, self.options.timeout, lambda: self._session(name))
         self._logs.append(log)
         return log
 

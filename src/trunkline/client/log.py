@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
@@ -24,9 +24,9 @@ from trunkline.core.messages import (
     TrimRequested,
 )
 from trunkline.core.peek import Peeker, PeekerConfig
-from trunkline.core.projection import Projection
+from trunkline.core.projection import Policy, Projection
 from trunkline.core.tail import TailConfig, TailFinder
-from trunkline.errors import ConfigError, Hole, NotWritten, OutcomeUnknown, Refused, Unreachable
+from trunkline.errors import ConfigError, Hole, NoSuchLog, NotWritten, OutcomeUnknown, Refused, Unreachable
 from trunkline.runtime.links import REGISTER
 
 DEFAULT = -1.0  # "the time-out of the cluster handle"
@@ -46,14 +46,21 @@ class Log:
     changes nothing, and ``OutcomeUnknown`` if it may still happen.
     """
 
-    def __init__(self, session: Session, view: Projection, options: BatchOptions, timeout: float | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        view: Projection,
+        options: BatchOptions,
+        timeout: float | None,
+        another_session: Callable[[], Session],
+    ) -> None:
         self.name = session.log
         self._session = session
         self._view = view  # as it was when the log was opened; roles keep their own
         self._options = options
         self._timeout = timeout
         self._batcher: Batcher | None = None
-        self._administration = asyncio.Lock()  # the administrator does one thing at a time
+        self._another_session = another_session  # for administration: an answer never meets a later question
 
     # ------------------------------------------------------------------------------------------------------- appending
 
@@ -75,6 +82,8 @@ class Log:
         payloads: Sequence[Buffer] = (payload,) if single else payload  # type: ignore[assignment]
         if not payloads:
             raise ConfigError("an append needs at least one entry")
+        if expect is not None and self._view.settings.policy is not Policy.CHAIN:
+            raise ConfigError("expect= is for chain logs: a broadcast log has one writer, which knows its positions")
         encoded = _encoded_headers(headers, len(payloads))
         if self._batcher is None:
             self._batcher = Batcher(self._session, self._newest(), self._options)
@@ -135,6 +144,8 @@ class Log:
                 result = await self._session.operate(role, lambda operation: TailRequested(operation, self.name))
         finally:
             self._session.remove_role(role)
+        if isinstance(result, RequestRefused):
+            raise NoSuchLog(result.why)
         assert isinstance(result, TailIs)
         return result.glsn
 
@@ -146,6 +157,8 @@ class Log:
                 result = await self._session.operate(role, lambda operation: PeekRequested(operation, self.name))
         finally:
             self._session.remove_role(role)
+        if isinstance(result, RequestRefused):
+            raise NoSuchLog(result.why)
         assert isinstance(result, PeekIs)
         return result.glsn
 
@@ -197,12 +210,18 @@ class Log:
     # ---------------------------------------------------------------------------------------------------------- inside
 
     async def _administer(self, timeout: float | None, what: str, kind: type, *fields: object) -> Event:
+        if self._session.failed is not None:
+            raise self._session.failed
+        session = self._another_session()
         try:
-            async with asyncio.timeout(self._limit(timeout)), self._administration:
-                role = self._session.ensure_administrator()
-                result = await self._session.operate(role, lambda operation: kind(operation, self.name, *fields))
+            async with asyncio.timeout(self._limit(timeout)):
+                role = session.ensure_administrator()
+                result = await session.operate(role, lambda operation: kind(operation, self.name, *fields))
         except TimeoutError:
             raise OutcomeUnknown(f"{what} of {self.name} did not end in time and may still happen") from None
+        finally:
+            self._view = session.newest(self._newest())
+            session.close()
         if isinstance(result, RequestRefused):
             raise Refused(result.why)
         return result

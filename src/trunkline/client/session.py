@@ -30,7 +30,7 @@ from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.role import Role
 from trunkline.core.writer import Writer, WriterConfig
-from trunkline.errors import TrunklineError
+from trunkline.errors import OutcomeUnknown, Refused, TrunklineError
 from trunkline.net.admin import Leaving
 from trunkline.runtime.carried import CarriedBodies, carried_by
 from trunkline.runtime.links import REGISTER, Links
@@ -92,6 +92,7 @@ class Session:
         operation = self._operations
         future: asyncio.Future[Event] = self._loop.create_future()
         self._waiting[operation] = future
+        future.add_done_callback(lambda _: self._waiting.pop(operation, None))  # also when its caller gave up
         message = make(operation)
         if self._recorder is not None:
             self._recorder.event(role, Invoked(operation, message))
@@ -104,7 +105,7 @@ class Session:
     def completed(self, role: str, complete: Complete) -> None:
         if self._recorder is not None:
             self._recorder.event(role, Completed(complete.operation, complete.result))
-        future = self._waiting.pop(complete.operation, None)
+        future = self._waiting.get(complete.operation)
         if future is not None and not future.done():
             future.set_result(complete.result)
 
@@ -168,6 +169,7 @@ class Session:
         if "lease" in self.process.roles and self.failed is None:
             self.links.tell(Leaving(*self.me))
         self.links.forget(self.process)
+        self._fail(Refused("the handle was closed; open the log again"), OutcomeUnknown("closed before it was settled"))
         if self._recorder is not None:
             self._recorder.close()
 
@@ -197,7 +199,7 @@ class Session:
     def send(self, role: str, to: Address, message: Message, step: Step) -> None:
         attachments: tuple[Buffer, ...] = ()
         if isinstance(message, Write | Append) and message.frame.kind is Kind.DATA:
-            body = self._own_body(message.frame) or self.body_of(message.frame, step)
+            body = self.body_of(message.frame, step)
             if body is None:
                 return  # lost: the role asks again
             if role == "filler":
@@ -222,8 +224,13 @@ class Session:
         return choose.options[checksum(self.log.encode()) % len(choose.options)]
 
     def broken(self, role: str) -> None:
-        self.failed = TrunklineError(f"the role {role} of log {self.log} failed; this is a bug, reconnect to go on")
-        for future in self._waiting.values():
+        bug = TrunklineError(f"the role {role} of log {self.log} failed; this is a bug, reconnect to go on")
+        self._fail(bug, bug)
+
+    def _fail(self, later: TrunklineError, now: TrunklineError) -> None:
+        """Nothing is done any more: whoever waits is told, and so is whoever asks later."""
+        self.failed = self.failed or later
+        for future in list(self._waiting.values()):
             if not future.done():
-                future.set_exception(self.failed)
-        self._waiting.clear()
+                future.set_exception(now)
+                future.exception()  # somebody may have stopped waiting: then nobody looks at it

@@ -9,15 +9,16 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
+from trunkline.client.bodies import Buffer, checksum
 from trunkline.client.entries import Batch
 from trunkline.client.session import Session
 from trunkline.core.effects import Event
-from trunkline.core.entries import Kind
-from trunkline.core.events import EntriesRead, PositionsSkipped
+from trunkline.core.entries import Frame, Kind
+from trunkline.core.events import EntriesRead, PositionsSkipped, RequestRefused
 from trunkline.core.messages import SubscribeRequested
 from trunkline.core.projection import Projection
 from trunkline.core.reader import Reader, ReaderConfig
-from trunkline.errors import EntriesLost, Hole, NotWritten, Trimmed, TrunklineError
+from trunkline.errors import EntriesLost, Hole, NoSuchLog, NotWritten, ProtocolError, Trimmed, TrunklineError
 from trunkline.runtime.process import Step
 
 AHEAD_BYTES = 8 * 1024 * 1024  # too small: the application waits for the network; too big: memory
@@ -43,7 +44,7 @@ class Subscription(AsyncIterator[Batch]):
         self._session = session
         self._from_oldest = start is None
         self._until = until
-        self._found: deque[Batch | TrunklineError] = deque()
+        self._found: deque[tuple[Batch | TrunklineError, int]] = deque()  # with their sizes
         self._ahead = 0
         self._arrived = asyncio.Event()
         self._paused = False
@@ -73,16 +74,23 @@ class Subscription(AsyncIterator[Batch]):
                     return
                 body = self._session.body_of(frame, step)
                 assert body is not None, f"the bytes of {frame} did not come with it"
-                batch = Batch(frame, body, position, self._until)
-                self._push(batch, batch.size_bytes)
+                self._push(self._batch(frame, body, position), len(body))
             case PositionsSkipped(_, first, end, why) if why == "trimmed":
                 if not self._from_oldest:
                     self._push(Trimmed(end - 1), 0)
             case PositionsSkipped(_, first, end, _):
                 self._push(EntriesLost(first, end), 0)
 
+    def _batch(self, frame: Frame, body: Buffer, position: int) -> Batch | TrunklineError:
+        if checksum(body) != frame.checksum:
+            return ProtocolError(f"the bytes of position {frame.first} were damaged on their way; read it again")
+        try:
+            return Batch(frame, body, position, self._until)
+        except ProtocolError as error:
+            return error
+
     def _push(self, found: Batch | TrunklineError, size: int) -> None:
-        self._found.append(found)
+        self._found.append((found, size))
         self._ahead += size
         self._arrived.set()
         if self._ahead >= AHEAD_BYTES and not self._paused:
@@ -99,15 +107,17 @@ class Subscription(AsyncIterator[Batch]):
             if self.done.done() or self._closed:
                 self.close()
                 if self.done.done() and not self.done.cancelled():
-                    self.done.result()
+                    result = self.done.result()
+                    if isinstance(result, RequestRefused):
+                        raise NoSuchLog(result.why)
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
-        found = self._found.popleft()
+        found, size = self._found.popleft()
         if isinstance(found, TrunklineError):
             self.close()
             raise found
-        self._ahead -= found.size_bytes
+        self._ahead -= size
         self.next_glsn = found.last + 1
         if self._paused and self._ahead < AHEAD_BYTES // 2:
             self._paused = False
@@ -119,7 +129,10 @@ class Subscription(AsyncIterator[Batch]):
         if not self._closed:
             self._closed = True
             self._session.remove_role(self._role)
+            self._found.clear()
             self._arrived.set()
+            if not self.done.done():
+                self.done.cancel()
 
     async def one(self) -> Batch:
         """The first batch, for a read of a single position."""

@@ -1,4 +1,6 @@
-"""Bodies of batches that roles carry from one node to another: by a filling, or by the copy of a member.
+"""Bodies of batches that roles carry from one node to another.
+
+The copy of a member writes what it fetched in the step that brings it; a filling needs several steps.
 
 Roles know batches by identity. What came with the step at hand is looked at first; what a later step will need is kept,
 and dropped when nobody can need it any more.
@@ -20,21 +22,16 @@ class CarriedBodies:
     def __init__(self, fillings: Callable[[], Iterable[Frame | None]]) -> None:
         self._fillings = fillings  # what the filler is carrying now
         self._filled: dict[Frame, Buffer] = {}
-        self._fetched: dict[Frame, Buffer] = {}  # of the last answer to a Fetch
 
     def find(self, frame: Frame, step: Step) -> Buffer | None:
-        return came_with(frame, step) or self._filled.get(frame) or self._fetched.get(frame)
+        body = came_with(frame, step)
+        return body if body is not None else self._filled.get(frame)
 
     def keep_for_filling(self, frame: Frame, body: Buffer) -> None:
         if len(self._filled) >= FILLED_MAX:
             needed = set(self._fillings())
             self._filled = {kept: content for kept, content in self._filled.items() if kept in needed}
         self._filled[frame] = body
-
-    def keep_fetched(self, step: Step) -> None:
-        """A copy writes what it fetched one by one, and fetches more when all of it is written."""
-        if isinstance(step.message, Fetched):
-            self._fetched = dict(zip(step.message.frames, step.attachments, strict=False))
 
 
 def came_with(frame: Frame, step: Step) -> Buffer | None:

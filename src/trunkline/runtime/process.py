@@ -96,8 +96,7 @@ class Process:
         self.roles: dict[str, Role] = {}
         self._surroundings = surroundings
         self._loop = asyncio.get_running_loop()
-        self._timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
-        self._periods: dict[tuple[str, str], int] = {}
+        self._timers: dict[tuple[str, str], tuple[asyncio.TimerHandle, int]] = {}  # with their times
         self._inner: deque[tuple[str, Address, Message, Step]] = deque()  # messages to SELF (H2)
         self._withheld: deque[Leaving] = deque()
         self._paused: dict[str, Pause] = {}
@@ -118,14 +117,13 @@ class Process:
         """Take a role away; its timers and the messages to it die with it."""
         self.roles.pop(name, None)
         self._paused.pop(name, None)
-        for key in [key for key in self._periods if key[0] == name]:
+        for key in [key for key in self._timers if key[0] == name]:
             self._cancel_timer(*key)
-            del self._periods[key]
 
     def stop(self) -> None:
         """Nothing is carried out any more, as after a crash."""
         self._stopped = True
-        for handle in self._timers.values():
+        for handle, _ in self._timers.values():
             handle.cancel()
         self._timers.clear()
         self._withheld.clear()
@@ -159,7 +157,7 @@ class Process:
         """Let a role wait (H5). It may be called while its effects are carried out: the rest of them waits."""
         if role not in self._paused:
             keys = [key for key in self._timers if key[0] == role]
-            self._paused[role] = Pause({key[1]: self._periods[key] for key in keys})
+            self._paused[role] = Pause({key[1]: self._timers[key][1] for key in keys})
             for key in keys:
                 self._cancel_timer(*key)
 
@@ -252,13 +250,12 @@ class Process:
 
     def _set_timer(self, role: str, key: str, after_ms: int) -> None:
         self._cancel_timer(role, key)
-        self._periods[role, key] = after_ms
-        self._timers[role, key] = self._loop.call_later(after_ms / 1000, self._fire, role, key)
+        self._timers[role, key] = (self._loop.call_later(after_ms / 1000, self._fire, role, key), after_ms)
 
     def _cancel_timer(self, role: str, key: str) -> None:
-        handle = self._timers.pop((role, key), None)
-        if handle is not None:
-            handle.cancel()
+        timer = self._timers.pop((role, key), None)
+        if timer is not None:
+            timer[0].cancel()
 
     def _fire(self, role: str, key: str) -> None:
         self._timers.pop((role, key), None)
