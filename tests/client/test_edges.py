@@ -14,7 +14,11 @@ from trunkline.client.cluster import Cluster
 from trunkline.errors import ConfigError, NoSuchLog, OutcomeUnknown, Refused, TrunklineError, Unreachable
 
 
-@pytest.mark.parametrize("wrong", ["text", ["text"], [1], [None], memoryview(array("i", [1, 2, 3]))], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    ["text", ["text"], [1], [None], memoryview(array("i", [1, 2, 3]))],
+    ids=["str", "list of str", "ints", "nones", "view of ints"],
+)
 def test_what_is_no_row_of_bytes_is_refused_and_others_are_not_touched(
     cluster: Processes, name: str, wrong: object
 ) -> None:
@@ -129,4 +133,4 @@ def test_what_waited_too_long_for_its_turn_is_not_sent(cluster: Processes, name:
 def test_settings_of_batches_are_checked() -> None:
     for wrong in ({"batch_bytes": 0}, {"batch_bytes": 1 << 30}, {"in_flight": 0}, {"linger_ms": -1.0}):
         with pytest.raises(ConfigError):
-            BatchOptions(**wrong)  # type: ignore[arg-type]
+            BatchOptions(**wrong)

@@ -27,6 +27,7 @@ from trunkline.core.messages import (
     Read,
     ReadFrames,
     Reason,
+    Rejected,
     Release,
     Seal,
     Sealed,
@@ -216,13 +217,6 @@ def test_s2_finalize_implies_sealed_and_cuts_what_lies_at_or_past_the_end(restar
         ],
         restarts=restarts,
     )
-
-
-def test_s2_a_second_end_is_a_broken_promise_of_the_metadata() -> None:
-    node = DiskedNode()
-    node.ask(Finalize(D, 3))
-    with pytest.raises(AssertionError, match="ends at 3"):
-        node.ask(Finalize(D, 4))
 
 
 @RESTARTS
@@ -422,3 +416,63 @@ def test_a_subscriber_whose_connection_closed_is_forgotten() -> None:
     assert [to for to, _ in answers] == ["client.application", "r1.reader"]
     node.ask(SubscriberGone("r1"))
     assert node.role.waiting == {}
+
+
+# -------------------------------------------------------------------------------------------- what nobody should send
+
+
+def mismatch(stream: str, glsn: int) -> Rejected:
+    return Rejected(stream, glsn, Reason.MISMATCH, T.incarnation)
+
+
+@RESTARTS
+def test_s2_an_end_is_written_once_and_another_one_is_rejected_and_changes_nothing(restarts: bool) -> None:
+    node = play(
+        [
+            (Open(D), Opened(S)),
+            (Write(T, data(1)), Stored(S, data(1))),
+            (Finalize(D, 3), Finalized(S)),
+            (Finalize(D, 2), mismatch(S, 0)),
+            (Finalize(D, 4), mismatch(S, 0)),
+            (Finalize(D, 3), Finalized(S)),
+            (Write(T, data(2), repair=True), Stored(S, data(2))),
+            (Write(T, data(3), repair=True), rejected(3, Reason.SEALED)),
+        ],
+        restarts=restarts,
+    )
+    effects = node.role.on_message(APPLICATION, Finalize(D, 4))
+    assert effects == [Send(APPLICATION, mismatch(S, 0))]
+
+
+def test_only_appends_go_to_an_open_broadcast_stream_and_only_writes_to_a_chain_stream() -> None:
+    frame = data(1)
+    play(
+        [
+            (Open(BD), Opened(BT.stream)),
+            (Write(BT, frame), mismatch(BT.stream, 1)),
+            (Append(BT, ME, frame, 0), Stored(BT.stream, frame)),
+            (Finalize(BD, 3), Finalized(BT.stream)),
+            (Write(BT, data(2), repair=True), Stored(BT.stream, data(2))),
+        ],
+        restarts=False,
+    )
+    play(
+        [
+            (Open(D), Opened(S)),
+            (Append(T, D.owner, frame, 1 << 61), mismatch(S, 1)),
+            (Write(T, frame), Stored(S, frame)),
+        ],
+        restarts=False,
+    )
+
+
+def test_nothing_is_written_below_the_base_of_a_stream() -> None:
+    later = replace(D, base=10)
+    play(
+        [
+            (Open(later), Opened(S)),
+            (Write(T, data(9)), mismatch(S, 9)),
+            (Write(T, data(10)), Stored(S, data(10))),
+        ],
+        restarts=False,
+    )

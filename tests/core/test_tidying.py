@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from core.driver import DiskedNode, messages, registered, seen, sent, storage
@@ -63,6 +64,16 @@ def test_c3_what_is_newer_than_the_view_is_left_alone() -> None:
     role = tidying()
     newer = Target("cluster", LOG, 1, 2, "2.0.0", 1)
     assert messages(role.on_message(storage("b"), Inventoried(LOG, (B, newer)))) == []
+    assert "b" in role.done.tidied
+
+
+@pytest.mark.parametrize(
+    "stream", ["abc", "", "1", "1.0", "1.0.x", "1.0.0.0", "-1.0.0", "\u00b2.0.0", "9" * 5000 + ".0.0"]
+)
+def test_c3_a_stream_whose_id_no_projection_gave_is_left_alone(stream: str) -> None:
+    role = tidying()
+    foreign = replace(B, stream=stream)
+    assert messages(role.on_message(storage("b"), Inventoried(LOG, (B, foreign)))) == []
     assert "b" in role.done.tidied
 
 

@@ -379,7 +379,7 @@ def test_changes_whose_history_was_compacted_away_are_made_up_for_by_a_survey(op
 def test_a_projection_larger_than_a_line_of_the_http_library_is_stored_and_watched(options: EtcdOptions) -> None:
     large = first_of()
     [segment] = large.segments
-    large = replace(large, segments=tuple(replace(segment, index=index) for index in range(500)))
+    large = replace(large, segments=tuple(replace(segment, index=index, end=1) for index in range(500)))
 
     async def scenario() -> None:
         async with started(EtcdStore(options)) as store:

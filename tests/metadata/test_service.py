@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from metadata.places import PATIENCE_S, SqlitePlace, eventually
-from metadata.projections import creation, first_of, node, rolled, trim, trimmed
+from metadata.projections import OPENING, creation, first_of, node, rolled, trim, trimmed
 from trunkline.core.effects import Message
 from trunkline.core.messages import Get, Got, NodeState, Opened, Register, Registered, Swap, SwapLost, Swapped
-from trunkline.core.projection import Projection
-from trunkline.metadata.service import ASIDE_MAX, RegisterService, ServiceOptions, ends_segment
+from trunkline.core.projection import EndSegment, Gap, Projection, Segment, apply
+from trunkline.metadata.service import ASIDE_MAX, LEASES_MAX, RegisterService, ServiceOptions, ends_segment
 from trunkline.metadata.sqlite_store import SqliteStore
+from trunkline.metadata.store import require_sound
 
 
 @asynccontextmanager
@@ -214,3 +216,99 @@ def test_g4_few_endings_are_set_aside_and_a_closing_service_forgets_them(tmp_pat
         assert service.counts.dropped == 3
 
     asyncio.run(scenario())
+
+
+def test_g2_requests_that_come_in_the_turn_in_which_all_workers_end_are_served(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        options = ServiceOptions(concurrency_max=4, waiting_max=20)
+        async with serving(tmp_path, options) as service:
+            answers: list[Message] = []
+
+            def flood() -> None:
+                for n in range(options.waiting_max + 5):
+                    service.submit(Get(f"late{n}"), answers.append)
+
+            def answered(answer: Message) -> None:
+                answers.append(answer)
+                if len(answers) == options.concurrency_max:
+                    flood()
+                    asyncio.get_running_loop().call_soon(flood)
+
+            for n in range(options.concurrency_max):
+                service.submit(Get(f"early{n}"), answered)
+            asyncio.get_running_loop().call_soon(flood)
+            await eventually(holds(lambda: len(answers) >= options.concurrency_max + options.waiting_max))
+            assert service.counts.dropped >= 5
+            assert await ask(service, Get("afterwards")) == Got("afterwards", 0, None, ())
+
+    asyncio.run(scenario())
+
+
+def test_g2_a_dropped_request_still_starts_a_worker_for_what_waits(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, ServiceOptions(concurrency_max=1, waiting_max=2)) as service:
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+            answers: list[Message] = []
+
+            def failing(answer: Message) -> None:
+                service.submit(Get("b"), answers.append)
+                service.submit(Get("c"), answers.append)
+                raise ArithmeticError  # the only worker is lost while as many wait as may
+
+            service.submit(Get("a"), failing)
+            await eventually(holds(lambda: service.counts.answered == 1))
+            service.submit(Get("d"), answers.append)
+            assert service.counts.dropped == 1
+            await eventually(holds(lambda: len(answers) == 2))
+
+    asyncio.run(scenario())
+
+
+def test_g2_many_logs_do_not_crowd_out_leases(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path, ServiceOptions(waiting_max=10)) as service:
+            answers: list[Message] = []
+            for n in range(15):
+                service.submit(Get(f"log{n}"), lambda _: None)
+            for n in range(LEASES_MAX + 1):
+                service.submit(Register(node(f"n{n}")), answers.append)
+            assert service.counts.dropped == 5 + 1
+            await eventually(holds(lambda: len(answers) == LEASES_MAX))
+
+    asyncio.run(scenario())
+
+
+def test_a_swap_to_a_projection_that_no_role_could_use_is_malformed(tmp_path: Path) -> None:
+    first = first_of()
+    segment = first.last
+    nameless = replace(segment.members()[0], stream="")
+    closed = rolled(first).segments[0]
+    shapes: dict[str, tuple[Segment, ...]] = {
+        "no groups": (replace(segment, groups=()),),
+        "an empty group": (replace(segment, groups=((),)),),
+        "a member without a stream": (replace(segment, groups=((nameless,),)),),
+        "a stripe unit of 0": (replace(segment, stripe_unit=0),),
+        "a number left out": (closed, replace(segment, index=2)),
+        "a number twice": (closed, closed),
+        "an open one before the last": (segment, replace(segment, index=1)),
+        "an empty ended group without a gap": (replace(closed, groups=((),)), replace(segment, index=1)),
+    }
+    for segments in shapes.values():
+        with pytest.raises(ValueError, match="orders"):
+            require_sound(Swap("orders", 0, replace(first, segments=segments)))
+    with pytest.raises(ValueError, match="stripe unit"):
+        require_sound(Swap("orders", 0, replace(first, settings=replace(first.settings, stripe_unit=0))))
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as service:
+            for segments in shapes.values():
+                service.submit(Swap("orders", 0, replace(first, segments=segments)), lambda _: None)
+            assert service.counts.malformed == len(shapes)
+
+    asyncio.run(scenario())
+
+
+def test_a_segment_whose_members_an_operator_gave_up_is_sound() -> None:
+    first = first_of()
+    lost = apply(first, EndSegment(0, 4, ((),), OPENING, Gap(1, 4)))
+    require_sound(Swap("orders", 1, lost))

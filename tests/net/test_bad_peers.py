@@ -8,11 +8,12 @@ import struct
 
 import pytest
 
-from net.wiring import STORED, Inbox, Run, bare_socket, dialled, serving, until
+from net.wiring import STORED, Inbox, Run, bare_socket, dialled, frames, greeting, serving, until
 from trunkline.core.siblings import Refresh
+from trunkline.errors import Unreachable
 from trunkline.net.connection import Connection
 from trunkline.net.limits import MIB, Limits
-from trunkline.net.packets import Envelope, Kind, ProtocolViolation, RefusalCode, encode, encode_message
+from trunkline.net.packets import Envelope, Kind, ProtocolViolation, RefusalCode, decode_refusal, encode, encode_message
 
 GOOD = encode_message("r", 1, 0, (), STORED)
 WITH_BODY = encode_message("r", 1, 0, (5,), STORED) + b"12345"
@@ -232,5 +233,57 @@ def test_pings_keep_a_quiet_connection(run: Run) -> None:
                 await until(lambda before=before: connection.received_at > before)  # type: ignore[misc]
             assert connection.received_at > first
             assert connection.open
+
+    run(scene())
+
+
+def test_a_peer_that_takes_only_tiny_packets_is_refused_before_it_can_ask(run: Run) -> None:
+    async def scene() -> None:
+        async with serving() as server, bare_socket(server) as peer:
+            packet = await peer.greet(greeting(packet_bytes_max=16))
+            assert packet.kind == Kind.REFUSED
+            assert decode_refusal(packet.head).text == "packets of at most 16 bytes are too small; take 1048576 or more"
+            await until(lambda: server.refused == 1)
+            assert server.accepted == 0
+
+    run(scene())
+
+
+def test_a_server_that_takes_only_tiny_packets_is_not_used(run: Run) -> None:
+    async def scene() -> None:
+        async with serving(limits=Limits(packet_bytes_max=16, linger_ms=20)) as server:
+            with pytest.raises(Unreachable, match="packets of at most 16 bytes are too small"):
+                async with dialled(server):
+                    pass
+
+    run(scene())
+
+
+@pytest.mark.parametrize("what", ["packet", "head"])
+def test_an_answer_that_the_peer_cannot_take_ends_its_connection_and_no_other(run: Run, what: str) -> None:
+    sent: list[bool] = []
+
+    def generous(connection: Connection, envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
+        if envelope.token != 1:
+            connection.send("r", envelope.token, STORED)
+        elif what == "packet":
+            sent.append(connection.send("r", 1, STORED, [bytes(MIB + 1)]))
+        else:
+            sent.append(connection.send("r", 1, frames(1000)))
+
+    async def scene() -> None:
+        inbox = Inbox()
+        limits = Limits(head_bytes_max=10_000, linger_ms=20)
+        async with (
+            serving(generous, limits=limits) as server,
+            dialled(server, inbox) as other,
+            bare_socket(server) as peer,
+        ):
+            await peer.greet()
+            await peer.say(GOOD)
+            assert (await peer.refusal()).text.endswith("is more than bare takes; ask for less at once")
+            assert sent == [False]
+            other.send("r", 2, STORED)
+            assert (await inbox.next())[1].token == 2
 
     run(scene())

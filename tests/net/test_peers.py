@@ -7,8 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from net.wiring import STORED, BareSocket, Inbox, Run, bare_socket, echo, foreign_server, serving, until
+from trunkline.errors import Unreachable
 from trunkline.net.addresses import format_address
+from trunkline.net.dialing import dial
 from trunkline.net.packets import VERSION_MAX, Envelope, Kind, Welcome, decode_message, encode
 from trunkline.net.peers import Peers, PeerSettings
 from trunkline.net.server import Server
@@ -206,5 +210,27 @@ def test_closing_while_dialling_leaves_nothing_behind(run: Run) -> None:
             await until(lambda: server.connections == 0)
             async with bare_socket(server) as peer:
                 await peer.greet()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("address", ["a..b:7401", "." + "x" * 64 + ":7401", "\u0000:7401", "no address"])
+def test_an_address_that_nobody_can_dial_is_unreachable_and_nothing_more(run: Run, address: str) -> None:
+    async def scene() -> None:
+        unhandled: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
+        async with peers_with(Inbox()) as peers:
+            assert peers.send(address, "r", 1, STORED)
+            await until(lambda: peers.error(address) is not None)
+            await sent(peers, address, 2)  # it is tried again
+        assert unhandled == []
+
+    run(scene())
+
+
+def test_dialling_a_host_that_no_resolver_takes_is_told_as_unreachable(run: Run) -> None:
+    async def scene() -> None:
+        with pytest.raises(Unreachable, match=r"a\.\.b:7401 cannot be reached"):
+            await dial("a..b", 7401, name="client-1", handler=Inbox())
 
     run(scene())

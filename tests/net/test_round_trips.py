@@ -124,10 +124,10 @@ def test_closing_flushes_what_was_sent_and_tells_both_sides_once(run: Run) -> No
 def test_a_message_that_the_peer_could_never_take_is_an_error_of_the_sender(run: Run) -> None:
     async def scene() -> None:
         inbox = Inbox()
-        async with serving(limits=Limits(packet_bytes_max=100_000)) as server, dialled(server, inbox) as connection:
+        async with serving(limits=Limits(packet_bytes_max=MIB)) as server, dialled(server, inbox) as connection:
             with pytest.raises(ValueError, match="more than node-1 takes; send less at once"):
-                connection.send("r", 1, STORED, [bytes(100_001)])
-            assert connection.send("r", 2, STORED, [bytes(99_000)])
+                connection.send("r", 1, STORED, [bytes(MIB + 1)])
+            assert connection.send("r", 2, STORED, [bytes(MIB - 1000)])
             assert (await inbox.next())[1].token == 2
 
     run(scene())

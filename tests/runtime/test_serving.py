@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 
 import pytest
 
-from trunkline.runtime.serving import Lifetime
+from trunkline.runtime.serving import Lifetime, allow_many_files
 
 
 async def nothing() -> None: ...
@@ -52,3 +53,13 @@ def test_a_start_that_failed_is_not_orderly() -> None:
         lifetime.close()
 
     asyncio.run(scenario())
+
+
+def test_a_server_takes_as_many_files_as_the_system_gives() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), hard))
+        allow_many_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -127,9 +127,13 @@ def node_table(nodes: list[Facts]) -> str:
 def log_table(logs: list[Facts]) -> str:
     rows = []
     for log in logs:
+        total = log.get("segments_total", 0)
+        if "segments" not in log:  # there are too many logs to tell of each
+            rows.append([log["name"], log["policy"], log["epoch"], log["trim"], total, "-", "-", "-", "-"])
+            continue
         last = log["segments"][-1]
         state = "open" if last["end"] is None else f"sealed at {last['end']}"
-        sizes = [log["epoch"], log["trim"], len(log["segments"])]
+        sizes = [log["epoch"], log["trim"], total]
         rows.append([log["name"], log["policy"], *sizes, state, last["base"], members(last), last["owner"] or "-"])
     headings = ["log", "policy", "epoch", "trim", "segments", "state", "base", "members", "owner"]
     return table(headings, rows)
@@ -146,7 +150,7 @@ def members(segment: Mapping[str, Any]) -> str:
 def warnings(log: Mapping[str, Any]) -> list[str]:
     """What an operator should know of a log."""
     found = []
-    for segment in log["segments"]:
+    for segment in log.get("segments", []):
         serving = min(sum(not member["joining"] for member in group) for group in segment["groups"])
         which = f"{log['name']}, segment {segment['index']}"
         if serving == 1 and log["replicas"] > 1:

@@ -23,7 +23,16 @@ from trunkline.core.events import Created, CreateRefused
 from trunkline.core.messages import CreateLog, Get, Got, NodeInfo, NodeState
 from trunkline.core.projection import Policy, Projection, Settings
 from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
-from trunkline.net.admin import ListLogs, LogsListed, NodeStateSet, SetNodeState, StatusAnswer, StatusRequest
+from trunkline.net.admin import (
+    ClusterAnswer,
+    ClusterRequest,
+    ListLogs,
+    LogsListed,
+    NodeStateSet,
+    SetNodeState,
+    StatusAnswer,
+    StatusRequest,
+)
 from trunkline.net.peers import Peers
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.questions import Questions
@@ -78,11 +87,12 @@ class Cluster:
         self._questions = Questions(f"{self._name}.questions", self._links)
         self._opened = True
         try:
-            status = await self.status(timeout=options.connect_timeout)
+            answer = await self._ask(ADMIN, ClusterRequest(), "the cluster's id", options.connect_timeout)
         except Refused:
             await self.close()
             raise
-        self.id = str(status["cluster"])
+        assert isinstance(answer, ClusterAnswer)
+        self.id = answer.cluster
 
     async def close(self) -> None:
         """Settle what is under way, and disconnect."""

@@ -11,6 +11,8 @@ from trunkline.core.messages import NodeInfo, NodeState, Target
 from trunkline.core.placement import eligible, replacement
 from trunkline.core.projection import Group, Member, Policy, Projection, Seat, Segment, epoch_of
 
+DIGITS_MAX = 19  # of a number in a stream's id
+
 
 class EndTheSegment(Struct, frozen=True):
     """The open segment has a member that is dead, damaged or being drained, or a sequencer that is, or could be wider.
@@ -135,9 +137,17 @@ def left_streams(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ..
     """Those of a node's streams that have left the log for ever.
 
     A stream is named from the epoch in its id on until it leaves: one that this view is too old to name may be in use.
+    Of a stream whose id no projection gave (a client may open any) that cannot be told: it stays.
     """
     named = view.streams()
-    return tuple(t for t in kept if epoch_of(t.stream) <= view.epoch and t.stream not in named)
+    ours = (t for t in kept if _is_stream_id(t.stream))
+    return tuple(t for t in ours if epoch_of(t.stream) <= view.epoch and t.stream not in named)
+
+
+def _is_stream_id(stream: str) -> bool:
+    """Whether it reads ``epoch.group.member``."""
+    parts = stream.split(".")
+    return len(parts) == 3 and all(p.isascii() and p.isdigit() and len(p) <= DIGITS_MAX for p in parts)
 
 
 def _open_segment_duty(

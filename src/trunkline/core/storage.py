@@ -11,8 +11,8 @@ Rules
  N3  A dropped stream id answers GONE and is never made again.
  N4  Reads of an open broadcast stream stop at the LAC.
  N5  What should be here and cannot be read is CORRUPT, never Unwritten.
-The order of the checks of a write: identity; trimmed; identical -> Stored; overlap -> Written; lost or sealed ->
-refused; store.
+The order of the checks of a write: identity; policy and base; trimmed; identical -> Stored; overlap -> Written; lost
+or sealed -> refused; store.
 """
 
 from __future__ import annotations
@@ -212,6 +212,8 @@ class StorageNode:
         if refused is not None:
             return [Send(source, refused)]
         stream, effects = self._find_or_make(descriptor)
+        if stream.end not in (None, end):  # S2
+            return [Send(source, stream.reject(0, Reason.MISMATCH, self.incarnation))]
         if stream.uncertain and stream.seal_answer() < end and not stream.data_loss:  # S6
             stream.data_loss = True
             effects.append(Persist(StreamLosing(stream.key)))
@@ -220,7 +222,6 @@ class StorageNode:
             stream.frames.cut_from(end)
             event = StreamFinalized(self.node, descriptor.target.log, descriptor.target.segment, stream.id, end)
             effects += [Persist(StreamEnding(stream.key, end)), Announce(event)]
-        assert stream.end == end, f"stream {stream.id} ends at {stream.end}, not at {end}"
         answer = Finalized(stream.id, not stream.data_loss, message.nonce)
         return [*effects, Send(source, answer), *self._wake(stream)]
 
@@ -294,7 +295,10 @@ class StorageNode:
                 return [Send(source, self._digest_answer(stream, message))]
 
     def _on_write(self, source: Address, stream: Stream, message: Write) -> Effects:
-        frame = message.frame
+        frame, descriptor = message.frame, stream.descriptor
+        others = descriptor.policy is Policy.BROADCAST and not message.repair  # only the owner's appends go there
+        if others or frame.first < descriptor.base:
+            return [Send(source, stream.reject(frame.first, Reason.MISMATCH, self.incarnation))]
         if frame.first <= stream.trim:
             return [Send(source, stream.reject(frame.first, Reason.TRIMMED, stream.trim))]
         existing = stream.frames.overlapping(frame.first, frame.count)
@@ -310,6 +314,8 @@ class StorageNode:
 
     def _on_append(self, source: Address, stream: Stream, message: Append) -> Effects:
         frame, owner = message.frame, stream.descriptor.owner
+        if stream.descriptor.policy is not Policy.BROADCAST:
+            return [Send(source, stream.reject(frame.first, Reason.MISMATCH, self.incarnation))]
         if message.owner != owner:
             return [Send(source, stream.reject(frame.first, Reason.NOT_OWNER))]
         stream.lac = max(stream.lac, message.lac)

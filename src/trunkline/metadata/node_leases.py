@@ -8,6 +8,8 @@ from trunkline.core.messages import NodeInfo
 from trunkline.metadata.election import grant, keep_alive
 from trunkline.metadata.etcd_gateway import Gateway
 
+TOUCHED_MAX = 1024  # fewer: when more change at once, some are registered anew needlessly; more: memory
+
 
 class Held(Struct, frozen=True):
     info: NodeInfo  # as the node said it
@@ -22,7 +24,8 @@ class NodeLeases:
         self._gateway = gateway
         self._ttl_s = ttl_s
         self._held: dict[str, Held] = {}  # as many as there are nodes
-        self._touched: dict[str, int] = {}  # node: revision of its last change that was not known to be ours
+        self._touched: dict[str, int] = {}  # node: revision of its last change that was not ours, oldest first
+        self._touched_before = 0  # the last revision that was forgotten there
 
     async def renew(self, info: NodeInfo) -> bool:
         """Whether the node, saying just what it said before, has its lease renewed. False: register it anew."""
@@ -43,15 +46,19 @@ class NodeLeases:
 
     def hold(self, info: NodeInfo, lease: int, revision: int) -> None:
         """The node's keys were written by us at this revision, the live key with this lease."""
-        if self._touched.get(info.node, 0) <= revision:  # news of a later change may have come first
+        touched = self._touched.get(info.node, self._touched_before)
+        if touched <= revision:  # news of a later change may have come first
             self._held[info.node] = Held(info, lease, revision)
 
     def touched(self, node: str, revision: int) -> None:
         """A key of the node changed; our own writes come past here too."""
         held = self._held.get(node)
         if held is None or held.revision < revision:
+            self._touched.pop(node, None)
             self._touched[node] = revision
             self._held.pop(node, None)
+            if len(self._touched) > TOUCHED_MAX:  # clients come and go, each under another name
+                self._touched_before = self._touched.pop(next(iter(self._touched)))
 
     def forget(self, node: str) -> None:
         """The node's entry is gone."""

@@ -3,7 +3,8 @@
 Rules
  G1  Requests of one log are carried out in the order of their arrival, and so are those of one node; others go side by
      side, at most ``concurrency_max`` at once.
- G2  Nothing waits without bound: while ``waiting_max`` requests wait, further ones are dropped, and asked again.
+ G2  Nothing waits without bound: while ``waiting_max`` requests wait, further ones are dropped, and asked again. Leases
+     have ``LEASES_MAX`` places more: many logs must not make live nodes look dead.
  G3  A request whose outcome is not known gets no answer.
  G4  Endings are rationed. A client with a bad link may see every segment as broken and end one after another; the
      protocol is safe, but the log would crawl. When a log has seen ``endings_burst`` endings within the last
@@ -28,6 +29,7 @@ from trunkline.metadata.store import Request, Store, StoreUnavailable, require_s
 
 log = logging.getLogger("trunkline.metadata")
 
+LEASES_MAX = 256  # requests about leases that may wait beyond ``waiting_max``
 ASIDE_MAX = 4  # endings of one log that may wait for their time
 ENDINGS_LOGS_MAX = 1024  # logs whose endings are remembered before old ones are swept out
 
@@ -79,7 +81,10 @@ class RegisterService:
         self._submit(Job(LeaseExpired(node, start), _to_nobody))
 
     def _submit(self, job: Job) -> None:
-        if self._closed or self._waiting >= self._options.waiting_max:
+        self._start_worker()  # first of all: what is dropped starts nobody, and what waits must not wait for ever
+        about_lease = isinstance(job.message, Register | LeaseExpired)
+        waiting_max = self._options.waiting_max + (LEASES_MAX if about_lease else 0)
+        if self._closed or self._waiting >= waiting_max:
             self.counts.dropped += 1  # G2
             return
         self._waiting += 1
@@ -102,23 +107,33 @@ class RegisterService:
             line = self._lines[key] = deque()
             self._ready.append(key)
         line.append(job)
-        if self._ready and len(self._workers) < self._options.concurrency_max:
+        self._start_worker()
+
+    def _start_worker(self) -> None:
+        if self._ready and len(self._workers) < self._options.concurrency_max and not self._closed:
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
     async def _work(self) -> None:
         """Serve lines until none is ready; a line is served by one worker at a time (G1)."""
-        while self._ready:
-            key = self._ready.popleft()
-            line = self._lines[key]
-            try:
-                await self._serve(line.popleft())
-            finally:
-                if line:
-                    self._ready.append(key)
-                else:
-                    del self._lines[key]
+        me = asyncio.current_task()
+        assert me is not None
+        try:
+            while self._ready:
+                await self._serve_next(self._ready.popleft())
+        finally:
+            self._workers.discard(me)  # at once: what comes in this turn of the loop needs another one
+
+    async def _serve_next(self, key: str) -> None:
+        line = self._lines[key]
+        try:
+            await self._serve(line.popleft())
+        finally:
+            if line:
+                self._ready.append(key)
+            else:
+                del self._lines[key]
 
     async def _serve(self, job: Job) -> None:
         if self._set_aside(job):

@@ -18,6 +18,14 @@ class StatusAnswer(Message, frozen=True):
     json: bytes
 
 
+class ClusterRequest(Message, frozen=True):
+    """Which cluster is this? Cheap, however much there is in it."""
+
+
+class ClusterAnswer(Message, frozen=True):
+    cluster: str
+
+
 class ListLogs(Message, frozen=True):
     """Which logs are there?"""
 
@@ -48,4 +56,14 @@ class Leaving(Message, frozen=True):
     start: int
 
 
-AdminMessage = StatusRequest | StatusAnswer | ListLogs | LogsListed | SetNodeState | NodeStateSet | Leaving
+AdminMessage = (
+    StatusRequest
+    | StatusAnswer
+    | ListLogs
+    | LogsListed
+    | SetNodeState
+    | NodeStateSet
+    | Leaving
+    | ClusterRequest
+    | ClusterAnswer
+)

@@ -2,6 +2,7 @@
 
 1. Until the handshake is done, a peer gets little memory and little time.
 2. A message that does not fit the send buffer is not sent, and ``send`` says so. Nothing is ever sent in part.
+   Whoever asks for an answer that is larger than it takes is refused: a server never fails by what it is asked.
 3. Whoever serves stops reading requests from a peer that does not read the answers, and closes when even those that
    were under way pile up. Whoever dials always reads: if both stopped, both would wait for ever.
 4. Attachments are sent from where they are. Their bytes must not change after ``send``.
@@ -20,7 +21,7 @@ from typing import Protocol, cast
 
 from trunkline.core.effects import Message
 from trunkline.net.addresses import format_address
-from trunkline.net.limits import HANDSHAKE_BYTES_MAX, KIB, Limits
+from trunkline.net.limits import HANDSHAKE_BYTES_MAX, KIB, PEER_PACKET_BYTES_MIN, Limits
 from trunkline.net.packets import (
     HEADER_BYTES,
     Envelope,
@@ -103,20 +104,26 @@ class Connection(asyncio.BufferedProtocol):
         """What waits to be sent."""
         return 0 if self.closed else self._transport.get_write_buffer_size() + self._gathered_bytes
 
+    @property
+    def full(self) -> bool:
+        """Whether more than ``send_buffer_high`` waits to be sent: whoever has much to send waits for ``drained``."""
+        return self._full is not None
+
     def send(
         self, role: str, token: int, message: Message, attachments: Sequence[Attachment] = (), budget_ms: int = 0
     ) -> bool:
         """False: closed or overfull, and the message is lost, which the protocol allows.
 
-        Raises ``ValueError`` for a message that the peer could never take; hosts bound what they send.
+        A message that the peer could never take: whoever serves refuses that peer, whoever dials gets ``ValueError``;
+        hosts bound what they ask.
         """
         if not self.open:
             return False
         sizes = [len(attachment) for attachment in attachments]
         head = encode_message(role, token, budget_ms, sizes, message)
         size = len(head) + sum(sizes)
-        if size > self._peer_packet_bytes_max + HEADER_BYTES:
-            raise ValueError(f"a packet of {size} bytes is more than {self.peer_name} takes; send less at once")
+        if size > self._peer_packet_bytes_max + HEADER_BYTES or len(head) > self._limits.head_bytes_max + HEADER_BYTES:
+            return self._on_oversized(size)
         waiting = self.buffered_bytes
         if waiting and waiting + size > self._limits.send_buffer_max:
             if self._serving:
@@ -186,6 +193,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(packet)
 
     def opened(self, peer_name: str, cluster: str, peer_packet_bytes_max: int) -> None:
+        """Raises ``ProtocolViolation`` for a peer that could not take what it will be sent."""
+        if peer_packet_bytes_max < PEER_PACKET_BYTES_MIN:
+            raise ProtocolViolation(
+                f"packets of at most {peer_packet_bytes_max} bytes are too small; take {PEER_PACKET_BYTES_MIN} or more"
+            )
         self.peer_name = peer_name
         self.cluster = cluster
         self.open = True
@@ -290,6 +302,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(encode(Kind.PONG))
         elif packet.kind != Kind.PONG:
             raise ProtocolViolation("the handshake is over; update the older of both ends")
+
+    def _on_oversized(self, size: int) -> bool:
+        text = f"a packet of {size} bytes is more than {self.peer_name} takes"
+        if not self._serving:
+            raise ValueError(f"{text}; send less at once")
+        self.refuse(RefusalCode.PROTOCOL, f"{text}; ask for less at once")
+        return False
 
     def _go_on(self) -> None:
         """Deliver what had arrived before the pause, then read on."""

@@ -87,7 +87,7 @@ async def dial(
     except TimeoutError:
         connection.close()
         raise Unreachable(f"{host}:{port} did not answer within {timeout_ms} ms; is it running?") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter: a host that no resolver takes, such as a..b
         raise Unreachable(f"{host}:{port} cannot be reached ({error}); is it running, is the address right?") from error
     except asyncio.CancelledError:
         connection.close()

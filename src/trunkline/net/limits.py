@@ -8,6 +8,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 HANDSHAKE_BYTES_MAX = 16 * KIB  # of HELLO, WELCOME and REFUSED: whoever has not shown a token gets no more memory
+PEER_PACKET_BYTES_MIN = MIB  # whoever takes less cannot take the answers to what it may ask
 
 
 class Limits(Struct, frozen=True):

@@ -128,12 +128,12 @@ class Server:
             connection.refuse(*refusal)
             return
         version = min(VERSION_MAX, hello.version_max)
+        connection.opened(hello.name, self._cluster or hello.cluster, hello.packet_bytes_max)
         self._welcomed.add(connection.number)
         self.accepted += 1
         connection.write(
             encode(Kind.WELCOME, Welcome(version, self._cluster, self._name, self._limits.packet_bytes_max))
         )
-        connection.opened(hello.name, self._cluster or hello.cluster, hello.packet_bytes_max)
 
     def lost(self, connection: Connection, _reason: str) -> None:
         del self._connections[connection.number]

@@ -7,19 +7,32 @@ import json
 import logging
 import secrets
 import ssl
+from collections import Counter
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.core.effects import Event, Message
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
-from trunkline.core.projection import Projection
+from trunkline.core.projection import Projection, Segment
 from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.metadata.store import Store, StoreUnavailable
-from trunkline.net.admin import Leaving, ListLogs, LogsListed, NodeStateSet, SetNodeState, StatusAnswer, StatusRequest
+from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
+from trunkline.net.admin import (
+    ClusterAnswer,
+    ClusterRequest,
+    Leaving,
+    ListLogs,
+    LogsListed,
+    NodeStateSet,
+    SetNodeState,
+    StatusAnswer,
+    StatusRequest,
+)
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope, ProtocolViolation
 from trunkline.net.peers import Peers
@@ -32,6 +45,8 @@ from trunkline.runtime.serving import Lifetime, split_address, start_number
 log = logging.getLogger("trunkline.coordinator")
 
 LOOK_AGAIN_S = 2.0  # after the store was not available, or a watch ended
+SEGMENTS_SHOWN = 20  # of a log, in the status
+STATUS_BYTES_MAX = 3 * 1024 * 1024  # a larger one does not fit into the head of a packet
 
 
 class CoordinatorConfig(Struct, frozen=True):
@@ -125,10 +140,17 @@ class CoordinatorServer:
             self._recorder.close()
         self.lifetime.close()
 
-    def _begin(self, work: Any) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # said now, and not when the task happens to be collected
+            context = {"message": "a task of the coordinator failed", "exception": error, "task": task}
+            asyncio.get_running_loop().call_exception_handler(context)
 
     async def _cluster_id(self) -> str:
         while True:
@@ -157,6 +179,8 @@ class CoordinatorServer:
             self._register.submit(message, answer)
         elif isinstance(message, Leaving):
             self._register.leave(message.node, message.start)
+        elif isinstance(message, ClusterRequest):
+            answer(ClusterAnswer(self.cluster))
         elif isinstance(message, StatusRequest | ListLogs | SetNodeState):
             self._begin(self._administer(message, connection, token))
         else:
@@ -168,7 +192,7 @@ class CoordinatorServer:
         try:
             match message:
                 case StatusRequest():
-                    answer: Message = StatusAnswer(json.dumps(await self._status()).encode())
+                    answer: Message = StatusAnswer(status_json(await self._status()))
                 case ListLogs():
                     answer = LogsListed(await self._names())
                 case SetNodeState(node, state):
@@ -180,15 +204,18 @@ class CoordinatorServer:
         connection.send("", token, answer)
 
     async def _names(self) -> tuple[str, ...]:
-        views = [view for view in await self._views() if not view.deleted]
-        return tuple(view.log for view in views)
+        return tuple(view.log for view in await self._views())
 
     async def _views(self) -> list[Projection]:
+        """Of all logs but the deleted ones."""
         answers = [await self._store.handle(Get(name)) for name in await self._store.logs()]
-        return [answer.projection for answer in answers if isinstance(answer, Got) and answer.projection is not None]
+        views = [answer.projection for answer in answers if isinstance(answer, Got)]
+        return [view for view in views if view is not None and not view.deleted]
 
     async def _status(self) -> dict[str, Any]:
         nodes = [info for info in await self._store.nodes() if info.state is not NodeState.CLIENT]
+        views = await self._views()
+        named = Counter(member.node for view in views for segment in view.segments for member in segment.members())
         return {
             "cluster": self.cluster,
             "name": self.config.name,
@@ -196,14 +223,15 @@ class CoordinatorServer:
             "active": self._store.active(),
             "active_coordinator": await self._store.active_coordinator(),
             "default_policy": self.config.default_policy,
-            "nodes": [_node_facts(info) for info in nodes],
-            "logs": [self._log_facts(view) for view in await self._views()],
+            "nodes": [{**_node_facts(info), "streams_named": named[info.node]} for info in nodes],
+            "logs": [self._log_facts(view) for view in views],
         }
 
     def _log_facts(self, view: Projection) -> dict[str, Any]:
         duties = self._duties.get(view.log)
         return {
-            **log_facts(view),
+            **log_facts(replace(view, segments=shown_segments(view))),
+            "segments_total": len(view.segments),
             "blocked": duties is not None and duties.blocked,
             "duty": duties.duty if duties is not None else "",
         }
@@ -220,18 +248,23 @@ class CoordinatorServer:
             except StoreUnavailable as error:
                 log.warning("the metadata store is not available: %s", error)
                 await asyncio.sleep(LOOK_AGAIN_S)
-            finally:
-                self._drop_duties()
 
     async def _do_duties(self) -> None:
-        """Until deposed, or until the watch ends."""
-        tasks = [asyncio.create_task(self._follow_logs()), asyncio.create_task(self._store.deposed())]
+        """Until deposed, or until the watch ends. Raises what ended it otherwise."""
+        following, deposed = asyncio.create_task(self._follow_logs()), asyncio.create_task(self._store.deposed())
+        tasks = (following, deposed)
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._drop_duties()
+        for task in ended:
+            task.result()
+        if following in ended:  # a store that ends its watches at once must not be asked all the time
+            log.warning("the metadata store ended its watch; looking again")
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     async def _follow_logs(self) -> None:
         """Look after every log there is, and those that come."""
@@ -239,11 +272,16 @@ class CoordinatorServer:
         for name in await self._store.logs():
             self._look_after(name)
         async for name in changes:
-            if name:
+            if name == NODES_CHANGED:
+                for duties in self._duties.values():
+                    duties.wake()
+            else:
                 self._look_after(name)
 
     def _look_after(self, name: str) -> None:
-        if name not in self._duties:
+        if name in self._duties:
+            self._duties[name].wake()
+        else:
             config = self.config
             self._duties[name] = LogDuties(
                 config.name,
@@ -254,13 +292,41 @@ class CoordinatorServer:
                 self._register,
                 self._links,
                 config.record,
-                self.lifetime.end,
+                self._finished,
             )
+
+    def _finished(self, name: str) -> None:
+        """A deleted log: nothing is left of it. It is looked after again should the watch name it."""
+        self._duties.pop(name).close()
 
     def _drop_duties(self) -> None:
         for duties in self._duties.values():
             duties.close()
         self._duties.clear()
+
+
+def status_json(status: dict[str, Any]) -> bytes:
+    """Without the segments where there are too many. Left out, not empty: nobody shall take that for no segments."""
+    told = json.dumps(status).encode()
+    if len(told) <= STATUS_BYTES_MAX:
+        return told
+    logs = [{key: value for key, value in facts.items() if key != "segments"} for facts in status["logs"]]
+    return json.dumps({**status, "logs": logs}).encode()
+
+
+def shown_segments(view: Projection) -> tuple[Segment, ...]:
+    """The last ones; of the older ones, one for each node that would not be named otherwise.
+
+    Whether a node may be removed is told from the nodes that are named, so none that keeps something may be missing.
+    """
+    older, shown = view.segments[:-SEGMENTS_SHOWN], list(view.segments[-SEGMENTS_SHOWN:])
+    named = {member.node for segment in shown for member in segment.members()}
+    for segment in reversed(older):
+        nodes = {member.node for member in segment.members()}
+        if not nodes <= named:
+            shown.insert(0, segment)
+            named |= nodes
+    return tuple(shown)
 
 
 def _node_facts(info: NodeInfo) -> dict[str, Any]:

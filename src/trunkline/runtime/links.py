@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from trunkline.core.effects import Address, Message
 from trunkline.core.messages import Got, Registered, SwapLost, Swapped
-from trunkline.net.admin import LogsListed, NodeStateSet, StatusAnswer
+from trunkline.net.admin import ClusterAnswer, LogsListed, NodeStateSet, StatusAnswer
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.net.peers import Peers
@@ -24,7 +24,7 @@ COORDINATOR = "coordinator"  # the process name under which roles know the metad
 REGISTER = Address(COORDINATOR, "register")
 NOBODY = 0  # the token of a message that gets no answer
 
-COORDINATORS_ANSWERS = (Got, Registered, Swapped, SwapLost, StatusAnswer, LogsListed, NodeStateSet)
+COORDINATORS_ANSWERS = (ClusterAnswer, Got, Registered, Swapped, SwapLost, StatusAnswer, LogsListed, NodeStateSet)
 
 
 class Links:

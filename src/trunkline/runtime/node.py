@@ -17,8 +17,9 @@ from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import Owner
 from trunkline.core.sequencer import Sequencer
 from trunkline.core.storage import NodeImage, StorageNode
-from trunkline.errors import StorageError
-from trunkline.net.admin import Leaving, StatusAnswer, StatusRequest
+from trunkline.errors import ConfigError, StorageError
+from trunkline.net.addresses import parse_address
+from trunkline.net.admin import ClusterAnswer, ClusterRequest, Leaving, StatusAnswer, StatusRequest
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.net.peers import Peers
@@ -83,6 +84,8 @@ class Node:
 
     async def start(self) -> None:
         config = self.config
+        if config.advertise:
+            check_advertised(config.advertise)
         engine = self._engine = await self._open_engine()
         identity = engine.identity
         if config.record is not None:
@@ -146,9 +149,9 @@ class Node:
 
     async def _ask_cluster(self) -> str:
         log.info("asking the coordinator at %s which cluster this is", ", ".join(self.config.coordinators))
-        answer = await self._questions.ask(Address(COORDINATOR, "admin"), StatusRequest())
-        assert isinstance(answer, StatusAnswer)
-        return str(json.loads(answer.json)["cluster"])
+        answer = await self._questions.ask(Address(COORDINATOR, "admin"), ClusterRequest())
+        assert isinstance(answer, ClusterAnswer)
+        return answer.cluster
 
     def _answered(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         self._links.received(connection, envelope, attachments)
@@ -208,3 +211,12 @@ class Node:
                 for key, frame in step.damaged:
                     self.host.damaged(key, (frame,))
                 await asyncio.sleep(max(step.bytes_read / rate, 0.001))
+
+
+def check_advertised(address: str) -> None:
+    """Raise ``ConfigError`` for an address that nobody could dial: whoever learns it from the metadata cannot help."""
+    host, _ = parse_address(address)
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ConfigError(f"{host!r} in {address!r} is no name of a host; advertise host:port") from None

@@ -1,11 +1,11 @@
 """The host of a node's roles: disk on one side, connections on the other.
 
 Rules
- O1  A request is looked at before a role sees it: of a kind that this role takes, within bounds, and with bytes that
-     match their checksum. Whoever sends something else loses the connection, and nothing else happens.
+ O1  A request is looked at before a role sees it (``requests.py``): of a kind that this role takes, within bounds, and
+     with bytes that match their checksum. Whoever sends something else loses the connection, and nothing else happens.
  O2  Records are written as they come; one sync at a time makes everything written before it durable (group commit).
      Under the policies ``interval`` and ``never`` a record is as durable as these promise when it is written.
- O3  Bodies are read from the disk when an answer leaves. What cannot be read is told to the role, never sent.
+ O3  Answers with bodies leave as ``bodies.py`` says.
  O4  With more than ``UNSYNCED_BYTES_MAX`` unsynced, nothing more is read from connections until the disk has caught up.
  O5  A failed sync stops the process: nobody knows what the disk has.
 """
@@ -16,54 +16,24 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import crc32c
-from msgspec.structs import replace
-
 from trunkline.core.effects import Address, Choose, Complete, Event, Message, Record
-from trunkline.core.entries import Frame, Kind, junk
-from trunkline.core.messages import (
-    Append,
-    Digest,
-    Drop,
-    Fetch,
-    Fetched,
-    Finalize,
-    FindTail,
-    Inventory,
-    Next,
-    Open,
-    Peek,
-    Read,
-    ReadFrames,
-    Register,
-    Release,
-    Seal,
-    Subscribe,
-    Trim,
-    Write,
-    Written,
-)
+from trunkline.core.entries import Frame, Kind
+from trunkline.core.messages import Fetched, Finalize, Inventory, Open, ReadFrames, Register, Seal, Written
 from trunkline.core.siblings import DamageFound
 from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
 from trunkline.core.streams import FrameWritten, Key
 from trunkline.net.connection import Connection
-from trunkline.net.packets import Envelope, ProtocolViolation
+from trunkline.net.packets import Envelope
+from trunkline.runtime.bodies import Answer, BodySender
 from trunkline.runtime.links import COORDINATOR, Links
-from trunkline.runtime.process import Attachments, Buffer, Process, Step
+from trunkline.runtime.process import Buffer, Process, Step
 from trunkline.runtime.recorder import Recorder
-from trunkline.storage import Engine, FrameDamaged, FrameMissing, StorageError, SyncPolicy, frame_fits
+from trunkline.runtime.requests import STORAGE_REQUESTS, checked_request
+from trunkline.storage import Engine, StorageError, SyncPolicy
 
 UNSYNCED_BYTES_MAX = 128 * 1024 * 1024
-READ_FRAMES_MAX = 1024  # frames looked at for one answer
-ANSWER_BYTES_MAX = 4 * 1024 * 1024  # of bodies in one answer, unless one body alone is larger
 DISK_SILENT_S = 2.0  # a sync that takes longer: the node does not renew its lease
-
-STORAGE_REQUESTS = (
-    Append, Digest, Drop, Fetch, Finalize, FindTail, Inventory, Open, Read, Release, Seal, Subscribe, Trim, Write,
-)  # fmt: skip
-SEQUENCER_REQUESTS = (Next, Peek)
 BUSY = "the disk is busy"
-ANSWERING = "storage"  # the role that sends bodies
 
 
 class NodeHost:
@@ -86,7 +56,7 @@ class NodeHost:
         self._stopped = stopped
         self._loop = asyncio.get_running_loop()
         self._sync_thread = ThreadPoolExecutor(1, "sync")
-        self._read_threads = ThreadPoolExecutor(2, "read")
+        self._bodies = BodySender(engine, self.damaged)
         self._sync_began: float | None = None
         self._sync_scheduled = False
         self._always = sync is SyncPolicy.ALWAYS
@@ -98,15 +68,14 @@ class NodeHost:
 
     def received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         role = envelope.role
-        message: Message = envelope.message
-        if role == "storage" and isinstance(message, STORAGE_REQUESTS):
-            message = _checked(message, attachments)
+        message = checked_request(role, envelope.message, attachments)  # O1
+        if role == "storage":
             self._look_at_space()
-        elif not (role == "sequencer" and isinstance(message, SEQUENCER_REQUESTS)):
-            raise ProtocolViolation(f"a {type(message).__name__} is nothing for {role!r} of a node")  # O1
         key = f"#{connection.number}"
         if key not in self.connections:
             self.connections[key] = connection
+            if self._busy:  # O4
+                connection.pause(BUSY)
         self.process.deliver(role, Address(key, str(envelope.token)), message, attachments)
 
     def disconnected(self, connection: Connection) -> None:
@@ -125,10 +94,10 @@ class NodeHost:
         if connection is None:
             return  # gone: the answer is lost
         token = int(to.role)
-        if isinstance(message, ReadFrames | Fetched):
-            self._send_frames(connection, token, message, _key_of(step))
-        elif isinstance(message, Written) and message.existing.kind is Kind.DATA:
-            self._send_existing(connection, token, message, _key_of(step))
+        if isinstance(message, ReadFrames | Fetched) or (
+            isinstance(message, Written) and message.existing.kind is Kind.DATA
+        ):
+            self._bodies.send(connection, Answer(token, message, _key_of(step)))  # O3
         else:
             connection.send(role, token, message)
 
@@ -210,73 +179,7 @@ class NodeHost:
             self._full = full
             self.process.deliver("storage", Address(self.process.name, "host"), SpaceChanged(full))
 
-    # --------------------------------------------------------------------------------------------------------- reading
-
-    def _send_frames(self, connection: Connection, token: int, message: ReadFrames | Fetched, key: Key) -> None:
-        """An answer with bodies: at once if the page cache has them, else from a thread (O3)."""
-        wanted = [frame for frame in message.frames if frame.kind is Kind.DATA]
-        if not wanted:
-            connection.send(ANSWERING, token, message, (b"",) * len(message.frames))
-            return
-        bodies = self._read(key, wanted, may_block=False)
-        if bodies is not None:
-            self._answer(connection, token, message, wanted, bodies)
-            return
-        reading = self._loop.run_in_executor(self._read_threads, lambda: self._read_quietly(key, wanted))
-
-        def done(future: asyncio.Future[list[Buffer] | FrameDamaged | None]) -> None:
-            found = future.result()
-            if isinstance(found, FrameDamaged):
-                self.damaged(found.key, (found.frame,))
-            elif found is not None:
-                self._answer(connection, token, message, wanted, found)
-
-        reading.add_done_callback(done)
-
-    def _read(self, key: Key, frames: list[Frame], *, may_block: bool) -> list[Buffer] | None:
-        try:
-            return self._engine.read(key, frames, ANSWER_BYTES_MAX, may_block=may_block)
-        except FrameMissing:
-            return []
-        except FrameDamaged as damage:
-            self._loop.call_soon(self.damaged, damage.key, (damage.frame,))
-            return []
-
-    def _read_quietly(self, key: Key, frames: list[Frame]) -> list[Buffer] | FrameDamaged | None:
-        """In a thread: what went wrong is handed to the loop as a value."""
-        try:
-            return self._engine.read(key, frames, ANSWER_BYTES_MAX, may_block=True)
-        except FrameMissing:
-            return None
-        except FrameDamaged as damage:
-            return damage
-
-    def _answer(
-        self,
-        connection: Connection,
-        token: int,
-        message: ReadFrames | Fetched,
-        wanted: list[Frame],
-        bodies: list[Buffer],
-    ) -> None:
-        if not bodies:
-            return  # lost: it was trimmed or dropped meanwhile, or is damaged
-        frames, attachments = message.frames, bodies
-        if len(bodies) < len(wanted):  # a prefix is sent, to bound the bytes
-            frames = frames[: frames.index(wanted[len(bodies)])]
-        if len(frames) > len(bodies):  # JUNK among them has no bytes
-            following = iter(bodies)
-            attachments = [next(following) if frame.kind is Kind.DATA else b"" for frame in frames]
-        if isinstance(message, ReadFrames):
-            connection.send(ANSWERING, token, replace(message, frames=frames), attachments)
-        else:
-            end = message.end if len(frames) == len(message.frames) else frames[-1].next
-            connection.send(ANSWERING, token, replace(message, frames=frames, end=end), attachments)
-
-    def _send_existing(self, connection: Connection, token: int, message: Written, key: Key) -> None:
-        bodies = self._read(key, [message.existing], may_block=True)
-        if bodies:
-            connection.send(ANSWERING, token, message, bodies)
+    # ---------------------------------------------------------------------------------------------------------- damage
 
     def damaged(self, key: Key, frames: tuple[Frame, ...]) -> None:
         """Reading or scrubbing found frames that are not what was written."""
@@ -288,7 +191,7 @@ class NodeHost:
         self._closing = True
         self.process.stop()
         self._sync_thread.shutdown(wait=True)
-        self._read_threads.shutdown(wait=True)
+        self._bodies.close()
 
 
 def _key_of(step: Step) -> Key:
@@ -300,25 +203,3 @@ def _key_of(step: Step) -> Key:
     assert not isinstance(message, Inventory)
     target = message.descriptor.target if isinstance(message, Open | Seal | Finalize) else message.target
     return (target.log, target.stream)
-
-
-def _checked(message: Message, attachments: Attachments) -> Message:
-    """The request, bounded, or ``ProtocolViolation`` (O1)."""
-    if isinstance(message, Write | Append):
-        _check_frame(message.frame, attachments)
-    elif attachments:
-        raise ProtocolViolation(f"a {type(message).__name__} has no attachments")
-    elif isinstance(message, Read | Subscribe) and message.limit > READ_FRAMES_MAX:
-        return replace(message, limit=READ_FRAMES_MAX)
-    return message
-
-
-def _check_frame(frame: Frame, attachments: Attachments) -> None:
-    if not frame_fits(frame, sum(map(len, attachments))):
-        raise ProtocolViolation(f"there is no such batch: {frame}")
-    if frame.kind is Kind.JUNK:
-        if frame != junk(frame.first) or any(map(len, attachments)):
-            raise ProtocolViolation(f"a hole is filled in one form only, not as {frame}")
-        return
-    if len(attachments) != 1 or crc32c.crc32c(attachments[0]) != frame.checksum:
-        raise ProtocolViolation(f"the bytes of {frame.brief()} do not match their checksum")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import resource
 import signal
 import time
 from collections.abc import Coroutine
@@ -26,6 +27,7 @@ class Lifetime:
 
     def __init__(self) -> None:
         keep_freed_memory()
+        allow_many_files()
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[str] = self._loop.create_future()
         for number in SIGNALS:
@@ -78,6 +80,16 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_MAX)
         library.mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+
+
+def allow_many_files() -> None:
+    """Take as many open files as the system gives without asking: every stream that is written and every connection
+    has one. The usual soft limit, 1024, is only that low for programs that call select(2).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than their hard limit says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def start_number() -> int:

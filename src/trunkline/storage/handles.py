@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from trunkline.storage.files import Files
 
 IDLE_MAX = 256  # files that are open and that nobody uses
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 class _Handle:
@@ -37,10 +39,30 @@ class Handles:
                 return handle.fd
             handle = self._idle.pop(path, None)
             if handle is None:
-                handle = _Handle(self._files.open(path, create=create))
+                handle = _Handle(self._open(path, create=create))
             handle.users = 1
             self._used[path] = handle
             return handle.fd
+
+    def _open(self, path: Path, *, create: bool) -> int:
+        try:
+            return self._files.open(path, create=create)
+        except OSError as failure:
+            if failure.errno not in TOO_MANY:
+                raise
+            self._close_idle()
+        try:
+            return self._files.open(path, create=create)
+        except OSError as failure:
+            if failure.errno not in TOO_MANY:
+                raise
+            text = "too many open files: raise the limit (ulimit -n, LimitNOFILE= of systemd)"
+            raise OSError(failure.errno, text, str(path)) from failure
+
+    def _close_idle(self) -> None:
+        for handle in self._idle.values():
+            self._files.close(handle.fd)
+        self._idle.clear()
 
     def give_back(self, path: Path) -> None:
         with self._lock:
@@ -62,7 +84,7 @@ class Handles:
 
     def close(self) -> None:
         with self._lock:
-            for handle in (*self._used.values(), *self._idle.values()):
+            self._close_idle()
+            for handle in self._used.values():
                 self._files.close(handle.fd)
             self._used.clear()
-            self._idle.clear()

@@ -1,0 +1,277 @@
+"""The coordinator's server: duties of many logs side by side, questions of operators, and what may end it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from metadata.projections import OPENING, creation, first_of, node, rolled
+from trunkline.client.cluster import connect
+from trunkline.core.effects import Effects
+from trunkline.core.messages import NodeState, Register, Swap
+from trunkline.core.projection import DeleteLog, EndSegment, Projection, Seat, apply
+from trunkline.errors import ConfigError
+from trunkline.metadata.store import StoreUnavailable
+from trunkline.runtime.coordinator import (
+    LOOK_AGAIN_S,
+    SEGMENTS_SHOWN,
+    STATUS_BYTES_MAX,
+    CoordinatorConfig,
+    CoordinatorServer,
+    shown_segments,
+    status_json,
+)
+from trunkline.runtime.node import NodeConfig, check_advertised, run_node
+
+PATIENCE_S = 20.0
+TICK_MS = 10
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def coordinating(directory: Path, **options: Any) -> AsyncIterator[CoordinatorServer]:
+    config = CoordinatorConfig(listen="127.0.0.1:0", directory=directory, tick_ms=TICK_MS, **options)
+    server = CoordinatorServer(config)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.close()
+
+
+def closed(log: str = "orders") -> Projection:
+    first = first_of(log)
+    return apply(first, EndSegment(0, 1, first.last.groups, None))
+
+
+async def make(server: CoordinatorServer, *logs: str) -> None:
+    for log in logs:
+        await server._store.handle(creation(log))
+    await until(lambda: set(logs) <= set(server._duties))
+
+
+async def delete(server: CoordinatorServer, log: str) -> None:
+    steps = (first_of(log), closed(log), apply(closed(log), DeleteLog()))
+    for before, view in enumerate(steps):
+        await server._store.handle(Swap(log, before, view))
+
+
+def stopped(server: CoordinatorServer) -> bool:
+    return server.lifetime._ended.done()
+
+
+def test_l4_a_role_that_fails_stops_the_duties_of_its_log_and_of_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(key: str) -> Effects:
+        raise ZeroDivisionError("a bug")
+
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await make(server, "bad", "good")
+            bad, good = server._duties["bad"], server._duties["good"]
+            bad._coordinator.on_timer = fail  # type: ignore[method-assign]
+            await until(lambda: bad.failed)
+            looks = good._coordinator.narrow[1]
+            await until(lambda: good._coordinator.narrow[1] > looks)
+            assert not stopped(server)
+            status = await server._status()
+            assert {log["name"]: log["duty"] == "broken" for log in status["logs"]} == {"bad": True, "good": False}
+        assert "the role coordinator of log bad failed" in caplog.text
+        assert "ZeroDivisionError: a bug" in caplog.text
+
+    asyncio.run(scenario())
+
+
+def test_l1_each_log_has_its_own_moment_within_a_tick(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await make(server, *(f"log{n}" for n in range(60)))
+            moments = {duties._moment_ms for duties in server._duties.values()}
+            assert moments == set(range(1, TICK_MS + 1))
+            assert {duties._coordinator.config.tick_ms for duties in server._duties.values()} == {TICK_MS}
+
+    asyncio.run(scenario())
+
+
+def test_l2_an_idle_log_is_looked_at_less_often_until_its_projection_or_the_registry_changes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await server._store.handle(Swap("orders", 0, first_of()))
+            await server._store.handle(Swap("orders", 1, view := closed()))
+            await until(lambda: "orders" in server._duties)
+            duties = server._duties["orders"]
+            await until(lambda: duties.resting)
+            assert duties._coordinator.config.tick_ms == 4 * TICK_MS
+            await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))
+            await until(lambda: not duties.resting)
+            assert duties._coordinator.config.tick_ms == TICK_MS
+            await until(lambda: duties.resting)
+            await server._store.handle(Swap("orders", 2, replace(view, epoch=3)))
+            await until(lambda: duties._coordinator.view is not None and duties._coordinator.view.epoch == 3)
+
+    asyncio.run(scenario())
+
+
+def test_l3_the_duties_of_a_deleted_log_end_and_it_is_left_out_of_the_status(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await make(server, "kept", "old")
+            await delete(server, "old")
+            await until(lambda: "old" not in server._duties)
+            assert [log["name"] for log in (await server._status())["logs"]] == ["kept"]
+            server._look_after("old")  # the watch names it again
+            await until(lambda: "old" not in server._duties)
+
+    asyncio.run(scenario())
+
+
+def test_l3_a_deleted_log_is_looked_after_while_a_node_may_come_back_with_a_stream_of_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await server._store.handle(Register(node("a")))
+            await server._store.leave("a", 1)
+            await make(server, "old")
+            await delete(server, "old")
+            duties = server._duties["old"]
+            await until(lambda: duties.resting)
+            assert server._duties["old"] is duties
+            await server._store.set_node_state("a", NodeState.GONE)
+            await until(lambda: "old" not in server._duties)
+
+    asyncio.run(scenario())
+
+
+def test_a_store_that_fails_or_ends_its_watch_is_not_asked_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        pauses: list[float] = []
+        campaigns = 0
+
+        async def sleep(delay_s: float) -> None:
+            pauses.append(delay_s)
+            await pause(0)
+
+        pause = asyncio.sleep
+        async with coordinating(tmp_path) as server:
+            store = server._store
+            campaign, logs = store.campaign, store.logs
+
+            async def counted(me: str) -> None:
+                nonlocal campaigns
+                campaigns += 1
+                await campaign(me)
+
+            async def unavailable() -> tuple[str, ...]:
+                if campaigns < 3:
+                    raise StoreUnavailable("not now")
+                return await logs()
+
+            monkeypatch.setattr(store, "campaign", counted)
+            monkeypatch.setattr(store, "logs", unavailable)
+            monkeypatch.setattr(asyncio, "sleep", sleep)
+            store._changes.close()  # type: ignore[attr-defined]
+            async with asyncio.timeout(PATIENCE_S):
+                while campaigns < 6:
+                    await pause(0)
+            monkeypatch.undo()
+            assert not stopped(server)
+        assert pauses.count(LOOK_AGAIN_S) >= campaigns - 1
+
+    asyncio.run(scenario())
+
+
+def test_a_coordinator_that_cannot_look_after_a_log_for_another_reason_ends(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recordings = tmp_path / "recordings"
+        recordings.write_text("no directory")
+        server = CoordinatorServer(CoordinatorConfig(listen="127.0.0.1:0", directory=tmp_path, tick_ms=TICK_MS))
+        await server.start()
+        server.config = replace(server.config, record=recordings)
+        await server._store.handle(creation())
+        await until(lambda: stopped(server))
+        assert "a task of the coordinator failed" in server.lifetime._ended.result()
+        await server.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_learns_the_cluster_without_asking_for_the_status(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+
+            async def too_much() -> dict[str, Any]:
+                raise AssertionError("nobody asked for the status")
+
+            server._status = too_much  # type: ignore[method-assign]
+            async with connect(server.address) as cluster:
+                assert cluster.id == server.cluster
+
+    asyncio.run(scenario())
+
+
+def many_segments(count: int) -> Projection:
+    view = first_of()
+    for _ in range(count - 1):
+        view = rolled(view)
+    return view
+
+
+def test_the_status_shows_the_last_segments_of_a_log_and_counts_them_all(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await server._store.handle(Register(node("a")))
+            view = replace(many_segments(30), epoch=1)
+            await server._store.handle(Swap("orders", 0, view))
+            status = await server._status()
+            [log] = status["logs"]
+            assert [segment["index"] for segment in log["segments"]] == list(range(30 - SEGMENTS_SHOWN, 30))
+            assert log["segments_total"] == 30
+            assert [each["streams_named"] for each in status["nodes"]] == [30]
+
+    asyncio.run(scenario())
+
+
+def test_every_node_that_keeps_something_of_a_log_is_named_in_the_status() -> None:
+    opening = replace(OPENING, groups=((Seat("x", 1), Seat("y", 1)),))
+    first = first_of()
+    view = apply(first, EndSegment(0, 1, first.last.groups, opening))
+    for _ in range(30):
+        view = rolled(view)
+    assert [segment.index for segment in shown_segments(view)][:2] == [1, 32 - SEGMENTS_SHOWN]
+    assert shown_segments(first) == first.segments
+
+
+def test_a_status_that_is_too_large_is_told_without_segments() -> None:
+    log = {"name": "orders", "segments": ["x" * 100] * 1000, "segments_total": 1000}
+    small = {"cluster": "c", "logs": [log]}
+    assert json.loads(status_json(small)) == small
+    told = status_json({"cluster": "c", "logs": [log] * 40})
+    assert len(told) < STATUS_BYTES_MAX
+    assert json.loads(told)["logs"] == [{"name": "orders", "segments_total": 1000}] * 40
+
+
+@pytest.mark.parametrize("address", ["a..b:7401", "host", "host:port", ":7401", "x" * 64 + ":7401"])
+def test_a_node_does_not_start_with_an_address_that_nobody_can_dial(tmp_path: Path, address: str) -> None:
+    config = NodeConfig(tmp_path / "n", "n", listen="127.0.0.1:0", advertise=address)
+    with pytest.raises(ConfigError):
+        asyncio.run(run_node(config))
+    assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("address", ["host:7401", "10.0.0.1:1", "[::1]:7401", "b\u00fccher.example:7401"])
+def test_addresses_that_can_be_dialled_may_be_advertised(address: str) -> None:
+    check_advertised(address)
