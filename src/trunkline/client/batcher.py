@@ -36,7 +36,7 @@ SWEEP_S = 0.25  # how exact a time-out is
 
 
 class BatchOptions(Struct, frozen=True):
-    batch_bytes: int = 1024 * 1024  # too small: more round trips; too big: an append waits for a large one
+    batch_bytes: int = 512 * 1024  # too small: more round trips; too big: disks wait for each other along the chain
     batch_entries: int = 65_536  # too big: a reader gets this many entries at once
     in_flight: int = 16  # batches; too small: idle disks; too big: a dying client leaves that many holes
     linger_ms: float = 0.0  # too big: a lone append waits this long; 0: until the event loop's next turn
