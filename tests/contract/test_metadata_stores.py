@@ -7,38 +7,20 @@ import contextlib
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from etcd_server import Etcd
 from metadata import swapping_process
-from metadata.places import PATIENCE_S, EtcdPlace, Place, SqlitePlace, eventually, opened, until
+from metadata.places import LONG_MS, PATIENCE_S, EtcdPlace, Place, SqlitePlace, eventually, heard, opened
 from metadata.projections import creation, first_of, node, trim, trimmed
 from trunkline.core.effects import Address, Event, Persist, Send
-from trunkline.core.events import LeaseLost, Projected
+from trunkline.core.events import Projected
 from trunkline.core.messages import Get, Got, LeaseExpired, NodeState, Register, Registered, Swap, SwapLost, Swapped
 from trunkline.core.register import MetadataRegister, RegisterImage
 from trunkline.metadata.store import NODES_CHANGED, Request, Store, StoreUnavailable
-
-
-@pytest.fixture(scope="session")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    with Etcd(tmp_path_factory.mktemp("etcd")) as running:
-        yield running
-
-
-@pytest.fixture(params=["sqlite", "etcd"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A place of its own for each test."""
-    if request.param == "sqlite":
-        return SqlitePlace(tmp_path)
-    return EtcdPlace(request.getfixturevalue("etcd"), f"/{uuid.uuid4()}/")
-
 
 # ------------------------------------------------------------------------------------------------------------- swaps
 
@@ -123,190 +105,6 @@ def test_m2_an_answered_swap_outlives_kill_9(place: Place) -> None:
     asyncio.run(scenario())
 
 
-# ------------------------------------------------------------------------------------------------------------- nodes
-
-
-def test_nodes_are_listed_by_name_and_kept_over_a_restart(place: Place) -> None:
-    nodes = tuple(node(name) for name in ("a", "b", "x/y"))
-
-    async def scenario() -> None:
-        async with opened(place) as store:
-            for info in reversed(nodes):
-                assert await store.handle(Register(info)) == Registered(info.node, 1)
-            assert await store.nodes() == nodes
-        async with opened(place) as store:
-            assert await store.handle(Get("orders")) == Got("orders", 0, None, nodes)
-
-    asyncio.run(scenario())
-
-
-def test_m3_a_lease_runs_out_and_is_renewed(place: Place) -> None:
-    async def scenario() -> None:
-        announced: list[Event] = []
-        async with opened(place, place.lease_ms, announced.append) as store:
-            await store.handle(Register(node()))
-            await until(store, lambda: dead(store))
-            assert await store.nodes() == (replace(node(), live=False),)
-            assert announced == [LeaseLost("a")]
-            assert await store.handle(Register(node())) == Registered("a", 1)
-            assert await store.nodes() == (node(),)
-
-    asyncio.run(scenario())
-
-
-def test_m3_a_node_that_is_heard_of_keeps_its_lease(place: Place) -> None:
-    async def scenario() -> None:
-        announced: list[Event] = []
-        async with opened(place, place.lease_ms, announced.append) as store:
-            await store.handle(Register(node("quiet")))
-            async with asyncio.timeout(PATIENCE_S):
-                while LeaseLost("quiet") not in announced:  # so long the other one is renewed
-                    await store.handle(Register(node("steady")))
-                    assert node("steady") in await store.nodes()
-                    await asyncio.sleep(place.lease_ms / 10_000)  # as a node does between its renewals
-            assert announced == [LeaseLost("quiet")]
-
-    asyncio.run(scenario())
-
-
-def test_m3_when_nobody_was_there_to_keep_leases_every_node_gets_a_new_period(place: Place) -> None:
-    async def scenario() -> None:
-        async with opened(place, place.lease_ms) as store:
-            await store.handle(Register(node()))
-            await until(store, lambda: dead(store))
-        async with opened(place, place.lease_ms) as store:
-            assert await store.nodes() == (node(),)
-            await until(store, lambda: dead(store))
-
-    asyncio.run(scenario())
-
-
-async def dead(store: Store) -> bool:
-    return not any(info.live for info in await store.nodes())
-
-
-def test_a_late_registration_of_an_earlier_start_gets_no_answer_and_changes_nothing(place: Place) -> None:
-    async def scenario() -> None:
-        async with opened(place) as store:
-            assert await store.handle(Register(node(start=2))) == Registered("a", 2)
-            assert await store.handle(Register(node(start=1))) is None
-            assert await store.handle(Register(node(start=1, incarnation=9))) is None
-            assert await store.nodes() == (node(start=2),)
-            assert await store.handle(Register(node(start=3, incarnation=9))) == Registered("a", 3)
-            assert await store.nodes() == (node(start=3, incarnation=9),)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("state", [NodeState.DRAINING, NodeState.GONE])
-def test_an_operators_word_outlives_registrations_and_restarts(place: Place, state: NodeState) -> None:
-    async def scenario() -> None:
-        async with opened(place) as store:
-            assert not await store.set_node_state("a", state)  # nobody knows it yet
-            await store.handle(Register(node()))
-            assert await store.set_node_state("a", state)
-            await store.handle(Register(node()))
-            await store.handle(Register(node(start=2)))
-            assert await store.nodes() == (replace(node(start=2), state=state),)
-        async with opened(place) as store:
-            [info] = await store.nodes()
-            assert info.state is state
-            assert await store.set_node_state("a", NodeState.RW)
-            await store.handle(Register(node(start=3)))
-            assert await store.nodes() == (node(start=3),)
-
-    asyncio.run(scenario())
-
-
-def test_the_entry_of_a_client_goes_with_its_lease_and_is_no_operators_matter(place: Place) -> None:
-    client = replace(node("writer"), state=NodeState.CLIENT)
-
-    async def scenario() -> None:
-        async with opened(place, place.lease_ms) as store:
-            assert await store.handle(Register(client)) == Registered("writer", 1)
-            assert await store.nodes() == (client,)
-            assert not await store.set_node_state("writer", NodeState.DRAINING)
-            await until(store, lambda: empty(store))
-            assert await store.handle(Register(client)) == Registered("writer", 1)
-            assert await store.nodes() == (client,)
-            await until(store, lambda: empty(store))
-        async with opened(place) as store:
-            assert await store.nodes() == ()
-
-    asyncio.run(scenario())
-
-
-async def empty(store: Store) -> bool:
-    return await store.nodes() == ()
-
-
-LONG_MS = 60_000  # a lease that does not run out while a test looks on
-
-
-def test_the_lease_of_a_node_that_leaves_is_over_at_once_and_it_may_come_back(place: Place) -> None:
-    async def scenario() -> None:
-        announced: list[Event] = []
-        async with opened(place, LONG_MS, announced.append) as store:
-            await store.handle(Register(node()))
-            await store.handle(Register(node("b")))
-            watcher = store.watch()
-            await store.leave("a", 1)
-            assert await store.nodes() == (replace(node(), live=False), node("b"))
-            async with asyncio.timeout(PATIENCE_S):
-                await heard(watcher, NODES_CHANGED)
-                while announced != [LeaseLost("a")]:
-                    await anext(watcher)
-            for start in (1, 2):
-                assert await store.handle(Register(node(start=start))) == Registered("a", start)
-                assert await store.nodes() == (node(start=start), node("b"))
-
-    asyncio.run(scenario())
-
-
-def test_a_client_that_leaves_is_forgotten_at_once_and_for_good(place: Place) -> None:
-    client = replace(node("writer"), state=NodeState.CLIENT)
-
-    async def scenario() -> None:
-        async with opened(place, LONG_MS) as store:
-            await store.handle(Register(client))
-            await store.leave("writer", 1)
-            assert await store.nodes() == ()
-        async with opened(place, LONG_MS) as store:
-            assert await store.nodes() == ()
-            assert await store.handle(Register(client)) == Registered("writer", 1)
-            assert await store.nodes() == (client,)
-
-    asyncio.run(scenario())
-
-
-def test_to_leave_twice_too_late_or_unknown_changes_nothing(place: Place) -> None:
-    client = replace(node("writer", start=2), state=NodeState.CLIENT)
-
-    async def scenario() -> None:
-        announced: list[Event] = []
-        async with opened(place, LONG_MS, announced.append) as store:
-            known = (node(start=2), client)
-            for info in known:
-                await store.handle(Register(info))
-            for name in ("a", "writer"):
-                await store.leave(name, 1)  # the start before
-                await store.leave(name, 3)
-            await store.leave("nobody", 1)
-            assert await store.nodes() == known
-            for _ in range(3):
-                await store.leave("a", 2)
-                await store.leave("writer", 2)
-            assert await store.nodes() == (replace(node(start=2), live=False),)
-            await until(store, lambda: told(announced, 2))
-            assert sorted(announced, key=str) == [LeaseLost("a"), LeaseLost("writer")]
-
-    asyncio.run(scenario())
-
-
-async def told(events: list[Event], count: int) -> bool:
-    return len(events) >= count
-
-
 # --------------------------------------------------------------------------------- cluster, watchers, announcements
 
 
@@ -337,11 +135,6 @@ def test_k3_a_watcher_hears_of_logs_and_nodes_until_the_store_closes(place: Plac
             assert {name async for name in late} == {"orders", NODES_CHANGED}  # each once, however often it changed
 
     asyncio.run(scenario())
-
-
-async def heard(watcher: AsyncIterator[str], name: str) -> None:
-    while await anext(watcher) != name:
-        pass
 
 
 def test_k2_every_accepted_swap_is_announced_once_and_what_is_found_at_a_start(place: Place) -> None:

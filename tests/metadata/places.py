@@ -16,6 +16,7 @@ from trunkline.metadata.etcd_store import EtcdStore
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.store import LEASE_MS, Store
 
+LONG_MS = 60_000  # a lease that does not run out while a test looks on
 PATIENCE_S = 20.0  # for what takes a second or two; a loaded machine is no failure
 LOOK_AGAIN_S = 0.05
 
@@ -104,3 +105,8 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not await condition():
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def heard(watcher: AsyncIterator[str], name: str) -> None:
+    while await anext(watcher) != name:
+        pass

@@ -260,10 +260,6 @@ class Manifest:
         self._compacted_size = 0
         self.compact()
 
-    @property
-    def bytes_stored(self) -> int:
-        return self._size * len(COPIES)
-
     def append(self, entries: list[Entry]) -> None:
         """Make entries durable (M1)."""
         self._last += 1
