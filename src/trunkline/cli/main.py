@@ -44,6 +44,7 @@ MODULES = {
     "reconfigure": "logs",
     "node": "nodes",
     "bench": "bench",
+    "deliver": "deliver",
     "serve": "serve",
     "check": "check",
     "version": "version",

@@ -1,0 +1,411 @@
+"""Walk-throughs of delivery: a source that keeps moving, two destinations, and deliverers that fail in between.
+
+The script of most of them has two keys and two tenants; rows are inserted, updated, deleted and moved between tenants,
+and some windows begin and end with the same rows although something happened inside of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from trunkline.check.delivery_rows import Change, History, Row, history
+from trunkline.check.disks import Nothing
+from trunkline.check.monitors import Progress
+from trunkline.check.monitors.delivery import EventualConsistency, Parts, delivery_safety
+from trunkline.check.scenario import NO_FAULTS, Boot, Faults, Operation, ProcessSpec, Scenario
+from trunkline.check.scenarios.delivery_work import Host, Tell, Worker, tenants_of
+from trunkline.check.scenarios.delivery_world import (
+    CONTROL,
+    LAKE,
+    Control,
+    Expire,
+    Fate,
+    MoveOn,
+    Source,
+    Table,
+    TableImage,
+    Wish,
+)
+from trunkline.core.delivery_messages import Configured, Life, LifeChanged, Outcome, Planned, Shutdown
+from trunkline.core.effects import Message
+from trunkline.core.planner import Planner
+from trunkline.core.planner_tracks import PlannerConfig
+from trunkline.core.role import Role
+
+PLANNED = (Planned("d1", digest="1"), Planned("d2", digest="2"))
+CONFIG = PlannerConfig(
+    interval_ms=0,
+    groups_max=2,
+    members_max=2,
+    retry_first_ms=1,
+    retry_most_ms=2,
+    breaker_after=2,
+    record_ms=0,
+    control=CONTROL,
+)
+NOTHING: Mapping[str, tuple[Operation, ...]] = MappingProxyType({})
+
+FOUR = history(  # d1: k, l, nothing, nothing, k and l; d2: nothing, k, k and l, l, nothing
+    (Change("k", 1),),
+    (Change("l", 1), Change("k", 2)),
+    (Change("l", 2),),
+    (Change("k"),),
+    (Change("k", 1), Change("l", 1)),
+)
+THREE = history(  # d1: k, nothing, k, nothing; d2: nothing, k, nothing, k
+    (Change("k", 1),),
+    (Change("k", 2),),
+    (Change("k", 1),),
+    (Change("k", 2),),
+)
+ONE_TENANT = history(  # d2 has nothing until the end
+    (Change("k", 1),),
+    (Change("k", 1),),
+    (Change("l", 1),),
+    (Change("k", 2),),
+)
+
+
+def operations(role: str, *requests: Message) -> tuple[Operation, ...]:
+    return tuple(Operation(role, request) for request in requests)
+
+
+def told(*news: Message) -> tuple[Operation, ...]:
+    """What an operator says to a deliverer, one after another."""
+    return operations("host", *(Tell(number, each) for number, each in enumerate(news, start=1)))
+
+
+def moves(past: History, *oldest: int) -> tuple[MoveOn, ...]:
+    """The source goes through its script, then forgets what lies before each of these versions."""
+    versions = len(past.versions) - 2
+    expiries = [MoveOn(number, each) for number, each in enumerate(oldest, start=versions + 1)]
+    return (*(MoveOn(number) for number in range(1, versions + 1)), *expiries)
+
+
+def lake(past: History, steps: tuple[MoveOn, ...], names: tuple[str, ...], deliverers: tuple[str, ...]) -> ProcessSpec:
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"source": Source(past), "control": Control(names, deliverers)}
+
+    return ProcessSpec(LAKE, start, Nothing(), None, operations("source", *steps))
+
+
+def fate(events: tuple[Expire | Wish, ...]) -> ProcessSpec:
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"fate": Fate(events)}
+
+    return ProcessSpec("fate", start, Nothing(), None)
+
+
+def table(name: str, image: TableImage, *, append: bool, troubles: int, broken: Outcome | None) -> ProcessSpec:
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {"table": Table(name, image, append=append, troubles=troubles, broken=broken)}
+
+    return ProcessSpec(name, start, Nothing(), None)
+
+
+def deliverer(
+    name: str,
+    past: History,
+    planned: tuple[Planned, ...],
+    config: PlannerConfig,
+    asked: tuple[Operation, ...],
+    *,
+    looks: bool,
+) -> ProcessSpec:
+    def start(boot: Boot) -> Mapping[str, Role]:
+        worker = Worker(boot.start, past, planned, looks=looks)
+        return {"planner": Planner(config), "worker": worker, "host": Host(planned)}
+
+    return ProcessSpec(name, start, Nothing(), None, asked)
+
+
+def scenario(
+    name: str,
+    summary: str,
+    past: History,
+    *,
+    deliverers: str = "a",
+    planned: tuple[Planned, ...] = PLANNED,
+    seeded: int = 1,
+    images: Mapping[str, TableImage] = MappingProxyType({}),
+    append: bool = False,
+    steps: tuple[MoveOn, ...] | None = None,
+    events: tuple[Expire | Wish, ...] = (),
+    asked: Mapping[str, tuple[Operation, ...]] = NOTHING,
+    troubles: Mapping[str, int] = MappingProxyType({}),
+    broken: Mapping[str, Outcome] = MappingProxyType({}),
+    left_alone: str = "",
+    becomes: tuple[Planned, ...] | None = None,
+    config: PlannerConfig = CONFIG,
+    looks: bool = False,
+    faults: Faults = NO_FAULTS,
+    crashable: str = "",
+    lossy: str = "",
+    sometimes: tuple[str, ...] = ("TableWritten",),
+) -> Scenario:
+    """``seeded``: the version that tables hold at the beginning (0: nothing), ``images`` says otherwise for some.
+
+    ``events`` happen to the control store at any moment, ``asked`` is asked of deliverers. ``left_alone``: destinations that need not come
+    to their part; ``becomes``: the configuration in the end. Until then nobody vouches for rows.
+    """
+    names = tuple(each.destination for each in planned)
+    parts = Parts(past, {each.destination: tenants_of(each) for each in becomes or planned}, append)
+    begin = {each: images.get(each, _seeded(parts, each, seeded)) for each in names}
+    consistent = {each: begin[each].rows for each in names if each not in left_alone.split()}
+    return Scenario(
+        name,
+        summary,
+        (
+            lake(past, moves(past) if steps is None else steps, names, tuple(deliverers.split())),
+            fate(events),
+            *(
+                table(each, begin[each], append=append, troubles=troubles.get(each, 0), broken=broken.get(each))
+                for each in names
+            ),
+            *(deliverer(each, past, planned, config, asked.get(each, ()), looks=looks) for each in deliverers.split()),
+        ),
+        (*delivery_safety(parts), EventualConsistency(parts, consistent), Progress()),
+        faults,
+        eager_operations=False,
+        crashable=tuple(crashable.split()),
+        lossy=tuple(lossy.split()),
+        sometimes=sometimes,
+    )
+
+
+def _seeded(parts: Parts, name: str, version: int) -> TableImage:
+    return TableImage(parts.expected(name, version), version, 0, version) if version else TableImage()
+
+
+# ------------------------------------------------------------------------------------------------------ one deliverer
+
+
+def mirror() -> Scenario:
+    return scenario(
+        "mirror",
+        "2 destinations, 2 keys, 4 versions, and a deliverer that crashes and comes back",
+        FOUR,
+        faults=Faults(crash=1, restart=1),
+        crashable="a",
+        sometimes=("TableWritten", "GroupStarted", "JobEnded"),
+    )
+
+
+def append_mode() -> Scenario:
+    return scenario(
+        "append-mode",
+        "destinations without keys: a crash must not bring a row twice",
+        FOUR,
+        append=True,
+        faults=Faults(crash=1, restart=1),
+        crashable="a",
+    )
+
+
+def seeding() -> Scenario:
+    leftover = TableImage(rows=(Row("x", 1, 0),))
+    return scenario(
+        "seeding",
+        "new destinations, one with rows left over, are seeded while the source moves on; the deliverer crashes",
+        THREE,
+        seeded=0,
+        images={"d1": leftover},
+        faults=Faults(crash=1, restart=1),
+        crashable="a",
+        sometimes=("Seeded", "TableWritten"),
+    )
+
+
+def lost_answers() -> Scenario:
+    """A commit without acknowledgement; the worker may also give up too early, and the transaction come later."""
+    return scenario(
+        "lost-answers",
+        "requests and answers of a table are lost, doubled or late: outcomes are unknown",
+        THREE,
+        faults=Faults(loss=1, duplicate=1, early_timer=1),
+        lossy="d1",
+        sometimes=("TableWritten", "BackedOff"),
+    )
+
+
+def empty_windows() -> Scenario:
+    return scenario(
+        "empty-windows",
+        "a destination without changes is not written; after a crash its note tells where to go on",
+        ONE_TENANT,
+        seeded=0,
+        faults=Faults(crash=1, restart=1),
+        crashable="a",
+    )
+
+
+def expiring_source() -> Scenario:
+    """The source forgets what lies before a version: first a position that a note covers, then all of it."""
+    return scenario(
+        "expiring-source",
+        "the source forgets its history while destinations are behind: written once, or seeded again",
+        ONE_TENANT,
+        steps=(MoveOn(1), MoveOn(2), MoveOn(3, 2), MoveOn(4), MoveOn(5, 4)),
+        looks=True,
+        sometimes=("HistoryExpired", "Seeded", "TableWritten"),
+    )
+
+
+def stops() -> Scenario:
+    return scenario(
+        "stops",
+        "a version that no window may cross, as what is read across it is wrong",
+        FOUR._replace(stops=(3,)),
+        faults=Faults(crash=1, restart=1),
+        crashable="a",
+    )
+
+
+def rerouting() -> Scenario:
+    """What was flushed, seeded or found empty under the old configuration is no ground to stand on."""
+    becomes = (Planned("d1", digest="1 2"),)
+    return scenario(
+        "rerouting",
+        "a destination gets another tenant while a window is read under the old configuration",
+        history((Change("k", 1),), (Change("l", 2),), (Change("l", 2),)),
+        planned=(Planned("d1", digest="1"),),
+        images={"d1": TableImage((Row("k", 1, 1),), 1)},
+        becomes=becomes,
+        asked={"a": told(Configured(becomes))},
+        looks=True,
+        sometimes=("PlanDropped", "TableWritten"),
+    )
+
+
+def reseeding() -> Scenario:
+    wrong = TableImage(rows=(Row("k", 1, 1), Row("x", 1, 0)), position=1)
+    return scenario(
+        "reseeding",
+        "an operator has a destination with a wrong row seeded again, while it is flushed and answers are lost",
+        THREE,
+        images={"d1": wrong},
+        events=(Wish("d1"),),
+        faults=Faults(loss=1),
+        lossy="d1",
+        sometimes=("Seeded",),
+    )
+
+
+def backing_off() -> Scenario:
+    return scenario(
+        "backing-off",
+        "two destinations refuse some flushes, one of them so many that its breaker opens",
+        THREE,
+        troubles={"d1": 1, "d2": 3},
+        sometimes=("BackedOff", "BreakerOpened", "BreakerClosed"),
+    )
+
+
+def halting() -> Scenario:
+    return scenario(
+        "halting",
+        "a destination cannot go on until somebody mends it; the other one does not notice",
+        THREE,
+        broken={"d2": Outcome.PERMANENT},
+        left_alone="d2",
+        asked={"a": told(LifeChanged("d2", Life.ACTIVE))},
+        sometimes=("Halted", "TableWritten"),
+    )
+
+
+def life_cycle() -> Scenario:
+    asked = told(LifeChanged("d1", Life.PAUSED), LifeChanged("d1", Life.ACTIVE), LifeChanged("d2", Life.DRAINING))
+    return scenario(
+        "life-cycle",
+        "one destination is paused and resumed, another one drained",
+        THREE,
+        left_alone="d2",
+        asked={"a": asked},
+        sometimes=("Drained", "TableWritten"),
+    )
+
+
+def retiring() -> Scenario:
+    return scenario(
+        "retiring",
+        "a destination is retired with a flush in flight",
+        THREE,
+        left_alone="d2",
+        asked={"a": told(LifeChanged("d2", Life.RETIRED))},
+        sometimes=("Retired", "TableWritten"),
+    )
+
+
+# ------------------------------------------------------------------------------------------------- several deliverers
+
+
+def two_deliverers() -> Scenario:
+    return scenario(
+        "two-deliverers",
+        "the lease of a destination runs out, whether its owner is dead or not: both believe that it is theirs",
+        FOUR,
+        deliverers="a b",
+        planned=PLANNED[1:],
+        events=(Expire("d2"),),
+        sometimes=("DeliveryFenced", "TableWritten"),
+    )
+
+
+def hand_over() -> Scenario:
+    return scenario(
+        "hand-over",
+        "a deliverer drains and stops; the other one goes on where it ended",
+        THREE,
+        deliverers="a b",
+        asked={"a": operations("planner", Shutdown(1, drain=True))},
+        sometimes=("Stopped", "TableWritten"),
+    )
+
+
+def lost_control() -> Scenario:
+    """The control store was lost, and begins to count tokens from 1 again."""
+    past = TableImage((Row("k", 1, 1),), 1, 5, 1)
+    return scenario(
+        "lost-control",
+        "a destination knows a higher token than the control store: it is granted a higher one",
+        THREE,
+        planned=PLANNED[:1],
+        images={"d1": past},
+        sometimes=("DeliveryFenced", "TableWritten"),
+    )
+
+
+def delivery() -> Scenario:
+    """The largest one: it takes an hour to exhaust."""
+    return scenario(
+        "delivery",
+        "2 destinations, 2 keys, 4 versions, two deliverers, one lease that runs out and one crash",
+        FOUR,
+        deliverers="a b",
+        events=(Expire("d2"),),
+        faults=Faults(crash=1, restart=1),
+        crashable="a",
+        sometimes=("DeliveryFenced", "TableWritten"),
+    )
+
+
+DELIVERY_SCENARIOS = (
+    mirror,
+    append_mode,
+    seeding,
+    lost_answers,
+    empty_windows,
+    expiring_source,
+    stops,
+    rerouting,
+    reseeding,
+    backing_off,
+    halting,
+    life_cycle,
+    retiring,
+    two_deliverers,
+    hand_over,
+    lost_control,
+    delivery,
+)

@@ -1,0 +1,169 @@
+"""A deliverer of the checked world: the planner that ships, a worker that carries out its jobs, and a host.
+
+A flush is several steps, as it is in a running pipeline: the planner asks, the worker reads the window and stages rows,
+the table's transaction happens at some later moment, its answer arrives at another. A deliverer may crash in between;
+what it has sent then arrives all the same.
+"""
+
+from __future__ import annotations
+
+from trunkline.check.delivery_rows import History
+from trunkline.check.scenarios.delivery_world import (
+    CONTROL,
+    SOURCE,
+    Acquire,
+    Answered,
+    Apply,
+    Ask,
+    Forget,
+    Happened,
+    Look,
+    Looked,
+    Quiet,
+)
+from trunkline.core.delivery_events import JobEnded
+from trunkline.core.delivery_messages import (
+    Configured,
+    FlushGroup,
+    JobDone,
+    Member,
+    Outcome,
+    Planned,
+    ReadStandings,
+    Result,
+    SeedGroup,
+    Span,
+)
+from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
+
+PLANNER = Address(SELF, "planner")
+
+
+def tenants_of(planned: Planned) -> tuple[int, ...]:
+    """The digest of a checked destination is the list of its tenants."""
+    return tuple(map(int, planned.digest.split()))
+
+
+class Tell(Message, frozen=True):
+    """An operator says this to the planner; a new configuration is told to everybody."""
+
+    operation: int
+    news: Message
+
+
+class Host(Quiet):
+    """What surrounds a planner: tells it the configuration and asks for leases."""
+
+    def __init__(self, planned: tuple[Planned, ...]) -> None:
+        self.planned = planned
+
+    def on_start(self) -> Effects:
+        return [Send(PLANNER, Configured(self.planned)), Send(CONTROL, Acquire())]
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        assert isinstance(message, Tell)
+        done = Complete(message.operation, Happened())
+        if not isinstance(message.news, Configured):
+            return [Send(PLANNER, message.news), done]
+        changed = [new for old, new in zip(self.planned, message.news.destinations, strict=True) if old != new]
+        self.planned = message.news.destinations
+        forget = [Send(CONTROL, Forget(planned.destination)) for planned in changed]
+        return [Send(Address(SELF, "worker"), message.news), Send(PLANNER, message.news), *forget, done]
+
+
+class Worker:
+    """Carries out the planner's jobs. What is silent is told as unknown after a time-out.
+
+    ``looks``: reading takes a step of its own, in which the source may be found to have forgotten the window.
+    """
+
+    def __init__(self, start: int, history: History, planned: tuple[Planned, ...], *, looks: bool) -> None:
+        self.start = start
+        self.history = history
+        self.planned = planned
+        self.looks = looks
+        self.looking: dict[int, tuple[Apply, ...]] = {}
+        self.waiting: dict[int, tuple[str, ...]] = {}  # by job: destinations that have not answered
+        self.results: dict[int, tuple[Result, ...]] = {}
+
+    @property
+    def phase(self) -> str:
+        return "busy" if self.waiting else "idle"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a worker asks for no choice, yet {key} was made")
+
+    def on_timer(self, key: str) -> Effects:
+        job = int(key.removeprefix("job "))
+        return self._finish(job, tuple(Result(name, Outcome.UNKNOWN, error="silent") for name in self.waiting[job]))
+
+    def ignores(self, source: Address, message: Message) -> bool:
+        """Answers to an earlier life of this process, and those that come too late."""
+        if isinstance(message, Answered):
+            late = message.result.destination not in self.waiting.get(message.job, ())
+            return message.start != self.start or late
+        return isinstance(message, Looked) and (message.start != self.start or message.job not in self.looking)
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case ReadStandings(job, destinations):
+                asks = [Send(Address(name, "table"), Ask(self.start, job)) for name in destinations]
+                return self._begin(job, destinations, asks)
+            case FlushGroup() | SeedGroup():
+                return self._stage(message)
+            case Looked(start, job, readable) if start == self.start and job in self.looking:
+                return self._on_looked(job, readable=readable)
+            case Answered(start, job, result) if start == self.start:
+                if result.destination in self.waiting.get(job, ()):
+                    return self._finish(job, (result,))
+            case Configured(planned):
+                self.planned = planned
+        return []
+
+    def _stage(self, job: FlushGroup | SeedGroup) -> Effects:
+        """Read the window (or the whole source) and stage what each member gets."""
+        applies = [self._staged(job, member) for member in job.members]
+        begun = self._begin(job.job, tuple(member.destination for member in job.members), [])
+        self.looking[job.job] = tuple(each for each in applies if each is not None)
+        if self.looks and isinstance(job, FlushGroup):
+            return [*begun, Send(SOURCE, Look(self.start, job.job, job.after))]
+        return begun + self._on_looked(job.job, readable=True)
+
+    def _staged(self, job: FlushGroup | SeedGroup, member: Member) -> Apply | None:
+        tenants = tenants_of(next(each for each in self.planned if each.destination == member.destination))
+        if isinstance(job, SeedGroup):
+            rows = self.history.part(tenants, job.through)
+            return Apply(self.start, job.job, member, job.through, seed=rows)
+        edits = self.history.edits(tenants, Span(job.after, job.through))
+        return Apply(self.start, job.job, member, job.through, edits) if edits or job.stamp else None
+
+    def _on_looked(self, job: int, *, readable: bool) -> Effects:
+        applies = self.looking.pop(job)
+        if not readable:
+            gone = [Result(name, Outcome.TRANSIENT, error="expired") for name in self.waiting[job]]
+            return self._finish(job, tuple(gone))
+        named = [apply.member.destination for apply in applies]
+        empty = [Result(name, Outcome.EMPTY) for name in self.waiting[job] if name not in named]
+        sent = [Send(Address(apply.member.destination, "table"), apply) for apply in applies]
+        return [*sent, *self._finish(job, tuple(empty))]
+
+    def _begin(self, job: int, destinations: tuple[str, ...], sent: list[Send]) -> Effects:
+        self.waiting[job], self.results[job] = destinations, ()
+        return [*sent, SetTimer(f"job {job}", 1000)]
+
+    def _finish(self, job: int, results: tuple[Result, ...]) -> Effects:
+        """Some destinations have a result; when all have, the job is over."""
+        named = [result.destination for result in results]
+        self.waiting[job] = tuple(name for name in self.waiting[job] if name not in named)
+        self.results[job] = tuple(sorted((*self.results[job], *results), key=lambda each: each.destination))
+        if self.waiting[job]:
+            return []
+        del self.waiting[job]
+        self.looking.pop(job, None)
+        done = self.results.pop(job)
+        told = Announce(JobEnded(job, done))
+        answer = Send(Address(SELF, "planner"), JobDone(job, done))
+        return [CancelTimer(f"job {job}"), told, answer]

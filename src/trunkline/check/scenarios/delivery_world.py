@@ -1,0 +1,348 @@
+"""The world around deliverers: a source that moves on, tables with transactions, a control store that grants leases.
+
+Their processes never crash: what they stand for keeps its state. What may be lost is on the way to and from them.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.check.delivery_rows import Edit, History, Rows
+from trunkline.check.monitors.delivery import SourceMoved, TableWritten
+from trunkline.core.delivery_messages import (
+    NO_SPAN,
+    FencedOff,
+    Grant,
+    LeasesGranted,
+    LeasesLost,
+    Lost,
+    Member,
+    Outcome,
+    RecordEmpty,
+    Released,
+    ReleaseLeases,
+    ReseedAsked,
+    Reseeded,
+    Result,
+    SourceAt,
+    Span,
+)
+from trunkline.core.effects import Address, Announce, Choose, Complete, Effects, Event, Message, Send
+from trunkline.core.fencing import Decision, decide_flush, decide_seed
+
+LAKE = "lake"  # source and control store are one process, so that a grant comes with news of the source
+SOURCE = Address(LAKE, "source")
+CONTROL = Address(LAKE, "control")
+
+DECIDED = {Decision.ALREADY: Outcome.ALREADY, Decision.FENCED: Outcome.FENCED, Decision.MOVED: Outcome.MOVED}
+
+
+class Happened(Event, frozen=True):
+    """The result of an operation of the world around deliverers."""
+
+
+class Quiet:
+    """A role that sets no timer and asks for no choice."""
+
+    @property
+    def phase(self) -> str:
+        return "ready"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_timer(self, key: str) -> Effects:
+        raise AssertionError(f"{key} fired, but no timer was set")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"{key} was chosen, but there was no choice")
+
+
+# --------------------------------------------------------------------------------------------------------- the source
+
+
+class Watch(Message, frozen=True):
+    """Tell a deliverer how far you are, now and whenever that changes: it has something to deliver."""
+
+    deliverer: str
+
+
+class Look(Message, frozen=True):
+    """Is the history after this version still there? Asked when a window is read."""
+
+    start: int
+    job: int
+    after: int
+
+
+class Looked(Message, frozen=True):
+    start: int
+    job: int
+    readable: bool
+
+
+class MoveOn(Message, frozen=True):
+    """The source comes to its next version, or forgets what lies before ``oldest``."""
+
+    operation: int
+    oldest: int = 0  # 0: a new version
+
+
+class Source(Quiet):
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.version = 1
+        self.oldest = 1
+        self.watchers: tuple[str, ...] = ()
+
+    def on_start(self) -> Effects:
+        return [Announce(SourceMoved(self.version, self.oldest))]
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Watch(deliverer):
+                self.watchers = tuple(sorted({*self.watchers, deliverer}))
+                return [self._tell(deliverer)]
+            case MoveOn(operation, oldest):
+                self.version += 0 if oldest else 1
+                self.oldest = max(self.oldest, oldest)
+                moved = Announce(SourceMoved(self.version, self.oldest))
+                return [moved, *map(self._tell, self.watchers), Complete(operation, Happened())]
+            case Look(start, job, after):
+                return [Send(source, Looked(start, job, readable=after >= self.oldest))]
+        raise AssertionError(f"the source does not take {message}")
+
+    def _tell(self, watcher: str) -> Send:
+        stops = tuple(stop for stop in self.history.stops if stop <= self.version)
+        return Send(Address(watcher, "planner"), SourceAt(self.version, self.oldest, stops))
+
+
+# --------------------------------------------------------------------------------------------------------- a table
+
+
+class Apply(Message, frozen=True):
+    """One transaction: a flush of these edits, or a seed of these rows."""
+
+    start: int
+    job: int
+    member: Member
+    through: int
+    edits: tuple[Edit, ...] = ()
+    seed: Rows | None = None
+
+
+class Ask(Message, frozen=True):
+    start: int
+    job: int
+
+
+class Answered(Message, frozen=True):
+    start: int
+    job: int
+    result: Result
+
+
+class TableImage(Struct, frozen=True):
+    rows: Rows = ()
+    position: int = 0  # 0: no record
+    token: int = 0
+    seeded: int = 0  # the version of its last seed; 0: nobody vouches for its rows
+
+
+class Table(Quiet):
+    """A destination. ``troubles``: how often it may refuse a flush; ``broken``: what it says to every flush."""
+
+    def __init__(
+        self, name: str, image: TableImage, *, append: bool, troubles: int = 0, broken: Outcome | None = None
+    ) -> None:
+        self.name = name
+        self.image = image
+        self.append = append
+        self.troubles = troubles
+        self.broken = broken
+        self.asked: tuple[Address, Apply] | None = None
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Ask(start, job):
+                stands = Result(self.name, Outcome.STANDS, self.image.position, self.image.token)
+                return [Send(source, Answered(start, job, stands))]
+            case Apply() if self.broken is not None:
+                return [self._answer(source, message, Result(self.name, self.broken, error="broken"))]
+            case Apply() if self.troubles:
+                self.asked = (source, message)
+                return [Choose("fate", (Outcome.APPLIED, Outcome.TRANSIENT))]
+            case Apply():
+                return self._apply(source, message)
+        raise AssertionError(f"a table does not take {message}")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        assert self.asked is not None
+        (source, apply), self.asked = self.asked, None
+        if option is Outcome.APPLIED:
+            return self._apply(source, apply)
+        self.troubles -= 1
+        return [self._answer(source, apply, Result(self.name, Outcome.TRANSIENT, error="away"))]
+
+    def _apply(self, source: Address, apply: Apply) -> Effects:
+        decision = self._decide(apply)
+        image = self.image
+        if decision is not Decision.PROCEED:
+            refused = Result(self.name, DECIDED[decision], image.position, image.token)
+            return [self._answer(source, apply, refused)]
+        held = {row.key for row in image.rows}
+        twice = [edit.key for edit in apply.edits if edit.row and not edit.replaces and edit.key in held]
+        if twice and not self.append:
+            return [self._answer(source, apply, Result(self.name, Outcome.PERMANENT, error=f"{twice[0]} is there"))]
+        self._write(apply)
+        done = Result(self.name, Outcome.APPLIED, self.image.position, self.image.token)
+        return [self._told(), self._answer(source, apply, done)]
+
+    def _decide(self, apply: Apply) -> Decision:
+        image, (_, expected, token) = self.image, (apply.member.destination, apply.member.expected, apply.member.token)
+        if apply.seed is not None:
+            return decide_seed(image.position, image.token, through=apply.through, mine=token)
+        return decide_flush(image.position, image.token, expected=expected, through=apply.through, mine=token)
+
+    def _write(self, apply: Apply) -> None:
+        """Rows, position and token change together (T1)."""
+        token, through = apply.member.token, apply.through
+        if apply.seed is not None:
+            self.image = TableImage(apply.seed, through, token, through)
+        else:
+            self.image = replace(self.image, rows=self._edited(apply.edits), position=through, token=token)
+
+    def _edited(self, edits: tuple[Edit, ...]) -> Rows:
+        touched = set() if self.append else {edit.key for edit in edits}
+        kept = [row for row in self.image.rows if row.key not in touched]
+        return tuple(sorted([*kept, *(edit.row for edit in edits if edit.row is not None)]))
+
+    def _told(self) -> Announce:
+        image = self.image
+        return Announce(TableWritten(self.name, image.rows, image.position, image.token, image.seeded))
+
+    def _answer(self, source: Address, apply: Apply, result: Result) -> Send:
+        return Send(source, Answered(apply.start, apply.job, result))
+
+
+# --------------------------------------------------------------------------------------------------- the control store
+
+
+class Acquire(Message, frozen=True):
+    """A deliverer has started: give it what is free, and what it had in an earlier life."""
+
+
+class Expire(Message, frozen=True):
+    """The lease of a destination runs out, whether its owner is alive or not."""
+
+    destination: str
+    time: int = 1  # the first, the second time
+
+
+class Wish(Message, frozen=True):
+    """An operator asks for a new seed."""
+
+    destination: str
+
+
+class Fate(Quiet):
+    """Whatever happens to the control store at some moment: it is on its way from the beginning."""
+
+    def __init__(self, events: tuple[Expire | Wish, ...]) -> None:
+        self.events = events
+
+    def on_start(self) -> Effects:
+        return [Send(CONTROL, event) for event in self.events]
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        raise AssertionError(f"nobody tells fate {message}")
+
+
+class Forget(Message, frozen=True):
+    """The configuration of a destination has changed: what was known and delivered under the old one does not count."""
+
+    destination: str
+
+
+class Lease(Struct, frozen=True):
+    owner: str = ""
+    token: int = 0
+    empty: Span = NO_SPAN
+    reseed: int = 0
+    settled: bool = False
+
+
+class Control(Quiet):
+    def __init__(self, destinations: tuple[str, ...], deliverers: tuple[str, ...]) -> None:
+        """The first deliverer gets all; the others are there, and wait."""
+        self.leases = {name: Lease(deliverers[0]) for name in destinations}
+        self.deliverers = deliverers
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Acquire():
+                mine = [name for name, lease in self.leases.items() if lease.owner in ("", source.process)]
+                return self._grant(mine, source.process) if mine else []
+            case Expire(destination):
+                return self._move(destination)
+            case Wish(destination):
+                return self._wish(destination)
+            case Forget(destination):
+                lease = self.leases[destination]
+                self.leases[destination] = replace(lease, empty=NO_SPAN, reseed=lease.reseed + 1)
+                return self._grant([destination], source.process)
+            case RecordEmpty(through, emptied):
+                for each in emptied:
+                    self._note(each.destination, each.token, empty=Span(each.position, through))
+                return []
+            case Reseeded(destination, token, request):
+                wished = self.leases[destination].reseed
+                self._note(destination, token, empty=NO_SPAN, reseed=0 if wished == request else wished)
+                return []
+            case ReleaseLeases(released):
+                return [effect for each in released for effect in self._on_released(each)]
+            case FencedOff(destination, token, seen):
+                return self._on_fenced(destination, token, seen)
+        raise AssertionError(f"the control store does not take {message}")
+
+    def _grant(self, names: list[str], owner: str) -> Effects:
+        grants: list[Grant] = []
+        for name in names:
+            lease = self.leases[name]
+            grants.append(Grant(name, lease.token + 1, lease.empty, lease.reseed, lease.settled))
+            self.leases[name] = replace(lease, owner=owner, token=lease.token + 1, settled=False)
+        return [Send(Address(owner, "planner"), LeasesGranted(tuple(grants))), Send(SOURCE, Watch(owner))]
+
+    def _move(self, name: str) -> Effects:
+        lease = self.leases[name]
+        if not lease.owner:
+            return []
+        others = [each for each in self.deliverers if each != lease.owner]
+        lost = Send(Address(lease.owner, "planner"), LeasesLost((Lost(name, lease.token),)))
+        return [lost, *self._grant([name], others[0] if others else lease.owner)]
+
+    def _on_released(self, released: Released) -> Effects:
+        """The next deliverer gets it, if there is another one."""
+        name, lease = released.destination, self.leases[released.destination]
+        if lease.token != released.token:
+            return []
+        self.leases[name] = replace(lease, owner="", settled=released.settled)
+        others = [each for each in self.deliverers if each != lease.owner]
+        return self._grant([name], others[0]) if others else []
+
+    def _wish(self, name: str) -> Effects:
+        lease = self.leases[name] = replace(self.leases[name], reseed=self.leases[name].reseed + 1)
+        return [Send(Address(lease.owner, "planner"), ReseedAsked(name, lease.reseed))] if lease.owner else []
+
+    def _note(self, name: str, token: int, **changes: object) -> None:
+        """What a deliverer says counts only under the present grant."""
+        if self.leases[name].token == token:
+            self.leases[name] = replace(self.leases[name], **changes)
+
+    def _on_fenced(self, name: str, token: int, seen: int) -> Effects:
+        lease = self.leases[name]
+        if lease.token != token:
+            return []  # it belongs to another by now
+        self.leases[name] = replace(lease, token=seen)
+        return self._grant([name], lease.owner)

@@ -1,0 +1,136 @@
+"""``trunkline deliver validate`` and ``verify``: whether a pipeline can run, and whether it did what it should."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from msgspec import to_builtins
+
+from trunkline.cli.deliver_opening import known_destinations
+from trunkline.cli.tables import Bar, plural, print_json, table
+from trunkline.delivery.comparing import Difference
+from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
+from trunkline.delivery.deliverer.assembling import source_of, work_of
+from trunkline.delivery.preflight import preflight
+from trunkline.delivery.verify import Verdict, verify_all
+from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+AT_ONCE_MOST: Final = 8  # destinations compared at a time, on this machine
+DIFFERS = 1
+UNVERIFIED = 3
+
+
+def validate(options: argparse.Namespace) -> int:
+    pipeline, problems = preflight(options.config)
+    if options.json:
+        print_json({"valid": not problems, "problems": to_builtins(problems)})
+    elif problems:
+        print("\n".join(str(problem) for problem in problems))
+        print(f"{plural(len(problems), 'problem')} in {options.config}")
+    elif pipeline is not None:
+        print(f"{options.config}: pipeline {pipeline.name}, {_targets(pipeline)}: all is well")
+    return 1 if problems else 0
+
+
+def _targets(pipeline: Pipeline) -> str:
+    found = plural(len(pipeline.destinations), "destination")
+    return f"{found} and those that are discovered" if pipeline.discover is not None else found
+
+
+# -------------------------------------------------------------------------------------------------------------- verify
+
+
+def verify(options: argparse.Namespace) -> int:
+    pipeline = load_pipeline(options.config)
+    chosen = _chosen(options, pipeline)
+    names = [each.name for each in chosen]
+    work = work_of(pipeline, source_of(pipeline), chosen)
+    seeds = {each.name: each.seed for each in chosen}
+    verdicts = []
+    with _context(pipeline) as context, Bar("verify", len(names)) as bar:
+        at_once = max(1, min(len(names), os.cpu_count() or 1, AT_ONCE_MOST))
+        for verdict in verify_all(work, names, seeds, at_once=at_once, context=context):
+            verdicts.append(verdict)
+            bar.tell(len(verdicts))
+    if options.json:
+        print_json({"pipeline": pipeline.name, "destinations": to_builtins(verdicts)})
+    else:
+        print(verdict_text(verdicts))
+    outcomes = {each.outcome for each in verdicts}
+    return DIFFERS if "differs" in outcomes else UNVERIFIED if "unverified" in outcomes else 0
+
+
+def _chosen(options: argparse.Namespace, pipeline: Pipeline) -> list[DestinationConfig]:
+    known = known_destinations(pipeline, options.config)
+    for name in options.destinations:
+        if name not in known:
+            raise ConfigError(f"pipeline {pipeline.name} has no destination {name}; see `trunkline deliver status`")
+    return [known[name] for name in options.destinations] or list(known.values())
+
+
+@contextmanager
+def _context(pipeline: Pipeline) -> Iterator[SparkContext | None]:
+    """Spark's, where tasks run on a cluster: tables may be out of reach from here. On one machine threads will do."""
+    if pipeline.spark.master.startswith("local"):
+        yield None
+        return
+    from trunkline.cli.deliver_run import spark_of
+    from trunkline.delivery.session import stop_session
+
+    session = spark_of(pipeline)
+    try:
+        yield session.sparkContext
+    finally:
+        stop_session(session)
+
+
+def verdict_text(verdicts: Sequence[Verdict]) -> str:
+    rows = [[each.destination, each.position, each.rows, _verdict(each)] for each in verdicts]
+    parts = [table(["destination", "position", "rows", "verdict"], rows)]
+    for each in verdicts:
+        if each.differences:
+            parts.append("\n".join([f"{each.destination}:", *(f"  {_difference(one)}" for one in each.differences)]))
+            if (hidden := each.missing + each.extra + each.different - len(each.differences)) > 0:
+                parts[-1] += f"\n  and {hidden:,} more"
+    return "\n\n".join([*parts, _sum(verdicts)])
+
+
+def _verdict(verdict: Verdict) -> str:
+    note = f": {verdict.note}" if verdict.note else ""
+    match verdict.outcome:
+        case "equal":
+            return f"equal{note}"
+        case "kept":
+            return f"as promised{note}"
+        case "unverified":
+            return f"not verified{note}"
+    counts = {"missing": verdict.missing, "extra": verdict.extra, "different": verdict.different}
+    told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    return f"DIFFERS: {'; '.join(part for part in (told, verdict.note) if part)}"
+
+
+def _difference(difference: Difference) -> str:
+    key = ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in difference.key.items())
+    match difference.kind:
+        case "missing":
+            return f"missing    {key}"
+        case "extra":
+            return f"extra      {key}"
+    what = ", ".join(difference.columns) or f"{difference.wanted} rows in the source, {difference.held} here"
+    return f"different  {key}: {what}"
+
+
+def _sum(verdicts: Sequence[Verdict]) -> str:
+    words = {"equal": "equal", "kept": "as promised", "differs": "DIFFERENT", "unverified": "not verified"}
+    counts = {word: sum(each.outcome == outcome for each in verdicts) for outcome, word in words.items()}
+    total = plural(len(verdicts), "destination")
+    if counts["equal"] == len(verdicts):
+        return f"{total}: all equal to the source"
+    return f"{total}: " + ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)

@@ -1,0 +1,231 @@
+"""``trunkline deliver run``: one deliverer in the foreground, from its first look at the source to its last flush."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from msgspec.structs import replace
+
+from trunkline.cli import INTERRUPTED
+from trunkline.cli.deliver_opening import control_store
+from trunkline.cli.tables import plural, print_json
+from trunkline.core.delivery_events import Stopped
+from trunkline.delivery.config import Pipeline, load_pipeline
+from trunkline.delivery.deliverer.assembling import check_source, source_of
+from trunkline.delivery.deliverer.health import HealthServer
+from trunkline.delivery.deliverer.host import Deliverer
+from trunkline.delivery.deliverer.observing import JsonLines, KeyValueLines, Observer
+from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
+from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.job.work import Work
+from trunkline.delivery.session import spark_session, stop_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROGRESS_S: Final = 0.5  # between looks
+REPEAT_S: Final = 5.0  # between two lines about the same thing
+LEFT_BEHIND = 1
+
+
+def run(options: argparse.Namespace) -> int:
+    pipeline = load_pipeline(options.config)
+    if options.master:
+        pipeline = replace(pipeline, spark=replace(pipeline.spark, master=options.master))
+    _begin_logging(options)
+    name = (
+        f"{options.name or socket.gethostname()}-{secrets.token_hex(3)}"  # never used again: see ControlStore.acquire
+    )
+    check_source(pipeline, source_of(pipeline))
+    with ExitStack() as stack:
+        store = stack.enter_context(control_store(pipeline))
+        store.pipeline(pipeline.name)  # one that cannot be used is better found out before Spark starts
+        observer = Observer(pipeline.name, name)
+        if pipeline.listen is not None:
+            health = stack.enter_context(closing(HealthServer(pipeline.listen, observer.snapshot, observer.metrics)))
+            health.begin()
+        stopping = stack.enter_context(_Stopping())
+        _tell(f"pipeline {pipeline.name}: starting Spark on {pipeline.spark.master}")
+        session = spark_of(pipeline)
+        stack.callback(stop_session, session)
+        deliverer = Deliverer(
+            pipeline,
+            lambda work: JobRunner(session, cast(Work, work), pipeline.reading.small_bytes),
+            store,
+            name,
+            observer,
+        )
+        begun = time.monotonic()
+        with _progress(observer), stopping.of(deliverer):
+            stopped = deliverer.run(once=options.once)
+        return _summary(options, observer.snapshot(), stopped, time.monotonic() - begun, stopping)
+
+
+def spark_of(pipeline: Pipeline) -> SparkSession:
+    """A session as the file wants it; its secrets come from the environment, where the loader has seen them."""
+    secret = {setting: os.environ[variable] for setting, variable in pipeline.spark.conf_env.items()}
+    name = f"trunkline deliver {pipeline.name}"
+    return spark_session(pipeline.spark.master, conf={**pipeline.spark.conf, **secret}, name=name)
+
+
+def _begin_logging(options: argparse.Namespace) -> None:
+    """A terminal gets warnings and the lines of ``_progress``; anything else a line for each event."""
+    talks = sys.stderr.isatty() and options.log_format is None
+    level = logging.WARNING if talks else logging.INFO
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if options.log_format == "json" else KeyValueLines())
+    ours = logging.getLogger("trunkline")
+    ours.handlers[:] = [handler]
+    ours.propagate = False
+    ours.setLevel(level - 10 if options.verbose else level)
+
+
+# ------------------------------------------------------------------------------------------------------------- signals
+
+
+class _Stopping:
+    """A first signal drains, a second one stops, a third one ends the process; before the start one is enough."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: int | None = None
+        self._deliverer: Deliverer | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Stopping:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def of(self, deliverer: Deliverer) -> Iterator[None]:
+        self._deliverer = deliverer
+        yield
+        self._deliverer = None
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        self.first = self.first or number
+        if self._deliverer is None:
+            raise KeyboardInterrupt
+        if self.count == 1:
+            _tell("draining: everything is brought to the source's version of now; once more to stop sooner")
+            self._deliverer.stop(drain=True)
+        elif self.count == 2:
+            _tell("stopping when what is in flight has ended; once more to end at once")
+            self._deliverer.stop(drain=False)
+        else:
+            os._exit(INTERRUPTED)  # what is in flight commits whole or not at all; Java ends with this process
+
+
+# ------------------------------------------------------------------------------------------------------------ progress
+
+
+def _tell(text: str) -> None:
+    """For people: only on a terminal, where no log lines are."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _progress(observer: Observer) -> Iterator[None]:
+    """Tells how far the deliverer is when that changed, on a terminal."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_tell_progress, args=(observer, ended), name="progress", daemon=True)
+    if sys.stderr.isatty():
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if thread.is_alive():
+            thread.join()
+
+
+def _tell_progress(observer: Observer, ended: threading.Event) -> None:
+    told, at = ("", ""), 0.0
+    while not ended.wait(PROGRESS_S):
+        said = progress(observer.snapshot())
+        if said is None or said == told:
+            continue
+        if said[0] != told[0] or time.monotonic() - at >= REPEAT_S:
+            print(said[1], file=sys.stderr, flush=True)
+            told, at = said, time.monotonic()
+
+
+def progress(view: DelivererView) -> tuple[str, str] | None:
+    """What there is to say: its kind, and the words. ``None``: nothing is known yet."""
+    stages = Counter(each.stage for each in view.destinations if each.owned)
+    working = [each for each in view.destinations if each.owned and each.life == "active" and each.stage != "halted"]
+    if not working or stages["reading"] == len(working):
+        return None
+    halted = f", {stages['halted']} halted" if stages["halted"] else ""
+    if seeds := stages["seeding"]:
+        share = f", {view.seeding.percent:.0f} %" if view.seeding is not None else ""
+        return "seeding", f"seeding {plural(seeds, 'destination')}{share}{halted}"
+    late = [each for each in working if each.lag_versions]
+    if late:
+        most = max(each.lag_versions or 0 for each in late)
+        left = view.catching_up.left_ms if view.catching_up is not None else None
+        estimate = f", about {left // 1000 + 1} s left" if left is not None else ""
+        return (
+            "behind",
+            f"catching up: {len(late)} of {len(working)}, at most {plural(most, 'version')}{estimate}{halted}",
+        )
+    return "in step", f"in step with version {view.source_version}: {plural(len(working), 'destination')}{halted}"
+
+
+# ------------------------------------------------------------------------------------------------------------- the end
+
+
+def _summary(
+    options: argparse.Namespace, view: DelivererView, stopped: Stopped, seconds: float, stopping: _Stopping
+) -> int:
+    """Print what was done; the exit code."""
+    known = {each.name: each for each in view.destinations}
+    behind = [known[name] for name in stopped.behind if name in known]
+    left = [each for each in behind if each.life == "active"]
+    rows = sum(each.removed + each.written for each in view.destinations)
+    facts = {
+        "pipeline": view.pipeline,
+        "version": view.source_version,
+        "destinations": len(view.destinations),
+        "rows": rows,
+        "seconds": round(seconds, 1),
+        "behind": {each.name: _why(each) for each in behind},
+    }
+    if options.json:
+        print_json(facts)
+    else:
+        print(
+            f"pipeline {view.pipeline}: {plural(len(view.destinations) - len(behind), 'destination')} at version "
+            f"{view.source_version}, {plural(rows, 'row')} removed and written in {seconds:.1f} s"
+        )
+        for each in behind:
+            print(f"left behind: {each.name}, at version {each.effective or 0}: {_why(each)}", file=sys.stderr)
+    if stopping.first == signal.SIGINT:
+        return INTERRUPTED
+    return LEFT_BEHIND if left and stopping.count < 2 else 0
+
+
+def _why(each: DestinationView) -> str:
+    if each.life != "active":
+        return each.life
+    return each.error.removeprefix(f"{each.name}: ") or "it was not reached in time; run again"

@@ -1,0 +1,368 @@
+"""The planner of a delivery pipeline: decides which destinations are brought from which version to which, and when.
+
+It holds no rows: the source is the buffer. Workers carry its jobs out; a destination itself has the last word
+(``core/fencing.py``), so a plan that is out of date is refused there and does no harm.
+
+States of a destination
+    unowned --granted--> reading --stands--> ready --due--> flushing --applied, empty--> ready ...
+                            |--no record, expired, asked for--> seeding --applied--> ready
+    any job --moved--> reading    --transient--> backing off --> ready    --unknown--> backing off --> reading
+            --fenced--> unowned   --permanent--> halted (until resumed, reseeded or configured anew)
+
+Rules
+ P1  One job in flight per destination; at most ``groups_max`` groups, and the last slot is for healthy flushes.
+ P2  position <= effective <= planned <= source. A failure takes ``planned`` back to where the destination stands.
+ P3  The read epoch: an answer counts for a destination only if its job is the one in flight, and nothing happened since
+     that makes what it read or wrote a thing of the past (lease, configuration, a wish for a new seed).
+ P4  Who does not know where a destination stands (granted, moved, outcome unknown) reads it before planning.
+ P5  A window without rows for a settled destination is not written. It is noted; the next window begins behind it, and
+     still expects the stored position. Only an answer that says so makes a window empty: silence never does.
+ P6  The note holds for the very position that is stored. A destination whose digest changed is left alone until it is
+     granted anew: what it holds belongs to the old configuration, so that grant comes with a wish for a new seed.
+ P7  When the source is about to forget a stored position that is covered by a note, the position is written once. What
+     is not covered is seeded again, and this is told loudly.
+ P8  A window ends at the newest version that is due, at the next stop, or where destinations wait for a slot (to go on
+     with them), whichever comes first.
+ P9  One destination never delays another: what failed flies apart from the healthy ones, and who was in a job that
+     broke off flies in ever smaller groups, until it has succeeded.
+ P10 A fenced destination is left alone until it is granted anew.
+ P11 Settled: nothing that anybody may still have on its way to a destination can be written. A write under my token
+     makes it so; a grant, an unknown outcome and a position that moved end it. Until then every window is written, rows
+     or not: an older flush that lands late would otherwise change what an empty window was measured from.
+ P12 Idle is idle: without news nothing is asked for, and no timer runs.
+ P13 A destination is released only when nothing is in flight to it.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from trunkline.core.delivery_events import BreakerClosed, DeliveryFenced, PlanDropped, Seeded, Stopped
+from trunkline.core.delivery_messages import (
+    NO_SPAN,
+    Configured,
+    FencedOff,
+    Grant,
+    JobDone,
+    LeasesGranted,
+    LeasesLost,
+    Life,
+    LifeChanged,
+    Lost,
+    Outcome,
+    Planned,
+    Released,
+    ReseedAsked,
+    Reseeded,
+    Result,
+    Shutdown,
+    SourceAt,
+)
+from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
+from trunkline.core.planner_schedule import Schedule
+from trunkline.core.planner_tracks import Job, PlannerConfig, Stage, Track
+
+UNSETTLING = (Outcome.UNKNOWN, Outcome.MOVED, Outcome.ALREADY, Outcome.FENCED)
+
+
+class Planner:
+    def __init__(self, config: PlannerConfig) -> None:
+        self.config = config
+        self.state = "running"  # then draining, stopping, stopped
+        self.schedule = Schedule(config)
+        self.pending = (0, 0)  # rows and bytes that wait for the interval
+        self.interval_runs = False
+        self.shutdowns: tuple[int, ...] = ()  # operations to be completed
+
+    @property
+    def phase(self) -> str:
+        return self.state
+
+    @property
+    def tracks(self) -> dict[str, Track]:
+        """What is known of each destination, for reading only."""
+        return self.schedule.tracks
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a planner asks for no choice, yet {key} was made")
+
+    def on_timer(self, key: str) -> Effects:
+        if self.state == "stopped":
+            return []
+        if key == "interval":
+            self.interval_runs = False
+            return self._trigger() + self._go_on()
+        if key == "record":
+            return self._record() + self._go_on()
+        return self.schedule.try_again(int(key.removeprefix("retry "))) + self._go_on()
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        if self.state == "stopped":
+            return self._give_back(message.grants) if isinstance(message, LeasesGranted) else []
+        return self._on_news(message) + self._go_on()
+
+    def ignores(self, source: Address, message: Message) -> bool:
+        """Versions and tokens only grow: what is behind them is no news, and never will be."""
+        match message:
+            case SourceAt(version, oldest, stops, rows, size_bytes):
+                known = self.schedule.source
+                new_stops = [stop for stop in stops if stop > known.oldest and stop not in known.stops]
+                return version <= known.version and oldest <= known.oldest and not (new_stops or rows or size_bytes)
+            case LeasesGranted(grants):
+                return all(self._is_late(grant.destination, grant.token) for grant in grants)
+            case LeasesLost(lost):
+                return all(self._is_late(each.destination, each.token) for each in lost)
+        return False
+
+    def _is_late(self, destination: str, token: int) -> bool:
+        return destination in self.tracks and token < self.tracks[destination].token_floor
+
+    def _on_news(self, message: Message) -> Effects:
+        match message:
+            case SourceAt():
+                return self._on_source(message)
+            case JobDone(job, results, rest, error):
+                return self._on_done(job, results, rest, error)
+            case LeasesGranted(grants):
+                return [effect for grant in grants for effect in self._on_granted(grant)]
+            case LeasesLost(lost):
+                return [effect for each in lost for effect in self._on_lost(each)]
+            case Configured(destinations):
+                return self._on_configured(destinations)
+            case LifeChanged(destination, life):
+                return self._on_life(self.tracks.get(destination), life)
+            case ReseedAsked(destination, request):
+                return self._on_reseed(self.tracks.get(destination), request)
+            case Shutdown(operation, drain):
+                return self._on_shutdown(operation, drain=drain)
+        raise AssertionError(f"a planner does not take {message}")
+
+    def _go_on(self) -> Effects:
+        """Begin what can begin now, or come to the end."""
+        effects = [] if self.config.record_ms else self._record()
+        if self.state != "stopping":
+            effects += self.schedule.start()
+        if self.state in ("draining", "stopping") and not self.schedule.groups.jobs:
+            effects += self._stop()
+        return effects
+
+    def _record(self) -> Effects:
+        return self.schedule.record(sorted(self.schedule.unrecorded))
+
+    # ------------------------------------------------------------------------------------------------------ the source
+
+    def _on_source(self, told: SourceAt) -> Effects:
+        known, effects = self.schedule.source, Effects()
+        version, oldest = max(known.version, told.version), max(known.oldest, told.oldest)
+        stops = sorted({*known.stops, *told.stops})
+        self.schedule.source = SourceAt(version, oldest, tuple(stop for stop in stops if stop > oldest))
+        self.pending = (self.pending[0] + told.rows, self.pending[1] + told.size_bytes)
+        if not known.version:
+            effects += self._drain_from_here()
+        if oldest > known.oldest:
+            effects += self._meet_expiry()
+        if self.state != "running" or version <= self.schedule.due:
+            return effects
+        enough = self.pending[0] >= self.config.rows or self.pending[1] >= self.config.size_bytes
+        if not known.version or not self.config.interval_ms or enough:
+            return effects + self._trigger()
+        if not self.interval_runs:
+            self.interval_runs = True
+            effects.append(SetTimer("interval", self.config.interval_ms))
+        return effects
+
+    def _trigger(self) -> Effects:
+        """All that is known to be there is due now."""
+        self.schedule.due, self.pending = self.schedule.source.version, (0, 0)
+        ended: Effects = [CancelTimer("interval")] if self.interval_runs else []
+        self.interval_runs = False
+        return ended
+
+    def _meet_expiry(self) -> Effects:
+        """The source has forgotten something: look at all whose stored position that concerns (P7)."""
+        oldest = self.schedule.source.oldest
+        ready = [track for track in self.tracks.values() if track.stage is Stage.READY and track.position < oldest]
+        return [effect for track in ready for effect in self.schedule.place(track)]
+
+    # ------------------------------------------------------------------------------------------------------- ownership
+
+    def _on_granted(self, grant: Grant) -> Effects:
+        track = self.tracks.get(grant.destination)
+        if track is None:
+            return self._give_back((grant,))
+        if grant.token == track.token:
+            return self._on_reseed(track, grant.reseed)
+        if grant.token < track.token_floor:
+            return []
+        if grant.token > track.token_floor:
+            track.settled = grant.settled  # P11
+        track.token = track.token_floor = grant.token
+        track.empty = grant.empty
+        track.reseed = max(track.reseed, grant.reseed if grant.reseed > track.reseed_done else 0)
+        return self._begin_anew(track)
+
+    def _give_back(self, grants: tuple[Grant, ...]) -> Effects:
+        released = [Released(grant.destination, grant.token, grant.settled) for grant in grants]
+        return [self.schedule.release(*released)]
+
+    def _on_lost(self, lost: Lost) -> Effects:
+        track = self.tracks.get(lost.destination)
+        if track is None or track.token != lost.token:
+            return []
+        track.token = track.reseed = 0  # the next grant tells what is wished for
+        return self._begin_anew(track)
+
+    def _on_fenced(self, track: Track, seen: int) -> Effects:
+        told = Announce(DeliveryFenced(track.name, track.token, seen))
+        note = Send(self.config.control, FencedOff(track.name, track.token, seen))
+        track.token, track.token_floor = 0, max(track.token_floor, seen)  # P10
+        track.doubt()
+        return [told, note]
+
+    def _begin_anew(self, track: Track) -> Effects:
+        """Whatever was known or planned does not count any more (P3)."""
+        self.schedule.lift(track)
+        track.doubt()
+        track.revive(self.config.members_max)
+        self.schedule.unrecorded.discard(track.name)
+        return [Announce(PlanDropped(track.name)), *self.schedule.place(track)]
+
+    # ------------------------------------------------------------------------------------------------- operators' words
+
+    def _on_configured(self, destinations: tuple[Planned, ...]) -> Effects:
+        effects: Effects = []
+        named = {planned.destination for planned in destinations}
+        for planned in destinations:
+            effects += self._configure(planned)
+        for track in [track for name, track in self.tracks.items() if name not in named]:
+            track.removed = True
+            effects += self.schedule.place(track)
+        return effects
+
+    def _configure(self, planned: Planned) -> Effects:
+        track = self.tracks.get(planned.destination)
+        if track is None:
+            track = self.tracks[planned.destination] = Track(planned, self.config.members_max)
+            return self._on_life(track, planned.life)
+        before, track.config, track.removed = track.config, planned, False
+        effects: Effects = []
+        if before.digest != planned.digest:
+            track.token = 0  # P6
+            effects += self._begin_anew(track)
+        return effects + (self._on_life(track, planned.life) if before.life != planned.life else [])
+
+    def _on_life(self, track: Track | None, life: Life) -> Effects:
+        if track is None:
+            return []
+        track.config = replace(track.config, life=life)
+        if life is Life.DRAINING:
+            track.drain_to = self.schedule.source.version
+            return self._trigger() + self.schedule.place(track)
+        if life is Life.ACTIVE and track.halted:
+            return self._begin_anew(track)
+        return self.schedule.place(track)
+
+    def _drain_from_here(self) -> Effects:
+        draining = [track for track in self.tracks.values() if track.config.life is Life.DRAINING]
+        return [effect for track in draining for effect in self._on_life(track, Life.DRAINING)]
+
+    def _on_reseed(self, track: Track | None, request: int) -> Effects:
+        if track is None or request <= max(track.reseed, track.reseed_done):
+            return []
+        track.reseed = request
+        return self._begin_anew(track)
+
+    def _on_shutdown(self, operation: int, *, drain: bool) -> Effects:
+        self.shutdowns += (operation,)
+        if drain and self.state == "running":
+            self.state = "draining"
+            return self._trigger()
+        self.state = "stopping"
+        return []
+
+    def _stop(self) -> Effects:
+        self.state = "stopped"
+        owned = [track for _, track in sorted(self.tracks.items()) if track.token]
+        behind = tuple(track.name for track in owned if track.effective < self.schedule.due)
+        released = [Released(track.name, track.token, track.settled) for track in owned]
+        ended: Effects = [CancelTimer(f"retry {retry_ms}") for retry_ms in self.schedule.backing_off]
+        ended += [CancelTimer("interval"), CancelTimer("record"), *self._record()]
+        ended += [self.schedule.release(*released)] if released else []
+        return [*ended, *(Complete(operation, Stopped(behind)) for operation in self.shutdowns)]
+
+    # --------------------------------------------------------------------------------------------------------- answers
+
+    def _on_done(self, number: int, results: tuple[Result, ...], rest: Outcome | None, error: str) -> Effects:
+        job, effects = self.schedule.groups.jobs.get(number), Effects()
+        if job is None:
+            return []
+        for result in results:
+            effects += self._settle(number, job, result)
+        if rest is None:
+            return effects
+        for name in sorted(job.members):
+            effects += self._settle(number, job, Result(name, rest, error=error))
+        del self.schedule.groups.jobs[number]
+        return effects
+
+    def _settle(self, number: int, job: Job, result: Result) -> Effects:
+        track = self.tracks.get(result.destination)
+        job.members.discard(result.destination)
+        if track is None or track.job != number:
+            return []
+        believed, track.job, track.doubted = not track.doubted, 0, False
+        if result.outcome in UNSETTLING and job.kind is not Stage.READING:
+            track.settled = False  # P11, believed or not
+        effects = self._believe(track, job, result) if believed else []  # P3
+        track.planned = track.effective  # P2
+        return effects + self.schedule.place(track)
+
+    def _believe(self, track: Track, job: Job, result: Result) -> Effects:
+        match result.outcome:
+            case Outcome.STANDS:
+                return self._on_stands(track, result)
+            case Outcome.APPLIED:
+                track.settled = True  # P11
+                return self._on_applied(track, job, result.position)
+            case Outcome.ALREADY if not track.reseed:
+                return self._on_applied(track, job, result.position)
+            case Outcome.EMPTY:
+                assert job.kind is Stage.FLUSHING and not job.stamp, f"a job of {track.name} cannot be empty"
+                return self.schedule.note_empty(track, job.through) + self._on_success(track)
+            case Outcome.MOVED | Outcome.ALREADY:
+                track.doubt()  # P4
+                return [Announce(PlanDropped(track.name))]
+            case Outcome.FENCED:
+                return self._on_fenced(track, result.token)
+            case Outcome.TRANSIENT | Outcome.UNKNOWN:
+                if result.outcome is Outcome.UNKNOWN and job.kind is not Stage.READING:
+                    track.doubt()  # P4
+                    track.crowd = max(1, job.size // 2)  # P9
+                return self.schedule.back_off(track, result.error)
+            case Outcome.PERMANENT:
+                return self.schedule.halt(track, result.error)
+
+    def _on_stands(self, track: Track, result: Result) -> Effects:
+        if result.token > track.token:
+            return self._on_fenced(track, result.token)
+        track.known, track.position = True, result.position
+        return []
+
+    def _on_applied(self, track: Track, job: Job, position: int) -> Effects:
+        track.position, track.empty = position, NO_SPAN
+        self.schedule.unrecorded.discard(track.name)
+        effects = self._on_success(track)
+        if job.kind is Stage.SEEDING:
+            effects.append(Announce(Seeded(track.name, position)))
+            if track.reseed:
+                effects.append(Send(self.config.control, Reseeded(track.name, track.token, track.reseed)))
+                track.reseed, track.reseed_done = 0, track.reseed
+        return effects
+
+    def _on_success(self, track: Track) -> Effects:
+        closed = track.failures >= self.config.breaker_after
+        track.revive(self.config.members_max)
+        return [Announce(BreakerClosed(track.name))] if closed else []

@@ -1,0 +1,36 @@
+"""Where tables are. An address is what a configuration says: it names environment variables, and holds no secret."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class LakeAddress(Struct, frozen=True, tag_field="type", tag="ducklake", forbid_unknown_fields=True):
+    """A table of a DuckLake.
+
+    ``catalog`` is the path of a DuckDB file, ``sqlite:PATH``, or ``postgres:`` with a libpq connection string.
+    """
+
+    catalog: str
+    table: str
+    schema: str = "main"
+    data_path: str | None = None  # needed only where the lake does not exist yet
+    password_env: str | None = None  # the variable that holds the password of a PostgreSQL catalog
+
+
+class DeltaAddress(Struct, frozen=True, tag_field="type", tag="delta", forbid_unknown_fields=True):
+    """A Delta table in a directory."""
+
+    path: str
+
+
+class PostgresAddress(Struct, frozen=True, tag_field="type", tag="postgres", forbid_unknown_fields=True):
+    """A table of a PostgreSQL database; ``dsn`` is a libpq connection string without a password."""
+
+    dsn: str
+    table: str
+    schema: str = "public"
+    password_env: str | None = None
+
+
+Address = LakeAddress | DeltaAddress | PostgresAddress

@@ -1,0 +1,35 @@
+"""The configuration of a pipeline: one YAML file, read into one frozen tree."""
+
+from trunkline.delivery.config.discovery import Discovered, discovered
+from trunkline.delivery.config.loading import load_pipeline
+from trunkline.delivery.config.reference import example, reference
+from trunkline.delivery.config.tree import (
+    ControlConfig,
+    DestinationConfig,
+    DiscoverConfig,
+    FlushConfig,
+    Pipeline,
+    ReadingConfig,
+    RetryConfig,
+    RoutingConfig,
+    SeedMode,
+    SparkConfig,
+)
+
+__all__ = [
+    "ControlConfig",
+    "DestinationConfig",
+    "DiscoverConfig",
+    "Discovered",
+    "FlushConfig",
+    "Pipeline",
+    "ReadingConfig",
+    "RetryConfig",
+    "RoutingConfig",
+    "SeedMode",
+    "SparkConfig",
+    "discovered",
+    "example",
+    "load_pipeline",
+    "reference",
+]

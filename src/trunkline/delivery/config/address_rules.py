@@ -1,0 +1,194 @@
+"""Addresses as a file gives them: placeholders filled in, paths made absolute, and what cannot be an address refused.
+
+Rules
+ A1  No secret is in an address, nor in a message about one.
+ A2  A routing value is made safe before it becomes part of a name: what is not plain is replaced and a digest added,
+     so that two values hardly ever meet; where they do, the second is refused (A3).
+ A3  Two addresses of one table have one identity. Case does not count: some catalogs and file systems do not know it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
+from trunkline.delivery.windows import RESERVED_PREFIX
+
+KINDS: Final[dict[str, type[LakeAddress] | type[DeltaAddress] | type[PostgresAddress]]] = {
+    "ducklake": LakeAddress,
+    "delta": DeltaAddress,
+    "postgres": PostgresAddress,
+}
+NOTES: Final = {  # what a reader of the documentation sees
+    "catalog": "the lake's catalog: the path of a DuckDB file (one process at a time can open it), `sqlite:PATH`, or "
+    "`postgres:` with a libpq connection string without a password",
+    "table": "wrong: the source is not found; for a destination a new table begins, and the old one stays as it is",
+    "schema": "of the table; wrong: as for `table`",
+    "data_path": "the directory of a lake's Parquet files, needed only where the lake does not exist yet; never that "
+    "of another lake: cleaning up one would remove the files of the other",
+    "path": "the directory of a Delta table",
+    "dsn": "a libpq connection string without a password, such as `host=db dbname=orders user=deliver`",
+    "password_env": "the environment variable that holds the password; it must be set wherever a task may run",
+}
+PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+PLACEHOLDERS: Final = ("name", "value")
+PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+PLAIN_CHARS_MAX: Final = 48  # leaves room for a digest and a prefix in a PostgreSQL name
+POSTGRES_NAME_BYTES_MAX: Final = 63  # the server cuts longer ones, and then two tables are one
+DIGEST_CHARS: Final = 8
+SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
+VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+SECRET_OPTIONS: Final = ("password", "sslpassword")
+CATALOG_FORMS: Final = "the path of a DuckDB file, sqlite:PATH or postgres:DSN"
+
+
+def safe(value: str) -> str:
+    """A routing value as a part of file and table names (A2)."""
+    plain = PLAIN.fullmatch(value) is not None and not value.startswith(RESERVED_PREFIX)
+    if plain and len(value) <= PLAIN_CHARS_MAX:
+        return value
+    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_CHARS]
+    words = re.sub(r"[^A-Za-z0-9_]+", "_", value).lstrip("_")[:PLAIN_CHARS_MAX]
+    return f"{words or 'value'}-{digest}"
+
+
+def placeholders(text: str) -> set[str]:
+    """The names of the placeholders in a text."""
+    return {found[1] for found in PLACEHOLDER.finditer(text)}
+
+
+def filled_text(text: str, name: str, value: str) -> str:
+    """With ``{name}`` and ``{value}`` filled in; ``value`` is made safe."""
+    words = {"name": name, "value": safe(value)}
+    return PLACEHOLDER.sub(lambda found: words.get(found[1], found[0]), text)
+
+
+def filled(address: Address, name: str, value: str) -> Address:
+    """With the placeholders of each of its texts filled in."""
+    return replace(address, **{field: filled_text(text, name, value) for field, text in _texts(address)})
+
+
+def located(address: Address, folder: Path) -> Address:
+    """With relative paths taken from a folder."""
+    match address:
+        case DeltaAddress(path=path):
+            return DeltaAddress(path=located_path(path, folder))
+        case LakeAddress(catalog=catalog, data_path=data_path):
+            return replace(
+                address,
+                catalog=located_store(catalog, folder),
+                data_path=None if data_path is None else located_path(data_path, folder),
+            )
+    return address
+
+
+def located_path(path: str, folder: Path) -> str:
+    """A URL stays as it is."""
+    return path if "://" in path else str(folder / path)
+
+
+def located_store(store: str, folder: Path) -> str:
+    """Of ``PATH``, ``sqlite:PATH`` or ``postgres:DSN``."""
+    if store.startswith("postgres:"):
+        return store
+    if store.startswith("sqlite:"):
+        return f"sqlite:{folder / store.removeprefix('sqlite:')}"
+    return str(folder / store)
+
+
+def faults(address: Address) -> Iterator[tuple[str, str]]:
+    """Fields that cannot be right, and why. Placeholders must have been filled in."""
+    for field, text in _texts(address):
+        yield from ((field, why) for why in field_faults(type(address), field, text))
+
+
+def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
+    """Why one text of an address cannot be right."""
+    if field == "catalog":
+        yield from store_faults(text, CATALOG_FORMS, path_allowed=True)
+    elif field == "dsn":
+        yield from dsn_faults(text)
+    elif field == "password_env":
+        yield from variable_faults(text)
+    elif field == "table" and text.lower().startswith(RESERVED_PREFIX):
+        yield f"{text!r} begins with the reserved {RESERVED_PREFIX}; choose another name"
+    elif field in ("table", "schema") and kind is PostgresAddress and len(text.encode()) > POSTGRES_NAME_BYTES_MAX:
+        yield f"{text!r} is longer than PostgreSQL's {POSTGRES_NAME_BYTES_MAX} bytes; shorten it"
+
+
+def store_faults(store: str, forms: str, *, path_allowed: bool) -> Iterator[str]:
+    """Of a catalog or control store. The text is not shown: it may hold a secret."""
+    scheme = SCHEME.match(store)
+    if store.startswith("postgres:"):
+        yield from dsn_faults(store.removeprefix("postgres:"))
+    elif store == "sqlite:":
+        yield "has no path after sqlite:; write sqlite:PATH"
+    elif store.startswith("sqlite:"):
+        return
+    elif not path_allowed or "password=" in store:
+        yield f"must be {forms}"
+    elif scheme is not None:
+        yield f"must be {forms}; {scheme[0]} is none of them (before a path with a colon write ./)"
+
+
+def dsn_faults(dsn: str) -> Iterator[str]:
+    """The text itself is never shown: it may hold a secret."""
+    try:
+        options = conninfo_to_dict(dsn)
+    except ProgrammingError:
+        yield "is no libpq connection string; write such as host=db port=5432 dbname=orders user=deliver"
+        return
+    for option in SECRET_OPTIONS:
+        if option in options:
+            yield (
+                f"holds a {option}; remove it, and name the environment variable that has the password in password_env"
+                if option == "password"
+                else f"holds a {option}; remove it, and use a key file without one"
+            )
+
+
+def variable_faults(variable: str) -> Iterator[str]:
+    """The text is not shown: it may be the secret itself."""
+    if VARIABLE.fullmatch(variable) is None:
+        yield "is no name of an environment variable; write a name, such as ORDERS_PASSWORD, and not the secret"
+
+
+def identity(address: Address) -> tuple[str, ...]:
+    """Equal for two addresses of one table, as far as the text tells (A3)."""
+    match address:
+        case LakeAddress(catalog=catalog, schema=schema, table=table):
+            parts = ["ducklake", *store_identity(catalog), schema, table]
+        case DeltaAddress(path=path):
+            parts = ["delta", path_identity(path)]
+        case PostgresAddress(dsn=dsn, schema=schema, table=table):
+            parts = ["postgres", *_database(dsn), schema, table]
+    return tuple(part.casefold() for part in parts)
+
+
+def store_identity(store: str) -> tuple[str, ...]:
+    if store.startswith("postgres:"):
+        return _database(store.removeprefix("postgres:"))
+    return (path_identity(store.removeprefix("sqlite:")),)
+
+
+def path_identity(path: str) -> str:
+    return path.rstrip("/") if "://" in path else os.path.realpath(path)
+
+
+def _database(dsn: str) -> tuple[str, ...]:
+    options = {"port": "5432", **conninfo_to_dict(dsn)}
+    return tuple(str(options.get(part, "")) for part in ("service", "host", "hostaddr", "port", "dbname"))
+
+
+def _texts(address: Address) -> list[tuple[str, str]]:
+    values = ((field, getattr(address, field)) for field in address.__struct_fields__)
+    return [(field, value) for field, value in values if isinstance(value, str)]

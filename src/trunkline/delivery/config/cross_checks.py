@@ -1,0 +1,157 @@
+"""What must hold between the keys of a file, when each by itself is right."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from trunkline.delivery.addresses import Address, LakeAddress
+from trunkline.delivery.config.address_rules import (
+    filled,
+    identity,
+    located_store,
+    path_identity,
+    store_faults,
+    store_identity,
+    variable_faults,
+)
+from trunkline.delivery.config.tree import ControlConfig, DestinationConfig, DiscoverConfig, RetryConfig, SparkConfig
+from trunkline.delivery.config.values import shown
+from trunkline.delivery.config.yaml_file import Node, Problems
+from trunkline.delivery.windows import RESERVED_PREFIX
+from trunkline.errors import ConfigError
+from trunkline.net.addresses import format_address, parse_address
+
+Placed = tuple[Node, DestinationConfig]
+Own = tuple[Node, str, tuple[str, ...]]  # where a destination stands, its name and its routing values
+STORE_FORMS: Final = "sqlite:PATH or postgres:DSN"
+SECRET_SETTING: Final = re.compile(r"account\.key|(password|secret|(secret|access)\.?key|token)\Z", re.IGNORECASE)
+
+
+def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problems: Problems) -> dict[str, Any]:
+    """The settings that take another form: the control store's path is absolute, ``listen`` an address or ``None``."""
+    changed: dict[str, Any] = {}
+    control = found.get("control", ControlConfig())
+    for why in store_faults(control.store, STORE_FORMS, path_allowed=False):
+        problems.add(root.at("control").at("store"), why)
+    changed["control"] = replace(control, store=located_store(control.store, folder))
+    if (listen := found.get("listen")) is not None:
+        changed["listen"] = _listen(root.at("listen"), listen, problems)
+    retry = found.get("retry", RetryConfig())
+    if retry.first_ms > retry.most_ms:
+        problems.add(root.at("retry").at("first_ms"), f"is above most_ms ({retry.most_ms}); make it smaller")
+    _check_columns(root, found, problems)
+    _check_spark(root.at("spark"), problems)
+    return changed
+
+
+def _listen(node: Node, listen: str, problems: Problems) -> str | None:
+    if listen == "none":
+        return None
+    try:
+        return format_address(*parse_address(listen))
+    except ConfigError as error:
+        problems.add(node, f"{error}, or none")
+        return None
+
+
+def _check_columns(root: Node, found: Mapping[str, Any], problems: Problems) -> None:
+    key, routing = found.get("key", ()), found.get("routing")
+    named = [(root.at("key"), column) for column in key]
+    named += [(root.at("routing").at("column"), routing.column)] if routing is not None else []
+    for node, column in named:
+        if column.lower().startswith(RESERVED_PREFIX):
+            problems.add(node, f"{column!r} begins with the reserved {RESERVED_PREFIX}; rename the column")
+    if len({column.lower() for column in key}) < len(key):
+        problems.add(root.at("key"), "has a column twice; keep one")
+
+
+def _check_spark(node: Node, problems: Problems) -> None:
+    conf, conf_env = node.at("conf").items(), node.at("conf_env").items()
+    for name, each in [*conf.items(), *conf_env.items()]:
+        if not name.startswith("spark."):
+            problems.add(each, "is no setting of Spark: they begin with spark.")
+    for name, each in conf.items():
+        if SECRET_SETTING.search(name):
+            problems.add(each, "is a secret; put it into a variable, and the variable's name in spark.conf_env")
+        elif name in conf_env:
+            problems.add(each, "is in conf_env, too; keep one")
+
+
+def check_pattern(node: Node, pattern: str | None, problems: Problems) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of a pattern that a later Python may read differently
+            re.compile(pattern or "")
+    except (re.error, OverflowError, RecursionError, Warning) as error:
+        problems.add(node, f"is no regular expression: {error}; correct it")
+
+
+def environment_names(root: Node, found: Mapping[str, Any], problems: Problems) -> Iterator[tuple[Node, str]]:
+    """The variables that the settings name, where they are names."""
+    control = found.get("control", ControlConfig())
+    named = [(root.at("control").at("password_env"), control.password_env)] if control.password_env else []
+    conf = root.at("spark").at("conf_env")
+    named += [(conf.at(setting), variable) for setting, variable in found.get("spark", SparkConfig()).conf_env.items()]
+    for node, variable in named:
+        wrong = list(variable_faults(variable))
+        for why in wrong:
+            problems.add(node, why)
+        if not wrong:
+            yield node, variable
+
+
+def check_destinations(
+    root: Node, source: Address | None, placed: Sequence[Placed], discover: DiscoverConfig | None, problems: Problems
+) -> None:
+    """There are some, mirrors have a key, and tables are each destination's own."""
+    if not root.at("destinations").value and root.at("discover").value is None:
+        problems.add(root.at("destinations"), "there are none; list at least one, or give `discover` a template")
+    templates = [discover.template] if discover is not None else []
+    if not root.at("key").value and any(each.mode == "mirror" for each in [*(each for _, each in placed), *templates]):
+        problems.add(root.at("key"), "missing; mode mirror needs the columns that identify a row, such as [id]")
+    _check_tables(source, placed, problems)
+    node = root.at("discover").at("template")
+    tried = [(node, replace(each, address=filled(each.address, name, name))) for each in templates for name in "ab"]
+    _check_data_paths(source, [*placed, *tried], problems)
+
+
+def check_own(listed: Sequence[Own], problems: Problems) -> None:
+    """Names and values of destinations, whatever else is wrong with them."""
+    names: dict[str, str] = {}
+    values: dict[str, str] = {}
+    for node, name, routed in listed:
+        holder = names.setdefault(name, node.path)
+        if holder != node.path:
+            problems.add(node.at("name"), f"{name} is also the name of {holder}; choose another")
+        for value in routed:
+            if value in values:
+                problems.add(node.at("values"), f"{shown(value)} is routed to {values[value]} already; keep one")
+            values.setdefault(value, node.path)
+
+
+def _check_tables(source: Address | None, placed: Sequence[Placed], problems: Problems) -> None:
+    tables = {} if source is None else {identity(source): "source"}
+    for node, destination in placed:
+        holder = tables.setdefault(identity(destination.address), node.path)
+        if holder == "source":
+            problems.add(node, f"destination {destination.name} is the source's own table; name another")
+        elif holder != node.path:
+            problems.add(node, f"destination {destination.name} has the same table as {holder}; give each its own")
+
+
+def _check_data_paths(source: Address | None, placed: Sequence[Placed], problems: Problems) -> None:
+    """Two lakes in one directory: cleaning up one would remove the other's files."""
+    lakes: dict[str, tuple[tuple[str, ...], str]] = {}
+    first = [] if source is None else [(Node("source", 0, None), source)]
+    for node, address in [*first, *((node, each.address) for node, each in placed)]:
+        if isinstance(address, LakeAddress) and address.data_path is not None:
+            catalog = store_identity(address.catalog)
+            other, holder = lakes.setdefault(path_identity(address.data_path), (catalog, node.path))
+            if other != catalog:
+                problems.add(node, f"its data_path is also that of another lake ({holder}); give each lake its own")

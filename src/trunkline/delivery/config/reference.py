@@ -1,0 +1,106 @@
+"""What a person reads before writing a file: a table of every key, and an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trunkline.delivery.config.address_rules import KINDS, NOTES
+from trunkline.delivery.config.tree import (
+    ControlConfig,
+    DestinationConfig,
+    DiscoverConfig,
+    FlushConfig,
+    Pipeline,
+    ReadingConfig,
+    RetryConfig,
+    RoutingConfig,
+    SparkConfig,
+)
+from trunkline.delivery.config.values import Key, keys_of
+
+EXAMPLE_FILE: Final = "example.yaml"
+SECTIONS: Final[dict[str, tuple[str, type[Struct]]]] = {
+    "routing": ("routing.", RoutingConfig),
+    "destinations": ("destinations[].", DestinationConfig),
+    "discover": ("discover.", DiscoverConfig),
+    "flush": ("flush.", FlushConfig),
+    "retry": ("retry.", RetryConfig),
+    "reading": ("reading.", ReadingConfig),
+    "control": ("control.", ControlConfig),
+    "spark": ("spark.", SparkConfig),
+}
+INHERITED: Final = {  # not required, though the tree always has them
+    "values": "its name",
+    "mode": "`mode` of the pipeline",
+    "duplicates": "`duplicates` of the pipeline",
+    "seed": "`seed` of the pipeline",
+    "template": "`defaults`",
+}
+DEFAULTS_ROW: Final = (
+    "| `defaults` | a mapping with the keys of a destination but `name` and `values` | none | merged into every "
+    "destination and the template, unless they say otherwise; `{name}` and `{value}` in an address are the "
+    "destination's |"
+)
+DESTINATION_ROW: Final = (
+    "| `destinations[]` | an address (below) and the keys that follow | required, or `discover` | "
+    "one table that is kept equal to its part of the source |"
+)
+
+
+def example() -> str:
+    """A commented file with an embedded source and 20 tenants, valid as written."""
+    return files("trunkline.delivery.config").joinpath(EXAMPLE_FILE).read_text("utf-8")
+
+
+def reference() -> str:
+    """Every key of the file, as two Markdown tables: of the file itself, and of an address in it."""
+    lines = _head("key")
+    for name, key in keys_of(Pipeline).items():
+        if name == "destinations":
+            lines += [DEFAULTS_ROW, DESTINATION_ROW]
+        if name not in SECTIONS:
+            lines.append(_row(name, key))
+            continue
+        prefix, struct = SECTIONS[name]
+        lines += _rows((prefix + inner, each) for inner, each in keys_of(struct).items() if inner != "address")
+    lines += ["", *_head("key of an address"), *_address_rows()]
+    return "\n".join(lines) + "\n"
+
+
+def _address_rows() -> list[str]:
+    rows = [f"| `type` | {', '.join(KINDS)} | required | the other keys follow from it; a source is no postgres |"]
+    for kind, address in KINDS.items():
+        for name, key in keys_of(address).items():
+            rows.append(_line(f"`{name}` ({kind})", key.allowed, _default(key.required, key.default), NOTES[name]))
+    return rows
+
+
+def _rows(keys: Iterable[tuple[str, Key]]) -> list[str]:
+    return [_row(name, key) for name, key in keys]
+
+
+def _row(name: str, key: Key) -> str:
+    inherited = INHERITED.get(key.attribute) if key.required else None
+    return _line(f"`{name}`", key.allowed, inherited or _default(key.required, key.default), key.note)
+
+
+def _head(first: str) -> list[str]:
+    return [f"| {first} | allowed | default | |", "|---|---|---|---|"]
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(required: bool, value: Any) -> str:
+    if required:
+        return "required"
+    if value is None or value in ((), {}):
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`"

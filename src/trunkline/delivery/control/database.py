@@ -1,0 +1,58 @@
+"""What the control store needs of a database. Its statements are written once, and run on SQLite and on PostgreSQL.
+
+In a statement ``:name`` is a parameter, and ``{name}`` a list of rows that were given as JSON (see ``listed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol
+
+FORMAT_VERSION: Final = 1  # of the tables
+TABLES: Final = (
+    """CREATE TABLE _trunkline_pipelines (
+           pipeline text PRIMARY KEY, digest text NOT NULL, revision bigint NOT NULL,
+           counted_through bigint NOT NULL, nulls bigint NOT NULL, others bigint NOT NULL)""",
+    """CREATE TABLE _trunkline_deliverers (
+           pipeline text, name text, renewed_ms bigint NOT NULL, lease_ms bigint NOT NULL,
+           PRIMARY KEY (pipeline, name))""",
+    """CREATE TABLE _trunkline_destinations (
+           pipeline text, name text, digest text, value text, wish text NOT NULL, wound_up smallint NOT NULL,
+           asked bigint NOT NULL, reseeded bigint NOT NULL, owner text, token bigint NOT NULL,
+           empty_after bigint NOT NULL, empty_through bigint NOT NULL, status text,
+           PRIMARY KEY (pipeline, name))""",
+    # Renewing counts by owner; an index of its own spares it the statuses.
+    """CREATE INDEX _trunkline_destinations_owners ON _trunkline_destinations (pipeline, owner)
+           WHERE digest IS NOT NULL AND wound_up = 0""",
+    """CREATE TABLE _trunkline_unrouted (
+           pipeline text, value text, counted bigint NOT NULL, PRIMARY KEY (pipeline, value))""",
+    "CREATE TABLE _trunkline_format (version bigint NOT NULL)",
+    f"INSERT INTO _trunkline_format VALUES ({FORMAT_VERSION})",
+)
+
+Row = tuple[Any, ...]
+Values = dict[str, str | int | None]
+
+
+class Database(Protocol):
+    """One connection, made when it is needed. Errors come out as rule C8 of the contract says."""
+
+    @property
+    def elements(self) -> Callable[[str], str]:
+        """What ``FROM`` says to get each element of the JSON array in a parameter, as ``j.value``."""
+        ...
+
+    def transaction(self, *, writing: bool) -> AbstractContextManager[None]:
+        """All or nothing. One thread at a time; where two write the same pipeline, one after the other."""
+        ...
+
+    def now_ms(self) -> int:
+        """The store's clock."""
+        ...
+
+    def run(self, statement: str, values: Values) -> list[Row]:
+        """The rows that the statement gives back."""
+        ...
+
+    def close(self) -> None: ...

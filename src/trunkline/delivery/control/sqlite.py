@@ -1,0 +1,128 @@
+"""The control store in a SQLite file: for deliverers on one machine. The clock is the machine's."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from trunkline.delivery.control.database import FORMAT_VERSION, TABLES, Row, Values
+from trunkline.errors import ConfigError, OutcomeUnknown, StorageError, TrunklineError, Unreachable
+
+BUSY_MS: Final = 5_000  # waiting for another process that writes; longer: renewals come too late
+APPLICATION_ID: Final = 0x54524B43  # "TRKC", in the file's header: another program's file is not taken for ours
+PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+class SqliteDatabase:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def elements(self) -> Callable[[str], str]:
+        return "json_each(:{}) AS j".format
+
+    @contextmanager
+    def transaction(self, *, writing: bool) -> Iterator[None]:
+        with self._lock:
+            try:
+                connection = self._connected()
+                connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+                yield
+            except BaseException as error:
+                self._roll_back()
+                if isinstance(error, sqlite3.Error):
+                    raise self._failure(error) from error
+                raise
+            self._commit(connection)
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def run(self, statement: str, values: Values) -> list[Row]:
+        assert self._connection is not None, "a statement belongs into a transaction"
+        return self._connection.execute(statement, values).fetchall()
+
+    def close(self) -> None:
+        with self._lock:
+            self._disconnect()
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            if _primary(error) == sqlite3.SQLITE_BUSY:
+                raise self._failure(error) from error
+            self._disconnect()
+            raise OutcomeUnknown(f"control store {self._path}: {error}; look at its disk, and try again") from error
+
+    def _roll_back(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._disconnect()
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            if not self._path.parent.is_dir():
+                raise ConfigError(f"control store {self._path}: there is no folder {self._path.parent}; make it")
+            # Statements are few and always the same: all of them stay prepared.
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
+            )
+            self._connection = connection  # first, so that a failure below still closes it
+            try:
+                self._prepare(connection)
+            except BaseException:
+                self._disconnect()
+                raise
+        return self._connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        [(application,)] = connection.execute("PRAGMA application_id")
+        [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master")
+        if application != APPLICATION_ID and tables > 0:
+            raise ConfigError(f"control store {self._path} is the file of another program; give another name")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")  # a token that was granted must not be granted again
+        connection.execute("BEGIN IMMEDIATE")
+        [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master")
+        if tables == 0:
+            for statement in TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        [(version,)] = connection.execute("SELECT version FROM _trunkline_format")
+        connection.execute("COMMIT")
+        if version != FORMAT_VERSION:
+            raise ConfigError(
+                f"control store {self._path} has format {version}, and this program reads {FORMAT_VERSION}; upgrade it"
+            )
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _failure(self, error: sqlite3.Error) -> TrunklineError:
+        code, text = _primary(error), f"control store {self._path}: {error}"
+        if code in PASSING:
+            return Unreachable(f"{text}; free its disk or stop the program that locks it, it is tried again")
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+            return ConfigError(f"{text}; let this user write the file and its folder, or give another file")
+        if code == sqlite3.SQLITE_NOTADB:
+            return ConfigError(f"{text}; give another file")
+        return StorageError(f"{text}; restore it from a copy, or begin with a new one: no rows depend on it")
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The kind of error, without its finer code."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF

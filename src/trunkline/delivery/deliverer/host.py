@@ -1,0 +1,280 @@
+"""The host of a planner: one thread in which the planner's messages, timers and effects take their turn.
+
+Rules
+ D1  The planner runs in this thread only. Whoever has news for it posts it to the inbox.
+ D2  Jobs run in threads; each is answered to its end, whatever happens to it.
+ D3  Nothing is asked of the source, a destination or the store in this thread: one that hangs delays no other.
+ D4  A first SIGTERM or Ctrl-C drains, a second one stops as soon as what is in flight has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
+
+from trunkline.core.delivery_events import Drained, JobEnded, Retired, Stopped
+from trunkline.core.delivery_messages import (
+    Configured,
+    FlushGroup,
+    Life,
+    Outcome,
+    ReadStandings,
+    SeedGroup,
+    Shutdown,
+    SourceAt,
+)
+from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Effects, Event, Message, Send, SetTimer
+from trunkline.core.planner import Planner
+from trunkline.delivery.config import DestinationConfig, Pipeline
+from trunkline.delivery.control.contract import ControlStore
+from trunkline.delivery.deliverer.assembling import pipeline_digest, planned, planner_config, source_of, work_of
+from trunkline.delivery.deliverer.counting import UnroutedCounter
+from trunkline.delivery.deliverer.discovering import Discovery
+from trunkline.delivery.deliverer.observing import Observer
+from trunkline.delivery.deliverer.ownership import Ownership
+from trunkline.delivery.deliverer.watching import SourceWatch
+from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.job.runner import JobReport, JobRunner
+from trunkline.delivery.windows import Window
+from trunkline.errors import TrunklineError
+
+logger = logging.getLogger(__name__)
+HOST = Address("self", "host")
+TICK_MS = 1_000  # how often operators' wishes and leases are looked at
+
+
+class Deliverer:
+    """Delivers one pipeline until it is stopped."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        runner: Callable[[object], JobRunner],
+        store: ControlStore,
+        name: str,
+        observer: Observer,
+    ) -> None:
+        self._pipeline = pipeline
+        self._source = source_of(pipeline)
+        self._make_runner = runner
+        self._store = store
+        self._observer = observer
+        self._destinations: dict[str, DestinationConfig] = {each.name: each for each in pipeline.destinations}
+        self._planner = Planner(planner_config(pipeline))
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._timers: dict[str, float] = {}
+        self._stopped: Stopped | None = None
+        self._operation = 0
+        self._jobs = ThreadPoolExecutor(pipeline.flush.groups + 2, thread_name_prefix="job")
+        self._digest = pipeline_digest(pipeline)
+        self._ownership = Ownership(
+            store,
+            pipeline.name,
+            name,
+            self._digest,
+            pipeline.control.lease_ms,
+            tell=self.tell,
+            away=observer.store_error,
+            broken=self._break,
+        )
+        self._watch = SourceWatch(self._source, pipeline.reading.poll_ms, self.tell, observer.source_error)
+        self._discovery = Discovery(pipeline, store) if pipeline.discover is not None else None
+        self._discovering: Future[list[DestinationConfig]] | None = None
+        self._runners = [self._make_runner(work_of(pipeline, self._source, list(self._destinations.values())))]
+        self._counter = UnroutedCounter(
+            store,
+            pipeline.name,
+            lambda window: self._runner.count_unrouted(window),
+            lambda: self._planner.schedule.source,
+            observer.unrouted,
+        )
+        self._broken: TrunklineError | None = None
+
+    @property
+    def _runner(self) -> JobRunner:
+        """The one that knows all destinations; earlier ones may still have a job in flight."""
+        return self._runners[-1]
+
+    # --- from any thread ---
+
+    def tell(self, message: Message) -> None:
+        self._inbox.put(lambda: self._carry_out(self._planner.on_message(HOST, message)))
+
+    def stop(self, *, drain: bool) -> None:
+        """End; with ``drain`` everything is first brought to the version of this moment."""
+        self._operation += 1
+        self.tell(Shutdown(self._operation, drain))
+
+    def _break(self, error: TrunklineError) -> None:
+        """End at once: what is in flight comes to its end, and nothing more is begun."""
+        self._broken = self._broken or error
+        self.stop(drain=False)
+
+    # --- the loop ---
+
+    def run(self, *, once: bool = False) -> Stopped:
+        """Deliver until stopped, or (``once``) until everything is at the version of this moment."""
+        self._configure()
+        source = self._watch.look()
+        if self._discovery is not None:
+            self._add([*self._discovery.known(), *self._discovery.look(source, self._runner.count_unrouted)])
+        self._ownership.begin()
+        if once:
+            self.stop(drain=True)
+        else:
+            self._watch.begin()
+        self._observer.began(self._planner, self._ownership)
+        self._counter.begin()
+        stopped = None
+        try:
+            stopped = self._loop()
+        finally:
+            if not once:
+                self._watch.end()
+            self._jobs.shutdown(wait=True)
+            self._counter.close(finish=stopped is not None)
+            self._observer.ended()
+            self._ownership.end()
+            for runner in self._runners:
+                runner.close()
+        if self._broken is not None:
+            raise self._broken
+        return stopped
+
+    def _configure(self) -> None:
+        digests = {name: planned(self._pipeline, each, Life.ACTIVE).digest for name, each in self._destinations.items()}
+        self._store.configure(self._pipeline.name, self._digest, digests)
+        self._carry_out(self._planner.on_start())
+        self._tell_configured()
+
+    def _add(self, found: list[DestinationConfig]) -> None:
+        """Destinations that were discovered."""
+        new = {each.name: each for each in found if each.name not in self._destinations}
+        if new:
+            self._destinations |= new
+            self._runners.append(
+                self._make_runner(work_of(self._pipeline, self._source, list(self._destinations.values())))
+            )
+            self._tell_configured()
+
+    def _discover(self) -> None:
+        """Look for new routing values in a thread, one look at a time (V1)."""
+        if self._discovery is None or (self._discovering is not None and not self._discovering.done()):
+            return
+        discovery, source, count = self._discovery, self._planner.schedule.source, self._runner.count_unrouted
+        self._discovering = self._jobs.submit(lambda: [*discovery.known(), *discovery.look(source, count)])
+        self._discovering.add_done_callback(lambda done: self._inbox.put(lambda: self._discovered(done)))
+
+    def _discovered(self, done: Future[list[DestinationConfig]]) -> None:
+        try:
+            self._add(done.result())
+        except TrunklineError as error:
+            logger.warning("new routing values could not be looked for, which is tried again: %s", error)
+
+    def _tell_configured(self) -> None:
+        self.tell(Configured(tuple(planned(self._pipeline, each, Life.ACTIVE) for each in self._destinations.values())))
+
+    def _loop(self) -> Stopped:
+        next_tick = monotonic()
+        while self._stopped is None:
+            now = monotonic()
+            if now >= next_tick:
+                self._ownership.tick()
+                self._observer.tick()
+                self._discover()
+                next_tick = now + TICK_MS / 1000
+            self._fire_timers(now)
+            wait = min([next_tick, *self._timers.values()]) - monotonic()
+            try:
+                self._inbox.get(timeout=max(wait, 0))()
+            except queue.Empty:
+                continue
+        return self._stopped
+
+    def _fire_timers(self, now: float) -> None:
+        for key in [key for key, due in self._timers.items() if due <= now]:
+            del self._timers[key]
+            self._carry_out(self._planner.on_timer(key))
+
+    # --- effects ---
+
+    def _carry_out(self, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case Send(to, message) if to.role == "worker":
+                    self._start_job(message)
+                case Send(_, message):
+                    self._observer.releasing(message)
+                    self._ownership.carry_out(message)
+                case SetTimer(key, after_ms):
+                    self._timers[key] = monotonic() + after_ms / 1000
+                case CancelTimer(key):
+                    self._timers.pop(key, None)
+                case Announce(event):
+                    self._on_event(event)
+                case Complete(_, Stopped() as stopped):
+                    self._stopped = stopped
+                case _:
+                    raise AssertionError(f"a planner does not ask for {effect}")
+
+    def _on_event(self, event: Event) -> None:
+        self._observer.event(event)
+        match event:
+            case Retired(destination):
+                self._jobs.submit(self._wind_up, destination)
+            case Drained(destination):
+                self._ownership.submit(
+                    lambda: self._store.wish(self._pipeline.name, [destination], "paused", instead_of="draining")
+                )
+
+    def _wind_up(self, name: str) -> None:
+        """Forget a retired destination's position, so that its table belongs to nobody."""
+        grant = self._ownership.grants.get(name)
+        try:
+            destination = open_destination(self._destinations[name].address)
+            try:
+                destination.retire()
+            finally:
+                destination.close()
+        except TrunklineError as error:
+            logger.warning("%s could not be retired, and is tried again when this starts anew: %s", name, error)
+            return
+        if grant is not None:
+            self._ownership.submit(lambda: self._store.wound_up(self._pipeline.name, name, grant.token))
+
+    # --- jobs ---
+
+    def _start_job(self, message: Message) -> None:
+        assert isinstance(message, ReadStandings | FlushGroup | SeedGroup)
+        self._observer.job_started(message)
+        future = self._jobs.submit(self._run_job, self._runner, message)
+        future.add_done_callback(lambda done: self._inbox.put(lambda: self._job_ended(message, done.result())))
+
+    @staticmethod
+    def _run_job(runner: JobRunner, message: ReadStandings | FlushGroup | SeedGroup) -> JobReport:
+        match message:
+            case ReadStandings(job, destinations):
+                return runner.standings(job, destinations)
+            case FlushGroup():
+                return runner.flush(message)
+            case SeedGroup():
+                return runner.seed(message)
+
+    def _job_ended(self, message: ReadStandings | FlushGroup | SeedGroup, report: JobReport) -> None:
+        self._observer.job_ended(message, report)
+        self._observer.event(JobEnded(message.job, report.done.results))
+        if isinstance(message, FlushGroup | SeedGroup) and (report.unrouted is not None or _may_have_written(report)):
+            after = message.after if isinstance(message, FlushGroup) else 0
+            self._counter.job_ended(Window(after, message.through), report.unrouted)
+        if report.expired and isinstance(message, FlushGroup):
+            self.tell(SourceAt(0, message.after + 1))
+        self._carry_out(self._planner.on_message(HOST, report.done))
+
+
+def _may_have_written(report: JobReport) -> bool:
+    """Whether a window may not be read again for some destination, so that its unrouted rows must be counted now."""
+    untouched = {Outcome.TRANSIENT, Outcome.PERMANENT, Outcome.FENCED, Outcome.MOVED}
+    return report.done.rest is not Outcome.EMPTY or any(each.outcome not in untouched for each in report.done.results)

@@ -1,0 +1,1 @@
+"""The kinds of destination tables, each one small class behind ``contract.Destination``."""

@@ -1,0 +1,220 @@
+"""A Delta table in a directory as a destination, through delta-rs.
+
+Rules
+ D1  Everything that decides a flush is read of one version of the table: standing, columns, files and their keys. The
+     commit is made on that version or not at all (``delta_log``, L1): so every check of T2, T4 and T6 holds inside the
+     transaction.
+ D2  After a commit that failed, the table is read again: another deliverer shows in its token or position. What is left
+     is ``Unreachable``: somebody else, say a compaction, was quicker, nothing was written, and the same flush may be
+     tried again.
+ D3  Rows change by writing their data files again (``delta_merge``); a file that no commit names is seen by nobody. A
+     new or wider column writes every file again: a commit of delta-rs changes the columns only with all of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from trunkline.delivery.addresses import DeltaAddress
+from trunkline.delivery.columns import Columns, arrow_schema, check_columns, evolution
+from trunkline.delivery.delta_types import columns_of, conformed, stored_schema
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
+from trunkline.delivery.destinations.delta_files import FileWriter, removal
+from trunkline.delivery.destinations.delta_log import NOBODY, CommitLost, DeltaLog, Loaded
+from trunkline.delivery.destinations.delta_merge import Merge, opened
+from trunkline.delivery.lake import borrowed, identifier
+from trunkline.errors import (
+    ConfigError,
+    DestinationHalted,
+    DuplicateKey,
+    Fenced,
+    PositionMoved,
+    SchemaMismatch,
+    Unreachable,
+)
+
+
+class DeltaDestination:
+    """One Delta table. Keeps the version that it loaded last, and looks for a newer one at each call."""
+
+    def __init__(self, address: DeltaAddress) -> None:
+        if "%" in address.path:
+            raise ConfigError(f"the path {address.path} has a percent sign, which delta-rs takes for a code; rename it")
+        self._folder = Path(address.path).absolute()
+        self._log = DeltaLog(self._folder, lambda name: self._step(name))
+
+    def _step(self, name: str) -> None:
+        """Called before everything that touches the storage; tests stop the process here."""
+
+    def standing(self) -> Standing | None:
+        return loaded.standing if (loaded := self._log.load()) else None
+
+    def columns(self) -> Columns | None:
+        return columns_of(loaded.schema) if (loaded := self._log.load()) else None
+
+    def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
+        loaded = self._log.load()
+        if loaded is None or loaded.standing is None:
+            raise DestinationHalted(f"{self._folder}: there is no table of ours; seed the destination first")
+        return loaded.standing, self._read(loaded)
+
+    def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
+        loaded = self._log.load()
+        if (done := self._verdict(loaded, flush)) is not None:
+            return done
+        schema = self._schema_for(loaded, flush)
+        loaded = self._log.with_features(loaded, schema) if loaded else None
+        replace = loaded is not None and schema != loaded.schema
+        files = () if loaded is None else loaded.files
+        merge = Merge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step)
+        with self._writer(schema, flush.key) as writer:
+            for piece in merge.pieces(staged, replace):
+                writer.add(piece)
+            added = writer.keep()
+        removed = [] if replace else [removal(file) for file in merge.touched]
+        standing = Standing(flush.through, flush.token, flush.source)
+        try:
+            self._log.commit(loaded, schema, [*removed, *added], standing, replace)
+        except CommitLost as lost:
+            if (done := self._verdict(lost.now, flush)) is not None:
+                return done
+            raise Unreachable(str(lost)) from lost
+        return merge.applied(flush.through)
+
+    def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
+        check_columns(seed.columns, seed.key, None)
+        schema = stored_schema(seed.columns, seed.source)
+        loaded = self._log.load()
+        self._check_seed(loaded, seed)
+        loaded = self._log.with_features(loaded, schema) if loaded else None
+        written, keys = 0, []
+        with self._writer(schema, seed.key) as writer:
+            for batch in rows:
+                piece = conformed(pa.Table.from_batches([batch]), schema)
+                written += len(piece)
+                writer.add(piece)
+                if seed.mode == "mirror":
+                    keys.append(piece.select(seed.key))
+            if keys:
+                self._check_unique(seed.key, pa.concat_tables(keys))
+            added = writer.keep()
+        standing = Standing(seed.through, seed.token, seed.source)
+        try:
+            self._log.commit(loaded, schema, added, standing, loaded is not None)
+        except CommitLost as lost:
+            if not _landed(lost.now, standing, {action.path for action in added}):
+                self._check_seed(lost.now, seed)
+                raise Unreachable(str(lost)) from lost
+        return Applied(seed.through, sum(file.rows or 0 for file in loaded.files) if loaded else 0, written)
+
+    def retire(self) -> None:
+        loaded = self._log.load()
+        if loaded is None or loaded.standing is None:
+            return
+        try:
+            self._log.commit(loaded, loaded.schema, [], NOBODY)
+        except CommitLost as lost:
+            if lost.now is not None and lost.now.standing is not None:
+                raise Unreachable(str(lost)) from lost
+
+    def close(self) -> None:
+        self._log.forget()
+
+    def _writer(self, schema: pa.Schema, key: tuple[str, ...]) -> FileWriter:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unreachable(
+                f"{self._folder}: the folder cannot be made: {error}; check the path and its rights"
+            ) from error
+        return FileWriter(self._folder, schema, key, self._step)
+
+    def _read(self, loaded: Loaded) -> Iterator[pa.RecordBatch]:
+        travelling = arrow_schema(columns_of(loaded.schema))
+        for file in loaded.files:
+            with opened(self._folder, file) as reader:
+                for group in range(reader.num_row_groups):
+                    rows = conformed(reader.read_row_group(group, use_threads=False), loaded.schema)
+                    yield from conformed(rows, travelling).to_batches()
+
+    def _verdict(self, loaded: Loaded | None, flush: Flush) -> Applied | None:
+        """What a flush finds before it writes anything (T2): done already, refused, or ``None``: go on."""
+        if loaded is None:
+            check_columns(flush.columns, flush.key, None)
+            if flush.expected != 0:
+                raise PositionMoved(0, flush.expected)
+            return None
+        if (standing := loaded.standing) is None:
+            raise self._not_ours()
+        if standing.source != flush.source:
+            raise self._of_another(standing.source, flush.source)
+        if standing.token > flush.token:
+            raise Fenced(standing.token, flush.token)
+        if standing.position >= flush.through:
+            return Applied(standing.position, already=True)
+        if standing.position != flush.expected:
+            raise PositionMoved(standing.position, flush.expected)
+        return None
+
+    def _check_seed(self, loaded: Loaded | None, seed: Seed) -> None:
+        """Whether a seed may replace what is there (T5)."""
+        if loaded is None:
+            return
+        if (standing := loaded.standing) is None:
+            if not seed.replace_existing:
+                raise self._not_ours()
+        elif standing.source != seed.source:
+            if not seed.replace_existing:
+                raise self._of_another(standing.source, seed.source)
+        elif standing.token > seed.token:
+            raise Fenced(standing.token, seed.token)
+
+    def _check_unique(self, key: tuple[str, ...], keys: pa.Table) -> None:
+        """By DuckDB, which needs a third of the memory that Arrow needs for it, and compares NULL-safe here as well."""
+        names = ", ".join(identifier(name) for name in key)
+        with borrowed() as connection:
+            connection.register("seeded_keys", keys)
+            shared = connection.sql(
+                f"SELECT {names}, count(*) FROM seeded_keys GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
+            ).fetchone()
+            connection.unregister("seeded_keys")
+        if shared is not None:
+            spelled = ", ".join(f"{name} = {value}" for name, value in zip(key, shared, strict=False))
+            raise DuplicateKey(
+                f"{self._folder}: {shared[-1]} rows of the source share the key {spelled}; make it unique there, or "
+                "choose another key"
+            )
+
+    def _not_ours(self) -> DestinationHalted:
+        return DestinationHalted(
+            f"{self._folder}: there is a Delta table without a position of ours; choose another path, or say "
+            "replace_existing: true to have it replaced"
+        )
+
+    def _of_another(self, held: str, wanted: str) -> DestinationHalted:
+        return DestinationHalted(
+            f"{self._folder}: the table holds rows of the source {held}, not of {wanted}; choose another path, or say "
+            "replace_existing: true to have it replaced"
+        )
+
+    def _schema_for(self, loaded: Loaded | None, flush: Flush) -> pa.Schema:
+        """The schema that the flush leaves behind: the table's own one, or one that follows the source (T6)."""
+        if loaded is None:
+            return stored_schema(flush.columns, flush.source)
+        held = columns_of(loaded.schema)
+        change = evolution(flush.columns, held)
+        if change.problems:
+            raise SchemaMismatch(f"{self._folder}: {'; '.join(change.problems)}; seed the destination again")
+        if not change.added and not change.widened:
+            return loaded.schema
+        check_columns(flush.columns, flush.key, None)
+        wider = {column.name: column for column in change.widened}
+        return stored_schema([*(wider.get(column.name, column) for column in held), *change.added], flush.source)
+
+
+def _landed(now: Loaded | None, standing: Standing, paths: set[str]) -> bool:
+    """Whether a commit was made although it was reported as failed."""
+    return now is not None and now.standing == standing and paths <= {file.path for file in now.files}

@@ -1,0 +1,155 @@
+"""Data files of a Delta table: which there are, what their keys may be, and how new ones are written.
+
+Delta changes a row by writing its file again, so files are kept so small that this takes some tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+from msgspec import Struct
+
+from trunkline.errors import Unreachable
+
+ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and to list
+BYTES_PER_FILE: Final = 128 << 20  # in memory, where rows are wide
+SMALL_FILES_MOST: Final = 8  # files of less than half the size; when there are more, a flush joins them
+BOUND_LENGTH_MOST: Final = 64  # characters of a text that is kept as a bound
+REPEATS: Final = 10  # a column whose values repeat this often gets a dictionary
+SAMPLE_ROWS: Final = 1_000
+
+
+class Bounds(Struct, frozen=True):
+    """Of one key column in one file."""
+
+    lowest: Any
+    highest: Any
+    nulls: bool
+
+
+class DataFile(Struct, frozen=True):
+    path: str  # as the table's log has it: relative to the table
+    size_bytes: int
+    rows: int | None  # None where another writer left no statistics
+    bounds: dict[str, Bounds]  # by key column; a column without an entry may hold anything
+
+    @property
+    def small(self) -> bool:
+        return self.rows is not None and self.rows < ROWS_PER_FILE // 2
+
+
+def bounded(kept: pa.DataType) -> bool:
+    """Whether bounds of this type may be relied on: those of timestamps, for one, are rounded."""
+    return bool(pa.types.is_integer(kept) or pa.types.is_string(kept))
+
+
+def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DataFile, ...]:
+    """The live files of the version that is loaded."""
+    listed = pa.table(table.get_add_actions(flatten=True))
+    names = [field.name for field in schema if bounded(field.type) and f"min.{field.name}" in listed.column_names]
+    found = listed.select(
+        ["path", "size_bytes", "num_records", *(f"{part}.{n}" for n in names for part in ("min", "max", "null_count"))]
+    ).to_pylist()
+    return tuple(
+        DataFile(row["path"], row["size_bytes"], row["num_records"], {n: b for n in names if (b := _bounds(row, n))})
+        for row in found
+    )
+
+
+def _bounds(row: dict[str, Any], name: str) -> Bounds | None:
+    lowest, highest, nulls = row[f"min.{name}"], row[f"max.{name}"], row[f"null_count.{name}"]
+    if lowest is None or highest is None:
+        return None
+    return Bounds(lowest, highest, nulls != 0)
+
+
+def removal(file: DataFile) -> RemoveAction:
+    return RemoveAction(file.path, True, time.time_ns() // 1_000_000, file.size_bytes, {})
+
+
+class FileWriter:
+    """Writes pieces of rows to new data files; nobody sees them before a commit names them.
+
+    Pieces share a file until it is full; a piece does not begin in one file and end in another, so that keys that lay
+    together stay so. Leaving the ``with`` block takes back what was written, unless ``keep`` was called; what a killed
+    process leaves is vacuumed.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, key: Sequence[str], step: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._bounded = [name for name in key if bounded(schema.field(name).type)]
+        self._step = step
+        self._pieces: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._written: list[AddAction] = []
+        self._kept = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._kept:
+            for action in self._written:
+                (self._folder / action.path).unlink(missing_ok=True)
+
+    def add(self, piece: pa.Table) -> None:
+        for start in range(0, len(piece), ROWS_PER_FILE):
+            part = piece.slice(start, ROWS_PER_FILE)
+            if self._rows + len(part) > ROWS_PER_FILE or self._bytes + part.nbytes > BYTES_PER_FILE:
+                self._write()
+            self._pieces.append(part)
+            self._rows += len(part)
+            self._bytes += part.nbytes
+
+    def keep(self) -> list[AddAction]:
+        """What a commit is to name. From here on the files stay: a commit that is said to have failed may name them."""
+        self._write()
+        self._kept = True
+        return self._written
+
+    def _write(self) -> None:
+        if not self._pieces:
+            return
+        rows = pa.concat_tables(self._pieces)
+        self._pieces, self._rows, self._bytes = [], 0, 0
+        self._step("write")
+        name = f"part-{uuid.uuid4()}.parquet"
+        path = self._folder / name
+        stats = json.dumps(_statistics(rows, self._bounded))
+        self._written.append(AddAction(name, 0, {}, time.time_ns() // 1_000_000, True, stats))
+        try:
+            pq.write_table(rows, path, use_dictionary=_repeating(rows), row_group_size=ROWS_PER_FILE)
+            self._written[-1].size = path.stat().st_size
+        except OSError as error:
+            raise Unreachable(
+                f"{path} cannot be written: {error}; nothing was changed: make room, then try again"
+            ) from error
+
+
+def _statistics(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
+    lowest, highest, nulls = {}, {}, {}
+    for name in names:
+        column = rows.column(name)
+        nulls[name] = column.null_count
+        low, high = pc.min_max(column).as_py().values()
+        if low is not None and not (isinstance(low, str) and max(len(low), len(high)) > BOUND_LENGTH_MOST):
+            lowest[name], highest[name] = low, high
+    return {"numRecords": len(rows), "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+
+
+def _repeating(rows: pa.Table) -> list[str]:
+    """The columns that a sample finds worth a dictionary: building one for every column doubles the time of a write."""
+    sample = rows.slice(0, SAMPLE_ROWS)
+    texts = [field.name for field in rows.schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+    return [name for name in texts if pc.count_distinct(sample[name]).as_py() * REPEATS <= len(sample)]

@@ -1,0 +1,224 @@
+"""The versions of one Delta table: loads the newest, commits the next, keeps the log short.
+
+Rules
+ L1  A commit is a compare-and-swap of the table's version. It is made on the version v that is loaded, and delta-rs may
+     not retry it (``max_commit_retries=0``): whoever commits v + 1 first wins, whatever they write. So what was read of
+     v holds in the commit.
+ L2  Position and token are application transactions of the log, in the same commit as the data files: one file, which
+     is there whole or not at all. The source's identity is metadata of the first column.
+ L3  Every ``CHECKPOINT_EVERY`` versions the log gets a checkpoint and loses what is older than the table's
+     ``delta.logRetentionDuration``; every ``VACUUM_EVERY`` versions those files go that were given up longer ago than
+     its ``delta.deletedFileRetentionDuration``, and those that a killed process left. Both are ``HISTORY`` in a table
+     that we make; change them with ALTER TABLE.
+ L4  Files may be vacuumed while somebody writes: that was a commit, so theirs fails (L1).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, TableFeatures, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from msgspec import Struct
+
+from trunkline.delivery.delta_types import source_of
+from trunkline.delivery.destinations.contract import Standing
+from trunkline.delivery.destinations.delta_files import DataFile, data_files
+from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
+
+CHECKPOINT_EVERY: Final = 20  # versions; more: opening and committing read more log files; fewer: 12 ms each time
+VACUUM_EVERY: Final = 200  # versions; a multiple of the above
+HISTORY: Final = (
+    "interval 1 hours"  # less: readers of an old version fail; more: more disk, and 5 ms a flush for 1,000 versions
+)
+POSITION: Final = "trunkline.position"
+TOKEN: Final = "trunkline.token"
+NOBODY: Final = Standing(-1, -1, "")  # what a retired table says
+NAIVE_TIMES: Final = "timestampNtz"
+PROPERTIES: Final = {"delta.logRetentionDuration": HISTORY, "delta.deletedFileRetentionDuration": HISTORY}
+Action = AddAction | RemoveAction
+
+
+class CommitLost(Exception):
+    """delta-rs reported an error for a commit; ``now`` is the newest version after it: see there what became of it."""
+
+    def __init__(self, folder: Path, reason: Exception, now: Loaded | None) -> None:
+        super().__init__(f"{folder}: the commit failed and nothing was written; try again ({reason})")
+        self.now = now
+
+
+class Loaded(Struct, frozen=True):
+    """One version of the table."""
+
+    table: DeltaTable
+    version: int
+    mark: tuple[int, int] | None  # of the version's log file: a table that was made anew has others
+    standing: Standing | None
+    schema: pa.Schema
+    files: tuple[DataFile, ...]
+
+
+class DeltaLog:
+    """The log of one table. ``step`` is called before everything that touches the storage."""
+
+    def __init__(self, folder: Path, step: Callable[[str], None]) -> None:
+        self.folder = folder
+        self._step = step
+        self._loaded: Loaded | None = None
+        self._committed: tuple[int, Standing] | None = None  # our own last commit, which need not be read back
+
+    def load(self) -> Loaded | None:
+        """The newest version, ``None`` without a table."""
+        self._step("look")
+        held, self._loaded = self._loaded, None
+        try:
+            self._loaded = self._newest(held)
+        except (DeltaError, OSError) as error:
+            raise Unreachable(
+                f"{self.folder}: the table cannot be read: {error}; check the path and its rights"
+            ) from error
+        return self._loaded
+
+    def _newest(self, held: Loaded | None) -> Loaded | None:
+        if held is None or held.mark is None or self._mark(held.version) != held.mark:
+            return self._opened()  # for the first time; or the table was made anew, or its log was cut
+        return held if self._mark(held.version + 1) is None else self._updated(held)
+
+    def forget(self) -> None:
+        self._loaded = None
+
+    def commit(
+        self,
+        loaded: Loaded | None,
+        schema: pa.Schema,
+        actions: Sequence[Action],
+        standing: Standing,
+        replace: bool = False,
+    ) -> None:
+        """Make the next version after ``loaded``, or the first; ``replace``: with these files only, and this schema.
+
+        ``CommitLost`` says that this failed; ``OutcomeUnknown`` that the table cannot be read after that either.
+        """
+        properties = CommitProperties(
+            max_commit_retries=0,
+            app_transactions=[Transaction(POSITION, standing.position), Transaction(TOKEN, standing.token)],
+        )
+        quiet = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+        self._step("commit")
+        try:
+            if loaded is None:
+                create_table_with_add_actions(
+                    str(self.folder),
+                    Schema.from_arrow(schema),
+                    [action for action in actions if isinstance(action, AddAction)],
+                    configuration=PROPERTIES,
+                    commit_properties=properties,
+                    post_commithook_properties=quiet,
+                )
+            else:
+                loaded.table.create_write_transaction(
+                    list(actions),
+                    "overwrite" if replace else "append",
+                    Schema.from_arrow(schema) if replace else loaded.table.schema(),
+                    commit_properties=properties,
+                    post_commithook_properties=quiet,
+                )
+        except (DeltaError, OSError) as error:
+            raise CommitLost(self.folder, error, self._load_after(error)) from error
+        version = 0 if loaded is None else loaded.version + 1
+        self._committed = (version, standing)
+        if version % CHECKPOINT_EVERY == 0 and version > 0:
+            self._shorten(version)
+
+    def with_features(self, loaded: Loaded, schema: pa.Schema) -> Loaded:
+        """The table, able to hold these columns.
+
+        Delta wants a feature for times without a zone, and delta-rs does not turn it on when it replaces columns: that
+        is a commit of its own, which changes nothing that anybody reads.
+        """
+        features = set(loaded.table.protocol().reader_features or ())
+        problems = [*sorted(features - {NAIVE_TIMES}), *loaded.table.metadata().partition_columns]
+        if problems:
+            raise DestinationHalted(
+                f"{self.folder}: this version does not write tables that are partitioned or have features such as "
+                f"{', '.join(problems)}; choose another path"
+            )
+        if NAIVE_TIMES in features or not any(_has_naive_times(field.type) for field in schema):
+            return loaded
+        self._step("feature")
+        try:
+            loaded.table.alter.add_feature(
+                TableFeatures.TimestampWithoutTimezone,
+                allow_protocol_versions_increase=True,
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except (DeltaError, OSError) as error:
+            raise Unreachable(
+                f"{self.folder}: the table's features could not be changed; try again ({error})"
+            ) from error
+        after = self.load()
+        if after is None or after.version != loaded.version + 1:
+            raise Unreachable(f"{self.folder}: somebody else changed the table in the meantime; try again")
+        return after
+
+    def _load_after(self, error: Exception) -> Loaded | None:
+        self._loaded = None
+        try:
+            return self.load()
+        except Unreachable as lost:
+            raise OutcomeUnknown(f"{self.folder}: whether the commit was made is not known: {error}; {lost}") from lost
+
+    def _shorten(self, version: int) -> None:
+        """Keep the log short (L3). What fails here is tried again at a later version: the commit before it is made."""
+        self._step("checkpoint")
+        with suppress(DeltaError, OSError, Unreachable):
+            if (loaded := self.load()) is None:
+                return
+            loaded.table.create_checkpoint()
+            loaded.table.cleanup_metadata()
+            if version % VACUUM_EVERY == 0:
+                loaded.table.vacuum(dry_run=False, full=True)
+
+    def _opened(self) -> Loaded | None:
+        try:
+            names = os.listdir(self.folder / "_delta_log")
+        except FileNotFoundError:
+            return None
+        if not any(name[:20].isdigit() and name.endswith((".json", ".parquet")) for name in names):
+            return None  # somebody was killed before the first commit
+        table = DeltaTable(str(self.folder))
+        return self._state(table, table.transaction_version(POSITION), table.transaction_version(TOKEN))
+
+    def _updated(self, held: Loaded) -> Loaded:
+        table = held.table
+        table.update_incremental()
+        if self._committed is not None and self._committed[0] == table.version() == held.version + 1:
+            mine = self._committed[1]
+            return self._state(table, mine.position, mine.token)
+        return self._state(table, table.transaction_version(POSITION), table.transaction_version(TOKEN))
+
+    def _state(self, table: DeltaTable, position: int | None, token: int | None) -> Loaded:
+        version, schema = table.version(), pa.schema(table.schema())
+        source, standing = source_of(schema), None
+        if source is not None and position is not None and token is not None and position != NOBODY.position:
+            standing = Standing(position, token, source)
+        return Loaded(table, version, self._mark(version), standing, schema, data_files(table, schema))
+
+    def _mark(self, version: int) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.folder / "_delta_log" / f"{version:020}.json")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+
+def _has_naive_times(kept: pa.DataType) -> bool:
+    if pa.types.is_list(kept):
+        return _has_naive_times(kept.value_type)
+    return bool(pa.types.is_timestamp(kept) and kept.tz is None)

@@ -1,0 +1,264 @@
+"""Settled rows merged into the data files of a Delta table.
+
+Rules
+ M1  A key is compared column by column, NULL equal to NULL, in the type in which the table keeps it.
+ M2  A file is read only if its bounds allow for a staged key, and written anew only if it holds one (or, when there are
+     too many small files, to join them).
+ M3  The rows that stay in a file and the rows that replace others of it go on together, so that bounds stay narrow.
+ M4  Staged rows wait in memory up to a limit; beyond it they are handed on at once, and only their keys stay.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from trunkline.delivery.delta_types import conformed
+from trunkline.delivery.destinations.contract import Applied, DuplicatePolicy, Mode
+from trunkline.delivery.destinations.delta_files import SMALL_FILES_MOST, DataFile, bounded
+from trunkline.delivery.windows import OP_COLUMN, Op
+from trunkline.errors import DuplicateKey, Unreachable
+
+# Staged rows that wait in memory. More: more memory; less: wider bounds after a large flush.
+WAITING_BYTES_MOST: Final = 64 << 20
+KEYS_AT_ONCE: Final = 1_000_000  # staged keys that are looked up together; a million of them takes some 250 MB
+MATCHED_ROWS: Final = (
+    4_000_000  # rows of files whose keys are compared at a time: for each such portion keys are hashed
+)
+
+Indices = npt.NDArray[np.int64]
+
+
+class KeySet:
+    """Keys, none twice, that rows of a table are looked up in (M1)."""
+
+    def __init__(self, names: Sequence[str], columns: Sequence[pa.ChunkedArray]) -> None:
+        self.names = names
+        self._columns = columns
+        self._levels: list[tuple[pa.Array, pa.Array | None]] = []
+        codes: pa.Array | None = None
+        for column in columns:
+            values, part = _encoded(column.combine_chunks())
+            distinct = None
+            if codes is None:
+                codes = part
+            else:
+                distinct, codes = _encoded(_paired(codes, part, len(values)))
+            self._levels.append((values, distinct))
+        assert codes is not None
+        counts = np.bincount(codes.to_numpy())
+        if counts.size < len(codes):
+            at = int(np.flatnonzero(counts[codes.to_numpy()] > 1)[0])
+            raise DuplicateKey(
+                f"two staged rows share the key {spelled_key(names, columns, at)}; this is a defect: report it"
+            )
+
+    def match(self, columns: Sequence[pa.ChunkedArray]) -> Indices:
+        """For each row, which of these keys it has, or -1."""
+        codes: pa.ChunkedArray | None = None
+        for column, (values, distinct) in zip(columns, self._levels, strict=True):
+            part = pc.index_in(column, value_set=values)
+            codes = part if codes is None else pc.index_in(_paired(codes, part, len(values)), value_set=distinct)
+        found: Indices = pc.fill_null(codes, -1).to_numpy().astype(np.int64)
+        return found
+
+    def candidates(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """The files whose bounds allow for one of these keys (M2)."""
+        if len(files) < 2:
+            return list(files)
+        for name, column in zip(self.names, self._columns, strict=True):
+            if bounded(column.type):
+                nulls, values = column.null_count > 0, _sorted(column)
+                files = [file for file in files if _may_hold(file, name, values, nulls)]
+        return list(files)
+
+
+def spelled_key(names: Sequence[str], columns: Sequence[pa.ChunkedArray], at: int) -> str:
+    return ", ".join(f"{name} = {column[at]}" for name, column in zip(names, columns, strict=True))
+
+
+def _encoded(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The distinct values, NULL among them, in the order of their first appearance; and each value's number there."""
+    encoded = pc.dictionary_encode(values, null_encoding="encode")
+    return encoded.dictionary, encoded.indices
+
+
+def _paired(codes: pa.Array, part: pa.Array, size: int) -> pa.Array:
+    """One number for two; NULL, which is no key's number, stays NULL. Both are below the count of keys: no overflow."""
+    return pc.add(pc.multiply(pc.cast(codes, pa.int64()), size), part)
+
+
+def _sorted(column: pa.ChunkedArray) -> Sequence[Any]:
+    values = pc.drop_null(pc.unique(column))
+    values = values.take(pc.sort_indices(values))
+    found: Sequence[Any] = values.to_pylist() if pa.types.is_string(values.type) else values.to_numpy()
+    return found
+
+
+def _may_hold(file: DataFile, name: str, values: Sequence[Any], nulls: bool) -> bool:
+    if (bounds := file.bounds.get(name)) is None or (nulls and bounds.nulls):
+        return True
+    at = bisect_left(values, bounds.lowest)
+    return at < len(values) and bool(values[at] <= bounds.highest)
+
+
+class Merge:
+    """One flush: takes the staged rows, gives the rows of the files to be written, and knows then what it did."""
+
+    def __init__(
+        self,
+        folder: Path,
+        files: Sequence[DataFile],
+        schema: pa.Schema,
+        key: Sequence[str],
+        mode: Mode,
+        duplicates: DuplicatePolicy,
+        step: Callable[[str], None],
+    ) -> None:
+        self.touched: list[DataFile] = []  # the files that the new rows stand for
+        self._folder = folder
+        self._files = files
+        self._schema = schema
+        self._key = tuple(key) if mode == "mirror" else ()
+        self._duplicates = duplicates
+        self._step = step
+        self._keys: list[pa.Table] = []
+        self._ops: list[npt.NDArray[np.int8]] = []
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._handed_on = 0  # staged rows that do not wait any more
+        self._removed = self._written = 0
+        self._found = np.zeros(0, np.bool_)
+
+    def applied(self, position: int) -> Applied:
+        """What was done; valid when ``pieces`` is at its end."""
+        ops = self._all_ops()
+        duplicates = int(np.count_nonzero(self._found & (ops == Op.INSERT)))
+        missing = int(np.count_nonzero(~self._found & (ops != Op.INSERT)))
+        return Applied(position, self._removed, self._written, duplicates, missing)
+
+    def pieces(self, staged: Iterable[pa.RecordBatch], whole: bool = False) -> Iterator[pa.Table]:
+        """The rows to be written; ``whole``: of all files, not only those touched. ``DuplicateKey`` before the last."""
+        for batch in staged:
+            self._stage(pa.Table.from_batches([batch]))
+            if self._waiting_bytes > WAITING_BYTES_MOST:
+                yield self._hand_on()
+        ops = self._all_ops()
+        self._found = np.zeros(len(ops), np.bool_)
+        matched = self._matched() if self._key and len(ops) else {}
+        self._check(ops)
+        self.touched = list(self._files) if whole else self._to_write(matched)
+        waiting = pa.concat_tables(self._waiting) if self._waiting else None
+        left = ops[self._handed_on :] != Op.REMOVE
+        for file in self.touched:
+            yield from self._kept(file, matched.get(file.path))
+            if waiting is not None and file.path in matched:
+                at = matched[file.path][matched[file.path] >= self._handed_on] - self._handed_on
+                mine = np.unique(at[left[at]])
+                left[mine] = False
+                yield waiting.take(mine)
+        if waiting is not None:
+            yield waiting.filter(pa.array(left))
+
+    def _stage(self, batch: pa.Table) -> None:
+        ops = batch.column(OP_COLUMN).to_numpy()
+        rows = conformed(batch, self._schema)
+        self._ops.append(ops)
+        self._written += int(np.count_nonzero(ops != Op.REMOVE))
+        if self._key:
+            self._keys.append(rows.select(self._key))
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+
+    def _hand_on(self) -> pa.Table:
+        ops = self._all_ops()[self._handed_on :]
+        rows = pa.concat_tables(self._waiting).filter(pa.array(ops != Op.REMOVE))
+        self._waiting, self._waiting_bytes = [], 0
+        self._handed_on += len(ops)
+        return rows
+
+    def _all_ops(self) -> npt.NDArray[np.int8]:
+        return np.concatenate(self._ops) if self._ops else np.zeros(0, np.int8)
+
+    def _matched(self) -> dict[str, Indices]:
+        """For each file that holds a staged key: which key each of its rows has, or -1."""
+        staged = pa.concat_tables(self._keys)
+        self._keys = [staged]
+        found: dict[str, Indices] = {}
+        for start in range(0, len(staged), KEYS_AT_ONCE):
+            keys = KeySet(self._key, staged.slice(start, KEYS_AT_ONCE).columns)
+            for files, rows in self._portions(keys.candidates(self._files)):
+                index = keys.match(rows.columns)
+                hits = index >= 0
+                index[hits] += start
+                self._found[index[hits]] = True
+                self._removed += int(np.count_nonzero(hits))
+                ends = np.cumsum([count for _, count in files])
+                for (file, _), part in zip(files, np.split(index, ends[:-1]), strict=True):
+                    if (part >= 0).any():
+                        found[file.path] = np.maximum(part, found.get(file.path, part))
+        return found
+
+    def _portions(self, files: Sequence[DataFile]) -> Iterator[tuple[list[tuple[DataFile, int]], pa.Table]]:
+        """The keys of these files, some files at a time, with the number of rows of each."""
+        schema = pa.schema([self._schema.field(name) for name in self._key])
+        portion: list[tuple[DataFile, int]] = []
+        tables: list[pa.Table] = []
+        for file in files:
+            self._step("look up")
+            with opened(self._folder, file) as reader:
+                names = [name for name in self._key if name in reader.schema_arrow.names]
+                tables.append(conformed(reader.read(columns=names, use_threads=False), schema))
+                portion.append((file, reader.metadata.num_rows))
+            if sum(map(len, tables)) >= MATCHED_ROWS:
+                yield portion, pa.concat_tables(tables)
+                portion, tables = [], []
+        if portion:
+            yield portion, pa.concat_tables(tables)
+
+    def _check(self, ops: npt.NDArray[np.int8]) -> None:
+        """An INSERT whose key is held is a duplicate key (T4)."""
+        clashes = np.flatnonzero(self._found & (ops == Op.INSERT))
+        if clashes.size and self._duplicates == "halt":
+            at = int(clashes[0])
+            key = spelled_key(self._key, self._keys[0].columns, at)
+            raise DuplicateKey(
+                f"{self._folder.name}: the key {key} is new in the source and held already ({clashes.size} such keys); "
+                "make the key unique in the source or choose another, then seed the destination again"
+            )
+
+    def _to_write(self, matched: dict[str, Indices]) -> list[DataFile]:
+        """The files that hold a staged key, and the small ones if they are too many (M2)."""
+        small = [file for file in self._files if file.small]
+        joined = {file.path for file in small} if self._written and len(small) > SMALL_FILES_MOST else set()
+        return [file for file in self._files if file.path in matched or file.path in joined]
+
+    def _kept(self, file: DataFile, index: Indices | None) -> Iterator[pa.Table]:
+        """The rows of a file that stay."""
+        self._step("read")
+        with opened(self._folder, file) as reader:
+            start = 0
+            for group in range(reader.num_row_groups):
+                rows = conformed(reader.read_row_group(group, use_threads=False), self._schema)
+                if index is not None:
+                    end = start + len(rows)
+                    rows, start = rows.filter(pa.array(index[start:end] < 0)), end
+                yield rows
+
+
+def opened(folder: Path, file: DataFile) -> pq.ParquetFile:
+    """A data file; ``Unreachable`` if it is not there."""
+    try:
+        return pq.ParquetFile(folder / file.path, pre_buffer=False)
+    except OSError as error:
+        raise Unreachable(
+            f"{folder}: data file {file.path} cannot be read: {error}; look for who removed it"
+        ) from error

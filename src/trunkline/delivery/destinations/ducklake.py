@@ -1,0 +1,331 @@
+"""A table of a DuckLake. Rules T1 to T7 are in ``contract.py``; here is how they are kept.
+
+Rules
+ K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source. It is read and written in the transaction
+     that writes the rows, and no transaction commits unless it saw every earlier one (L2). So of two flushes that race, one commits;
+     the other is judged again by what the first one left.
+ K2  Rows are staged in a temporary table first: nothing is held in the lake while they arrive, and a refused commit costs no rows.
+ K3  One statement removes all staged keys. It fails by itself on a row whose key only an INSERT names (T4, policy halt).
+ K4  Keys are compared with ``=``; only where a staged key has a NULL with ``IS NOT DISTINCT FROM``, which prunes no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+from msgspec import Struct
+
+from trunkline.core.fencing import Decision, decide_flush, decide_seed
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.columns import Column, Columns, arrow_schema, check_columns, evolution
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
+from trunkline.delivery.destinations.ducklake_catalogs import (
+    CommitConflict,
+    LakeCatalogs,
+    LakeSession,
+    NoLake,
+    process_catalogs,
+)
+from trunkline.delivery.destinations.ducklake_stage import (
+    DUPLICATE,
+    INCOMING,
+    Stage,
+    declared,
+    incoming,
+    key_text,
+    travelling,
+)
+from trunkline.delivery.lake import first_line, identifier, literal
+from trunkline.delivery.windows import RESERVED_PREFIX
+from trunkline.errors import (
+    ConfigError,
+    DestinationHalted,
+    DuplicateKey,
+    Fenced,
+    PositionMoved,
+    SchemaMismatch,
+    Unreachable,
+)
+
+COMMIT_TRIES: Final = 8  # of a flush that others keep from committing; each sees what they wrote
+BATCH_ROWS: Final = 65_536  # of a batch that is read
+ORPHAN_AGE_S: Final = 86_400  # of a file that nobody refers to: younger ones may belong to a flush that is under way
+
+
+class Found(Struct, frozen=True):
+    """What a transaction sees of the destination."""
+
+    standing: Standing | None  # as recorded; it says nothing without a table
+    columns: Columns | None  # of the table, if there is one
+
+
+class DuckLakeDestination:
+    """One table. Destinations of one process share a DuckDB instance, unless they are given one of their own."""
+
+    def __init__(self, address: LakeAddress, catalogs: LakeCatalogs | None = None) -> None:
+        if address.table.lower().startswith(RESERVED_PREFIX):
+            raise ConfigError(
+                f"table {address.table!r} cannot be a destination: names that begin with {RESERVED_PREFIX} are reserved; "
+                "choose another"
+            )
+        self._address = address
+        self._catalogs = process_catalogs() if catalogs is None else catalogs
+        self._what = f"table {address.schema}.{address.table} of {address.catalog}"
+        self._readings: list[ExitStack] = []
+
+    def close(self) -> None:
+        for reading in self._readings:
+            reading.close()
+        self._readings.clear()
+
+    # -------------------------------------------------------------------------------------------------------- looking
+
+    def standing(self) -> Standing | None:
+        try:
+            with self._catalogs.session(self._address) as lake:
+                found = self._look(lake)
+        except NoLake:
+            return None
+        return found.standing if found.columns is not None else None
+
+    def columns(self) -> Columns | None:
+        try:
+            with self._catalogs.session(self._address) as lake:
+                return self._look(lake).columns
+        except NoLake:
+            return None
+
+    def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
+        """The lake stays in use until the rows are read to their end, or ``close``."""
+        with ExitStack() as stack:
+            lake = stack.enter_context(self._catalogs.session(self._address))
+            lake.run("BEGIN")
+            found = self._look(lake)
+            if found.columns is None or found.standing is None:
+                raise DestinationHalted(f"{self._what} has no position: it was not delivered; seed it first")
+            reader = lake.read(f"SELECT {travelling(found.columns)} FROM {self._table(lake)}", BATCH_ROWS)
+            kept = stack.pop_all()
+            self._readings.append(kept)
+            return found.standing, self._batches(reader, arrow_schema(found.columns), kept)
+
+    def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema, kept: ExitStack) -> Iterator[pa.RecordBatch]:
+        with kept:
+            for batch in reader:
+                yield batch.cast(schema)
+
+    def _look(self, lake: LakeSession) -> Found:
+        return Found(self._record(lake), self._described(lake))
+
+    def _record(self, lake: LakeSession) -> Standing | None:
+        try:
+            rows = lake.run(f"SELECT position, token, source FROM {self._positions(lake)}")
+        except duckdb.CatalogException:
+            return None
+        return Standing(*rows[0]) if rows else None
+
+    def _described(self, lake: LakeSession) -> Columns | None:
+        try:
+            rows = lake.run(f"DESCRIBE {self._table(lake)}")
+        except duckdb.CatalogException:
+            return None
+        return tuple(Column(name, type_name, null == "YES") for name, type_name, null, *_ in rows)
+
+    # -------------------------------------------------------------------------------------------------------- flushing
+
+    def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
+        check_columns(flush.columns, flush.key, None)
+        try:
+            with self._catalogs.session(self._address, create=flush.expected == 0) as lake:
+                stage = Stage(flush)
+                stage.fill(lake, staged)
+                for _ in range(COMMIT_TRIES):
+                    try:
+                        return self._flush(lake, flush, stage)
+                    except CommitConflict as error:
+                        conflict = error
+                raise Unreachable(f"{self._what}: {conflict}")
+        except NoLake:
+            raise PositionMoved(0, flush.expected) from None
+
+    def _flush(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
+        lake.run("BEGIN")
+        found = self._look(lake)
+        held = self._judged(found, flush.source)
+        decision = decide_flush(
+            held.position, held.token, expected=flush.expected, through=flush.through, mine=flush.token
+        )
+        if decision is Decision.FENCED:
+            raise Fenced(held.token, flush.token)
+        if decision is Decision.MOVED:
+            raise PositionMoved(held.position, flush.expected)
+        if decision is Decision.ALREADY:
+            lake.run("ROLLBACK")
+            return Applied(held.position, already=True)
+        if found.columns is None:
+            self._make_table(lake, flush.columns)
+        else:
+            self._evolve(lake, flush.columns, found.columns)
+        applied = self._apply(lake, flush, stage)
+        self._move(lake, found, Standing(flush.through, flush.token, flush.source))
+        lake.commit()
+        return applied
+
+    def _judged(self, found: Found, source: str) -> Standing:
+        """Where the destination stands, for those who deliver from ``source``."""
+        if found.columns is None:
+            return Standing(0, 0, source)
+        if found.standing is None:
+            raise DestinationHalted(
+                f"{self._what} holds rows that were not delivered; set replace_existing to replace them, or choose another"
+            )
+        if found.standing.source != source:
+            raise DestinationHalted(
+                f"{self._what} holds the rows of {found.standing.source}, not of {source}; "
+                "set replace_existing to replace them, or choose another"
+            )
+        return found.standing
+
+    def _apply(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
+        if stage.rows == 0:
+            return Applied(flush.through)
+        removed = duplicates = missing = 0
+        if flush.mode == "mirror":
+            if flush.duplicates == "warn":
+                held = dict(lake.run(stage.held(self._table(lake))))
+                duplicates = held.get(True, 0)
+                missing = stage.removals - held.get(False, 0)
+            removed = self._remove(lake, stage)
+            if flush.duplicates == "halt":
+                missing = max(0, stage.removals - removed)
+        [(written,)] = lake.run(stage.writing(self._table(lake)))
+        return Applied(flush.through, removed, written, duplicates, missing)
+
+    def _remove(self, lake: LakeSession, stage: Stage) -> int:
+        try:
+            [(removed,)] = lake.run(stage.removing(self._table(lake)))
+        except duckdb.InvalidInputException as error:
+            _, found, key = first_line(error).partition(DUPLICATE)
+            if not found:
+                raise
+            raise DuplicateKey(
+                f"{self._what} already holds a row with the key {key}: two rows of the source share it; "
+                "mend the source and resume, or set duplicates: warn"
+            ) from error
+        return int(removed)
+
+    def _evolve(self, lake: LakeSession, wanted: Columns, held: Columns) -> None:
+        change = evolution(wanted, held)
+        if change.problems:
+            raise SchemaMismatch(
+                f"{self._what} cannot follow its source: {'; '.join(change.problems)}; "
+                "change the table by hand and resume, or reseed it"
+            )
+        for column in change.added:
+            lake.run(f"ALTER TABLE {self._table(lake)} ADD COLUMN {identifier(column.name)} {column.type}")
+        for column in change.widened:
+            try:
+                lake.run(
+                    f"ALTER TABLE {self._table(lake)} ALTER COLUMN {identifier(column.name)} SET DATA TYPE {column.type}"
+                )
+            except duckdb.Error as error:
+                raise SchemaMismatch(
+                    f"{self._what} cannot widen column {column.name!r} to {column.type} ({first_line(error)}); reseed it"
+                ) from error
+
+    # -------------------------------------------------------------------------------------------------------- seeding
+
+    def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
+        check_columns(seed.columns, seed.key, None)
+        with self._catalogs.session(self._address, create=True) as lake:
+            try:
+                return self._seed(lake, seed, rows)
+            except CommitConflict as error:
+                lake.run("BEGIN")
+                self._may_seed(self._look(lake), seed)  # whoever came first may be another deliverer
+                raise Unreachable(f"{self._what}: {error}") from error
+
+    def _seed(self, lake: LakeSession, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
+        lake.run("BEGIN")
+        found = self._look(lake)
+        if (done := self._may_seed(found, seed)) is not None:
+            return done
+        removed = 0
+        if found.columns is not None:
+            [(removed,)] = lake.run(f"SELECT count(*) FROM {self._table(lake)}")
+        self._make_table(lake, seed.columns)
+        with incoming(lake, arrow_schema(seed.columns), rows):
+            [(written,)] = lake.run(f"INSERT INTO {self._table(lake)} SELECT {declared(seed.columns)} FROM {INCOMING}")
+        if seed.mode == "mirror":
+            self._check_unique(lake, seed.key)
+        self._move(lake, found, Standing(seed.through, seed.token, seed.source))
+        lake.commit()
+        return Applied(seed.through, removed, written)
+
+    def _may_seed(self, found: Found, seed: Seed) -> Applied | None:
+        """``None`` if it may; raises, or says what was done already, if not."""
+        standing = found.standing if found.columns is not None else None
+        if standing is None or standing.source != seed.source:
+            if not seed.replace_existing:
+                self._judged(found, seed.source)
+            if standing is None or standing.token <= seed.token:
+                return None
+        decision = decide_seed(standing.position, standing.token, through=seed.through, mine=seed.token)
+        if decision is Decision.FENCED:
+            raise Fenced(standing.token, seed.token)
+        return Applied(standing.position, already=True) if decision is Decision.ALREADY else None
+
+    def _check_unique(self, lake: LakeSession, key: Sequence[str]) -> None:
+        names = ", ".join(map(identifier, key))
+        doubled = lake.run(
+            f"SELECT {key_text(key)} FROM {self._table(lake)} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
+        )
+        if doubled:
+            raise DuplicateKey(
+                f"{self._what} cannot be seeded: several rows of the source share the key {doubled[0][0]}; "
+                "mend the source, or set duplicates: warn"
+            )
+
+    def _make_table(self, lake: LakeSession, columns: Columns) -> None:
+        names = ", ".join(f"{identifier(column.name)} {column.type}" for column in columns)
+        lake.run(f"CREATE SCHEMA IF NOT EXISTS {lake.alias}.{identifier(self._address.schema)}")
+        lake.run(f"CREATE OR REPLACE TABLE {self._table(lake)} ({names})")
+
+    def _move(self, lake: LakeSession, found: Found, to: Standing) -> None:
+        """Write the record; the first time, make it."""
+        record = self._positions(lake)
+        if found.standing is None:
+            lake.run(f"CREATE OR REPLACE TABLE {record} (position BIGINT, token BIGINT, source VARCHAR)")
+            lake.run(f"INSERT INTO {record} VALUES ({to.position}, {to.token}, {literal(to.source)})")
+        else:
+            lake.run(f"UPDATE {record} SET position = {to.position}, token = {to.token}, source = {literal(to.source)}")
+
+    # -------------------------------------------------------------------------------------------------------- tidying
+
+    def retire(self) -> None:
+        try:
+            with self._catalogs.session(self._address) as lake:
+                lake.run(f"DROP TABLE IF EXISTS {self._positions(lake)}")
+        except NoLake:
+            return
+
+    def clean_orphans(self, age_s: int = ORPHAN_AGE_S) -> int:
+        """Remove files of the whole lake that no snapshot refers to: a process that is killed leaves those it was writing.
+
+        Nobody may be writing to the lake, unless for less time than ``age_s``. Returns how many files went.
+        """
+        with self._catalogs.session(self._address) as lake:
+            age = f"now() - INTERVAL {age_s} SECONDS"
+            return len(lake.run(f"CALL ducklake_delete_orphaned_files({literal(lake.alias)}, older_than => {age})"))
+
+    # -------------------------------------------------------------------------------------------------------- names
+
+    def _table(self, lake: LakeSession) -> str:
+        return f"{lake.alias}.{identifier(self._address.schema)}.{identifier(self._address.table)}"
+
+    def _positions(self, lake: LakeSession) -> str:
+        name = f"{RESERVED_PREFIX}_{self._address.table}"
+        return f"{lake.alias}.{identifier(self._address.schema)}.{identifier(name)}"

@@ -1,0 +1,254 @@
+"""The lakes that a process has attached, in one DuckDB instance: loading the extension and attaching cost more than a small flush.
+
+Rules
+ L1  A catalog in a DuckDB file can be open in one process at a time, so it is attached for the length of one call. The others stay
+     attached; of those that nobody uses, the one used longest ago goes when there are too many, or when anything went wrong with it.
+ L2  DuckLake never repeats a commit by itself: snapshots are numbered, and one that is not the next after the one that was read is
+     refused by the catalog. So a transaction that commits saw everything that was committed before it.
+ L3  A lake is made only by those who are about to write; whoever looks learns that there is none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+from msgspec import Struct
+
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.lake import (
+    Extension,
+    catalog_place,
+    connect,
+    extension_file,
+    first_line,
+    literal,
+    password_part,
+)
+from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
+
+ATTACHED_MOST: Final = 128  # catalogs that wait attached for their next use; one in PostgreSQL holds connections there
+MEMORY_MB_MOST: Final = 1024  # of an instance; what does not fit goes to a temporary file
+TEXT_MOST: Final = 400  # characters of a foreign error message that are worth showing
+SCANNERS: Final[dict[str, Extension]] = {"sqlite": "sqlite_scanner", "postgres": "postgres_scanner"}
+# Most of a small flush is the planning of DuckLake's own queries against its catalog. These are the optimizers that pay.
+OPTIMIZERS: Final = ("filter_pushdown", "unused_columns", "join_filter_pushdown")
+CONFLICTS: Final = ("Exceeded the maximum retry count", "Transaction conflict")
+NOT_A_LAKE: Final = "creating a new DuckLake is explicitly disabled"
+BUSY: Final = (
+    "database is locked",
+    "Unique file handle conflict",
+)  # by another process, or by another instance of ours
+LASTING: Final = ("password", "FATAL:  database", "FATAL:  role", "pg_hba.conf", "not a valid DuckDB database")
+PASSING: Final = (
+    duckdb.ConnectionException,
+    duckdb.HTTPException,
+    duckdb.InterruptException,
+    duckdb.IOException,
+    duckdb.OutOfMemoryException,
+    duckdb.TransactionException,
+)
+
+
+class NoLake(DestinationHalted):
+    """There is no lake at this address yet."""
+
+
+class CommitConflict(Refused):
+    """Somebody else committed to the catalog since this transaction began; nothing was written."""
+
+
+class Catalog(Struct, frozen=True):
+    """What of an address says which lake it is."""
+
+    place: str
+    data_path: str | None
+    password_env: str | None
+
+
+class _Attached(Struct):
+    alias: str
+    users: int = 0
+    suspect: bool = False
+
+
+class LakeSession:
+    """One lake in one connection, for one call."""
+
+    def __init__(
+        self, catalogs: LakeCatalogs, cursor: duckdb.DuckDBPyConnection, alias: str, address: LakeAddress
+    ) -> None:
+        self._catalogs = catalogs
+        self._address = address
+        self.cursor = cursor
+        self.alias = alias
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        return self._catalogs.run(self.cursor, statement).fetchall()
+
+    def read(self, statement: str, batch_rows: int) -> pa.RecordBatchReader:
+        return self._catalogs.run(self.cursor, statement).to_arrow_reader(batch_rows)
+
+    def commit(self) -> None:
+        """Raises ``CommitConflict``, or ``OutcomeUnknown`` if the catalog does not say what became of it."""
+        try:
+            self.run("COMMIT")
+        except duckdb.Error as error:
+            if any(text in str(error) for text in CONFLICTS):
+                raise CommitConflict(
+                    f"somebody else wrote to {self._address.catalog} at the same time; it is tried again"
+                ) from error
+            raise OutcomeUnknown(
+                f"{self._address.catalog} does not say what became of a commit ({_reason(error, self._address)}); "
+                "the position is read again before anything else is written"
+            ) from error
+
+
+class LakeCatalogs:
+    """One DuckDB instance with any number of lakes. Safe to use from several threads."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
+        self._instance: duckdb.DuckDBPyConnection | None = None
+        self._attached: OrderedDict[Catalog, _Attached] = OrderedDict()  # by last use
+        self._numbered = 0
+        self._lock = threading.Lock()
+
+    def run(self, cursor: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyConnection:
+        """Every statement passes here."""
+        return cursor.execute(statement)
+
+    @contextmanager
+    def session(self, address: LakeAddress, *, create: bool = False) -> Iterator[LakeSession]:
+        """A connection with the lake attached. Leaving it with an error rolls back, and attaches anew the next time.
+
+        Errors of DuckDB become ``Unreachable`` or ``DestinationHalted``: until ``LakeSession.commit`` nothing has happened.
+        """
+        what = f"table {address.schema}.{address.table} of {address.catalog}"
+        catalog = Catalog(address.catalog, address.data_path, address.password_env)
+        with _translated(what, address):
+            cursor, attached = self._enter(address, catalog, create=create)
+            try:
+                yield LakeSession(self, cursor, attached.alias, address)
+            except BaseException as error:
+                attached.suspect = attached.suspect or isinstance(error, duckdb.Error | OutcomeUnknown)
+                with suppress(duckdb.Error):  # there may be no transaction
+                    cursor.execute("ROLLBACK")
+                raise
+            finally:
+                cursor.close()
+                self._leave(catalog, attached)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._instance is not None:
+                self._instance.close()
+                self._instance = None
+                self._attached.clear()
+
+    # ---------------------------------------------------------------------------------------------------- attaching
+
+    def _enter(
+        self, address: LakeAddress, catalog: Catalog, *, create: bool
+    ) -> tuple[duckdb.DuckDBPyConnection, _Attached]:
+        with self._lock:
+            if self._instance is None:
+                self._instance = self._new_instance()
+            attached = self._attached.get(catalog)
+            if attached is None:
+                attached = self._attach(self._instance, address, create=create)
+                self._attached[catalog] = attached
+            self._attached.move_to_end(catalog)
+            attached.users += 1
+            return self._instance.cursor(), attached
+
+    def _leave(self, catalog: Catalog, attached: _Attached) -> None:
+        with self._lock:
+            attached.users -= 1
+            if attached.users == 0 and (attached.suspect or catalog_place(catalog.place)[0] == "duckdb"):
+                self._detach(catalog)
+            idle = [each for each, held in self._attached.items() if held.users == 0]
+            for each in idle[: max(0, len(idle) - ATTACHED_MOST)]:
+                self._detach(each)
+
+    def _new_instance(self) -> duckdb.DuckDBPyConnection:
+        instance = connect("ducklake")
+        names = [name for (name,) in instance.execute("SELECT name FROM duckdb_optimizers()").fetchall()]
+        for setting, value in (
+            ("threads", self._threads),
+            ("memory_limit", f"{MEMORY_MB_MOST}MB"),
+            ("ducklake_max_retry_count", 0),
+            ("disabled_optimizers", ",".join(name for name in names if name not in OPTIMIZERS)),
+        ):
+            instance.execute(f"SET {setting} = {literal(value)}")
+        return instance
+
+    def _attach(self, instance: duckdb.DuckDBPyConnection, address: LakeAddress, *, create: bool) -> _Attached:
+        kind, place = catalog_place(address.catalog)
+        if kind in SCANNERS:
+            instance.execute(f"LOAD {literal(str(extension_file(SCANNERS[kind])))}")
+        if kind != "postgres":
+            _find_file(Path(place), address, create=create)
+        options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
+        options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
+        prefix = "ducklake:" if kind == "duckdb" else f"ducklake:{kind}:"
+        self._numbered += 1
+        alias = f"lake{self._numbered}"
+        where = literal(f"{prefix}{place}{password_part(address)}")
+        try:
+            self.run(instance, f"ATTACH {where} AS {alias} ({', '.join(options)})")
+        except duckdb.Error as error:
+            if NOT_A_LAKE in str(error):
+                raise NoLake(f"there is no lake at {address.catalog}; seed the destination") from error
+            raise
+        return _Attached(alias)
+
+    def _detach(self, catalog: Catalog) -> None:
+        alias = self._attached.pop(catalog).alias
+        if self._instance is not None:
+            self.run(self._instance, f"DETACH {alias}")
+
+
+@cache
+def process_catalogs() -> LakeCatalogs:
+    """The lakes of this process: the one thing of this module that outlives its users."""
+    return LakeCatalogs()
+
+
+def _find_file(place: Path, address: LakeAddress, *, create: bool) -> None:
+    """See that a catalog's file is there, or that it can be made."""
+    try:
+        if create:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            place.stat()
+    except FileNotFoundError as error:
+        raise NoLake(f"there is no lake at {address.catalog}; seed the destination") from error
+    except OSError as error:
+        raise Unreachable(
+            f"the catalog {address.catalog} cannot be opened ({error.strerror}); see that its directory can be used"
+        ) from error
+
+
+@contextmanager
+def _translated(what: str, address: LakeAddress) -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as error:
+        reason = _reason(error, address)
+        passing = isinstance(error, PASSING) and not any(text in reason for text in LASTING)
+        if passing or any(text in reason for text in BUSY):
+            raise Unreachable(f"{what} cannot be reached ({reason}); it is tried again") from error
+        raise DestinationHalted(f"{what} cannot be used ({reason}); mend it, then resume the destination") from error
+
+
+def _reason(error: duckdb.Error, address: LakeAddress) -> str:
+    """What DuckDB says, without the password that it repeats."""
+    return first_line(error).replace(password_part(address) or "\0", "")[:TEXT_MOST]

@@ -1,0 +1,382 @@
+"""A table of a PostgreSQL database. Rules T1 to T7 are in ``contract.py``; here is how they are kept.
+
+Rules
+ G1  ``_trunkline_positions``, in the table's schema, has one row per destination. A transaction locks that row first,
+     so that flushes and seeds of one destination come one after another; the row is checked then (T2), and once more
+     when it is moved: ``WHERE position = … AND token <= …`` must meet one row.
+ G2  A table that mirrors has a unique index on its key in which NULL equals NULL. Rows are copied straight into the
+     table: a key that is held already breaks the index, and the transaction with it (T4, policy halt).
+ G3  Keys are removed chunk by chunk, each before its rows are written. No key is in two chunks: it is there once.
+ G4  Keys are compared with ``=``, which the index answers. Rows whose key has NULLs are removed by a statement for each
+     set of columns that are NULL.
+ G5  A seed never lets readers see half, or wait for its rows: a table that keeps its columns is emptied with DELETE,
+     so that views and grants stay; any other is built beside the old one, which it replaces at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import msgspec
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trunkline.core.fencing import Decision, decide_flush, decide_seed
+from trunkline.delivery.addresses import PostgresAddress
+from trunkline.delivery.columns import Columns, check_columns, evolution
+from trunkline.delivery.destinations.contract import Applied, Flush, Mode, Seed, Standing
+from trunkline.delivery.destinations.postgres_copy import Chunk, chunks, filled_columns, read, select, shared_encoder
+from trunkline.delivery.destinations.postgres_table import Found, Names, has_positions, look, removal
+from trunkline.delivery.destinations.postgres_types import NAME_BYTES_MAX, stored_type
+from trunkline.delivery.lake import identifier, literal
+from trunkline.delivery.postgres_session import BULK_MS, REBUILD_MS, PostgresSession, borrow, give_back
+from trunkline.delivery.windows import OP_COLUMN, RESERVED_PREFIX, Op
+from trunkline.errors import (
+    ConfigError,
+    DestinationHalted,
+    DuplicateKey,
+    Fenced,
+    PositionMoved,
+    SchemaMismatch,
+    Unreachable,
+)
+
+SWAP_LOCK_MS: Final = 30_000  # waiting for readers of a table that a seed replaces; new readers wait as long
+
+
+class PostgresDestination:
+    """One table. Destinations of one database share a connection, unless they are given one of their own."""
+
+    def __init__(self, address: PostgresAddress, session: PostgresSession | None = None) -> None:
+        if address.table.lower().startswith(RESERVED_PREFIX) or len(address.table.encode()) > NAME_BYTES_MAX:
+            raise ConfigError(
+                f"table {address.table!r} cannot be a destination: a name has up to {NAME_BYTES_MAX} bytes and does "
+                f"not begin with {RESERVED_PREFIX}; choose another"
+            )
+        self._address = address
+        self._given = session
+        self._borrowed: PostgresSession | None = None
+        self._names = Names(address)
+        self._what = f"table {address.schema}.{address.table}"
+        self._positions_seen = False
+
+    @property
+    def _session(self) -> PostgresSession:
+        if self._given is not None:
+            return self._given
+        if self._borrowed is None:
+            self._borrowed = borrow(self._address.dsn, _password(self._address))
+        return self._borrowed
+
+    def close(self) -> None:
+        if self._borrowed is not None:
+            give_back(self._borrowed)
+            self._borrowed = None
+
+    # -------------------------------------------------------------------------------------------------------- looking
+
+    def standing(self) -> Standing | None:
+        with self._session.transaction(self._what, reading=True):
+            found = self._look(self._session)
+        return found.record if found.exists else None
+
+    def columns(self) -> Columns | None:
+        with self._session.transaction(self._what, reading=True):
+            found = self._look(self._session)
+        return found.columns() if found.exists else None
+
+    def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
+        """By a connection of its own, which ends with the last batch."""
+        stack = ExitStack()
+        session = self._session.twin()
+        stack.callback(session.close)
+        try:
+            stack.enter_context(session.transaction(self._what, reading=True))
+            found = self._look(session)
+            if found.record is None or not found.exists:
+                raise self._halted("it has no position record; seed it first")
+        except BaseException:
+            stack.close()
+            raise
+        return found.record, self._read(stack, session, found.columns())
+
+    def _read(self, stack: ExitStack, session: PostgresSession, columns: Columns) -> Iterator[pa.RecordBatch]:
+        with stack:
+            try:
+                yield from read(session.copy_out(select(self._names.table, columns)), columns)
+            except pa.ArrowInvalid as error:
+                raise self._halted(f"its rows cannot be read back: {error}") from error
+
+    def _look(self, session: PostgresSession, *, lock: bool = False) -> Found:
+        try:
+            self._positions_seen = self._positions_seen or has_positions(session, self._names)
+            return look(session, self._names, recorded=self._positions_seen, lock=lock)
+        except psycopg.errors.UndefinedTable as error:
+            self._positions_seen = False
+            raise Unreachable(f"{self._what}: {self._names.positions} went away; it is looked at again") from error
+
+    # ------------------------------------------------------------------------------------------------------- flushing
+
+    def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
+        if flush.expected == 0:
+            self._make_positions()
+        with self._session.transaction(self._what):
+            found = self._look(self._session, lock=True)
+            position, token = self._stored(found, flush.token)
+            self._check_source(found, flush.source)
+            match decide_flush(position, token, expected=flush.expected, through=flush.through, mine=flush.token):
+                case Decision.ALREADY:
+                    return Applied(position, already=True)
+                case Decision.MOVED:
+                    raise PositionMoved(position, flush.expected)
+            if found.record is None:
+                found = self._claim(flush.source)
+            columns = self._follow(found, flush)
+            applied = Applied(flush.through)
+            for rows in chunks(staged, [OP_COLUMN, *(column.name for column in flush.columns)]):
+                applied = self._apply(flush, rows, applied, found.key_index(flush.key))
+            self._move(flush, columns, found)
+        return applied
+
+    def _stored(self, found: Found, mine: int) -> tuple[int, int]:
+        """Position and token; without the table there is no position, whatever its record says."""
+        if found.record is None:
+            return 0, 0
+        if found.record.token > mine:
+            raise Fenced(found.record.token, mine)
+        return (found.record.position if found.exists else 0), found.record.token
+
+    def _check_source(self, found: Found, source: str) -> None:
+        if found.record is not None and found.record.source != source:
+            raise self._halted(
+                f"it holds rows of {found.record.source}, not of {source}; choose another table, or set "
+                "replace_existing: true and seed it again"
+            )
+
+    def _claim(self, source: str) -> Found:
+        """Put the record there, so that others wait for us, and look at what there is now."""
+        row = f"({literal(self._address.table)}, 0, 0, {literal(source)}, '[]')"
+        done = self._session.run(f"INSERT INTO {self._names.positions} VALUES {row} ON CONFLICT DO NOTHING")
+        found = self._look(self._session, lock=True)
+        if done.rowcount == 0:
+            raise Unreachable(f"{self._what}: another deliverer began to write it just now; it is looked at again")
+        return msgspec.structs.replace(found, record=None)
+
+    def _follow(self, found: Found, flush: Flush) -> Columns | None:
+        """Make the table take the source's rows (T6); returns its columns if they changed."""
+        if not found.exists:
+            self._create(self._names.table, flush.columns, flush.key, flush.mode)
+            self._index(self._names.table, flush.key, flush.mode)
+            return flush.columns
+        self._check_ours(found, replace_existing=False)
+        held = found.columns()
+        change = evolution(flush.columns, held)
+        problems = list(change.problems)
+        if flush.mode == "mirror" and found.key_index(flush.key) is None:
+            problems.append(f"it has no unique index on the key ({', '.join(flush.key)}), NULLS NOT DISTINCT")
+        if problems:
+            raise SchemaMismatch(f"{self._what}: {'; '.join(problems)}; change the source back, or seed it again")
+        if not change.added and not change.widened:
+            return None
+        check_columns(flush.columns, flush.key, None)
+        actions = [f"ADD COLUMN {identifier(column.name)} {stored_type(column)}" for column in change.added]
+        actions += [
+            f"ALTER COLUMN {identifier(column.name)} TYPE {stored_type(column)}"
+            for column in change.widened
+            if stored_type(column) != found.actual[column.name]
+        ]
+        if actions:
+            self._session.run(f"SET LOCAL statement_timeout = {REBUILD_MS}")
+            self._session.run(f"ALTER TABLE {self._names.table} {', '.join(actions)}", wait_ms=REBUILD_MS)
+        widened = {column.name: column for column in change.widened}
+        return (*(widened.get(column.name, column) for column in held), *change.added)
+
+    def _apply(self, flush: Flush, rows: pa.Table, so_far: Applied, index: str | None) -> Applied:
+        """Remove the keys of a chunk, then write its rows (G3)."""
+        removed = duplicates = missing = 0
+        kept = pc.sum(pc.not_equal(rows[OP_COLUMN], int(Op.REMOVE))).as_py()
+        with shared_encoder().chunk(rows) as chunk:
+            if flush.mode == "mirror":
+                known = pc.sum(pc.not_equal(rows[OP_COLUMN], int(Op.INSERT))).as_py()
+                removed, duplicates = self._remove(flush, rows, chunk, known)
+                missing = known - (removed - duplicates)
+            content = self._encoded(chunk, flush.columns, staged=True) if kept else None
+        written = self._write(self._names.table, content, flush.columns, index)
+        return Applied(
+            so_far.position,
+            so_far.removed + removed,
+            so_far.written + written,
+            so_far.duplicates + duplicates,
+            so_far.missing + missing,
+        )
+
+    def _remove(self, flush: Flush, rows: pa.Table, chunk: Chunk, known: int) -> tuple[int, int]:
+        """How many rows were removed, and how many of them because of an INSERT (G4)."""
+        removed = duplicates = 0
+        inserts = flush.duplicates == "warn"
+        if not known and not inserts:
+            return 0, 0
+        key = tuple(column for column in flush.columns if column.name in flush.key)
+        for filled in filled_columns(rows, key):
+            arrays = chunk.keys(key, filled, inserts=inserts)
+            if arrays[0]:
+                row = self._session.run(removal(self._names.table, key, filled), arrays, wait_ms=BULK_MS).fetchone()
+                assert row is not None
+                removed, duplicates = removed + row[0], duplicates + row[1]
+        return removed, duplicates
+
+    def _encoded(self, chunk: Chunk, columns: Columns, *, staged: bool) -> bytes:
+        try:
+            return chunk.rows(columns, staged=staged)
+        except DestinationHalted as error:
+            raise self._halted(str(error)) from error
+
+    def _write(self, table: str, content: bytes | None, columns: Columns, index: str | None) -> int:
+        """Copy rows in. A broken ``index`` is a duplicate key; without a name, every index is ours."""
+        if content is None:
+            return 0
+        names = ", ".join(identifier(column.name) for column in columns)
+        try:
+            return self._session.copy_in(f"COPY {table} ({names}) FROM STDIN (FORMAT binary)", content)
+        except psycopg.errors.UniqueViolation as error:
+            if index is not None and error.diag.constraint_name != index:
+                raise
+            raise self._duplicate(error) from error
+
+    def _write_all(self, table: str, rows: Iterable[pa.RecordBatch], columns: Columns, index: str | None) -> int:
+        written = 0
+        for part in chunks(rows, [column.name for column in columns]):
+            with shared_encoder().chunk(part) as chunk:
+                content = self._encoded(chunk, columns, staged=False)
+            written += self._write(table, content, columns, index)
+        return written
+
+    def _move(self, step: Flush | Seed, columns: Columns | None, found: Found) -> None:
+        """Move the position and the token, if they are still what was found (G1)."""
+        before = found.record.position if found.record is not None else 0
+        words = None if columns is None else msgspec.json.encode(columns).decode()
+        done = self._session.run(
+            f"UPDATE {self._names.positions.replace('%', '%%')} SET position = %s, token = %s, source = %s, "
+            "columns = coalesce(%s, columns) WHERE table_name = %s AND position = %s AND token <= %s",
+            [step.through, step.token, step.source, words, self._address.table, before, step.token],
+            prepare=True,
+        )
+        if done.rowcount != 1:
+            raise PositionMoved(before, before)
+
+    # -------------------------------------------------------------------------------------------------------- seeding
+
+    def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
+        check_columns(seed.columns, seed.key, None)
+        self._make_positions(replace_existing=seed.replace_existing)
+        with self._session.transaction(self._what):
+            found = self._look(self._session, lock=True)
+            position, token = self._stored(found, seed.token)
+            if decide_seed(position, token, through=seed.through, mine=seed.token) is Decision.ALREADY:
+                return Applied(position, already=True)
+            if not seed.replace_existing:
+                self._check_source(found, seed.source)
+            if found.record is None:
+                found = self._claim(seed.source)
+            if found.exists:
+                self._check_ours(found, replace_existing=seed.replace_existing)
+            self._session.run(f"SET LOCAL statement_timeout = {REBUILD_MS}")
+            removed, written = self._replace(seed, found, rows)
+            self._move(seed, seed.columns, found)
+        return Applied(seed.through, removed=removed, written=written)
+
+    def _replace(self, seed: Seed, found: Found, rows: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+        """Give the table this content (G5)."""
+        if self._keeps_shape(seed, found):
+            removed = self._session.run(f"DELETE FROM {self._names.table}", wait_ms=REBUILD_MS).rowcount
+            return removed, self._write_all(self._names.table, rows, seed.columns, found.key_index(seed.key))
+        beside = f"{RESERVED_PREFIX}_seed_{hashlib.sha256(self._address.table.encode()).hexdigest()[:16]}"
+        target = self._names.beside(beside) if found.exists else self._names.table
+        self._create(target, seed.columns, seed.key, seed.mode)
+        written = self._write_all(target, rows, seed.columns, None)
+        self._index(target, seed.key, seed.mode)
+        if not found.exists:
+            return 0, written
+        counted = self._session.run(f"SELECT count(*) FROM {self._names.table}", wait_ms=REBUILD_MS).fetchone()
+        assert counted is not None
+        self._session.run(f"SET LOCAL lock_timeout = {SWAP_LOCK_MS}")
+        self._session.run(f"DROP TABLE {self._names.table}", wait_ms=2 * SWAP_LOCK_MS)
+        self._session.run(f"ALTER TABLE {target} RENAME TO {identifier(self._address.table)}")
+        return counted[0], written
+
+    def _keeps_shape(self, seed: Seed, found: Found) -> bool:
+        wanted = {column.name: stored_type(column) for column in seed.columns}
+        if not found.exists or found.actual != wanted:
+            return False
+        return (found.key_index(seed.key) is not None) if seed.mode == "mirror" else not found.unique
+
+    def _check_ours(self, found: Found, *, replace_existing: bool) -> None:
+        if found.kind != "r":
+            raise self._halted("it is not a plain table; choose another name, or drop it")
+        if found.record is None and not replace_existing:
+            raise self._halted(
+                "it was there before, and is not ours; choose another table, or set replace_existing: true and seed it"
+            )
+
+    def _create(self, table: str, columns: Columns, key: tuple[str, ...], mode: Mode) -> None:
+        check_columns(columns, key if mode == "mirror" else (), None)
+        listed = ", ".join(f"{identifier(column.name)} {stored_type(column)}" for column in columns)
+        self._session.run(f"CREATE TABLE {table} ({listed})")
+
+    def _index(self, table: str, key: tuple[str, ...], mode: Mode) -> None:
+        if mode == "append":
+            return
+        listed = ", ".join(identifier(name) for name in key)
+        try:
+            self._session.run(f"CREATE UNIQUE INDEX ON {table} ({listed}) NULLS NOT DISTINCT", wait_ms=REBUILD_MS)
+        except psycopg.errors.UniqueViolation as error:
+            raise self._duplicate(error) from error
+
+    def _make_positions(self, *, replace_existing: bool = False) -> None:
+        """The table of positions comes before the transaction, so that a long seed keeps nobody waiting for it."""
+        if self._positions_seen:
+            return
+        with self._session.transaction(self._what):
+            if not has_positions(self._session, self._names):
+                found = look(self._session, self._names, recorded=False)
+                if found.exists:
+                    self._check_ours(found, replace_existing=replace_existing)
+                self._session.run(f"SELECT pg_advisory_xact_lock(hashtext({literal(self._names.positions)}))")
+                self._session.run(
+                    f"CREATE TABLE IF NOT EXISTS {self._names.positions} (table_name text PRIMARY KEY, "
+                    "position bigint NOT NULL, token bigint NOT NULL, source text NOT NULL, columns text NOT NULL)"
+                )
+        self._positions_seen = True
+
+    # --------------------------------------------------------------------------------------------------------- ending
+
+    def retire(self) -> None:
+        with self._session.transaction(self._what):
+            found = self._look(self._session, lock=True)
+            if found.record is not None:
+                self._session.run(f"DELETE FROM {self._names.positions} WHERE {self._names.record}")
+
+    def _halted(self, text: str) -> DestinationHalted:
+        return DestinationHalted(f"{self._what} at {self._session.place}: {text}")
+
+    def _duplicate(self, error: psycopg.Error) -> DuplicateKey:
+        detail = error.diag.message_detail or error.diag.message_primary
+        return DuplicateKey(
+            f"{self._what}: two rows of the source share a key: {detail} "
+            "Remove one of them in the source, or set duplicates: warn"
+        )
+
+
+def _password(address: PostgresAddress) -> str | None:
+    if address.password_env is None:
+        return None
+    if (password := os.environ.get(address.password_env)) is None:
+        raise ConfigError(
+            f"the variable {address.password_env} is not set; it should hold the password for {address.dsn}"
+        )
+    return password

@@ -1,0 +1,115 @@
+"""What a PostgreSQL database says about one destination, and the statements about it.
+
+The record of a destination is a row of ``_trunkline_positions``: its position, the token of who wrote last, the source,
+and the columns in the words of the source. (PostgreSQL has fewer types: from a smallint alone nobody could tell that
+the source's column is a TINYINT.)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.delivery.addresses import PostgresAddress
+from trunkline.delivery.columns import Column, Columns
+from trunkline.delivery.destinations.contract import Standing
+from trunkline.delivery.destinations.postgres_types import key_form, native_type, stored_type
+from trunkline.delivery.lake import identifier, literal
+from trunkline.delivery.postgres_session import PostgresSession
+from trunkline.delivery.windows import RESERVED_PREFIX, Op
+
+POSITIONS: Final = f"{RESERVED_PREFIX}_positions"
+SHAPE: Final = """
+    SELECT c.relkind::text,
+           (SELECT json_agg(json_build_array(a.attname, format_type(a.atttypid, a.atttypmod)) ORDER BY a.attnum)
+              FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+           (SELECT json_object_agg(n.relname, ARRAY(
+                       SELECT a.attname FROM unnest(i.indkey) AS k (n) JOIN pg_attribute a ON a.attnum = k.n
+                        WHERE a.attrelid = i.indrelid))
+              FROM pg_index i JOIN pg_class n ON n.oid = i.indexrelid
+             WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indnullsnotdistinct
+               AND i.indpred IS NULL AND i.indexprs IS NULL)
+      FROM pg_class c WHERE c.oid = to_regclass(%s)"""
+
+
+class Found(Struct, frozen=True):
+    """What there is, as seen by one transaction."""
+
+    record: Standing | None  # as it is stored
+    remembered: Columns  # as it was last written by us
+    exists: bool
+    kind: str  # of relation; "r" is a plain table
+    actual: dict[str, str]  # its columns, with PostgreSQL's types
+    unique: dict[str, list[str]]  # unique indexes in which NULL equals NULL: name, columns
+
+    def columns(self) -> Columns:
+        """In the words that were remembered, as far as they are still true."""
+        known = {column.name: column for column in self.remembered if column.name in self.actual}
+        names = [*known, *(name for name in self.actual if name not in known)]
+        return tuple(
+            known[name]
+            if name in known and stored_type(known[name]) == self.actual[name]
+            else Column(name, native_type(self.actual[name]))
+            for name in names
+        )
+
+    def key_index(self, key: tuple[str, ...]) -> str | None:
+        return next((name for name, columns in self.unique.items() if sorted(columns) == sorted(key)), None)
+
+
+class Names:
+    """How the statements of one destination name things."""
+
+    def __init__(self, address: PostgresAddress) -> None:
+        self.address = address
+        self.table = self.beside(address.table)
+        self.positions = self.beside(POSITIONS)
+        self.record = f"table_name = {literal(address.table)}"  # the condition that finds it
+
+    def beside(self, name: str) -> str:
+        """A table in the same schema."""
+        return f"{identifier(self.address.schema)}.{identifier(name)}"
+
+
+def has_positions(session: PostgresSession, names: Names) -> bool:
+    return session.run(f"SELECT to_regclass({literal(names.positions)})::text").fetchone() != (None,)
+
+
+def look(session: PostgresSession, names: Names, *, recorded: bool, lock: bool = False) -> Found:
+    """The record, if there may be one, and the table. ``lock`` holds the record until the transaction ends."""
+    record, remembered = None, "[]"
+    if recorded:
+        columns = f"position, token, source, columns FROM {names.positions.replace('%', '%%')}"
+        statement = f"SELECT {columns} WHERE table_name = %s{' FOR UPDATE' if lock else ''}"
+        row = session.run(statement, [names.address.table], prepare=True).fetchone()
+        if row is not None:
+            record, remembered = Standing(*row[:3]), row[3]
+    shape = session.run(SHAPE, [names.table], prepare=True).fetchone()
+    kind, actual, unique = shape or ("", [], {})
+    words = msgspec.json.decode(remembered, type=Columns)
+    return Found(record, words, shape is not None, kind, dict(actual or []), unique or {})
+
+
+def removal(table: str, key: Columns, filled: Columns) -> str:
+    """Removes rows by keys of which the ``filled`` columns are not NULL; counts them, and those due to an INSERT.
+
+    Its parameters are the arrays that ``Encoder.keys`` makes of the filled columns.
+    """
+    forms = [key_form(column) for column in filled]
+    arrays = ", ".join(["%b::smallint[]", *(f"%b::{form.array}" for form in forms)])
+    names = ", ".join(["op", *(f"k{n}" for n in range(len(filled)))])
+    tests = [
+        f"{_escaped(column)} = k.k{n}::{form.cast}" for n, (column, form) in enumerate(zip(filled, forms, strict=True))
+    ]
+    tests += [f"{_escaped(column)} IS NULL" for column in key if column not in filled]
+    return (
+        f"WITH gone AS (DELETE FROM {table.replace('%', '%%')} t USING unnest({arrays}) AS k ({names}) "
+        f"WHERE {' AND '.join(tests)} RETURNING k.op) "
+        f"SELECT count(*), count(*) FILTER (WHERE op = {int(Op.INSERT)}) FROM gone"
+    )
+
+
+def _escaped(column: Column) -> str:
+    return "t." + identifier(column.name).replace("%", "%%")

@@ -1,0 +1,71 @@
+"""What was true of a history, in a form that can be compared: multisets of rows of plain values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from trunkline.delivery.fuzz.histories import History
+from trunkline.delivery.fuzz.shapes import Layout
+from trunkline.delivery.lake import borrowed, identifier
+from trunkline.delivery.windows import BEFORE_ALL, Window
+
+Row = tuple[Any, ...]  # the routing value as text, and every column
+
+
+class Truth:
+    """The states of a history in the columns of any version, and the versions that wrote their rows."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._rows: dict[tuple[int, Layout], Counter[Row]] = {}
+
+    def rows(self, version: int, layout: Layout) -> Counter[Row]:
+        """The state at a version, with the columns of a layout: by their own identity, with defaults for those that it
+        did not have."""
+        if version == BEFORE_ALL:
+            return Counter()
+        if (version, layout) not in self._rows:
+            self._rows[version, layout] = Counter(plain_rows(self._converted(version, layout, BEFORE_ALL)))
+        return self._rows[version, layout]
+
+    def written(self, window: Window) -> Counter[Row]:
+        """The rows at `through` that were written after `after`."""
+        layout = self._history.layouts[window.through]
+        return Counter(plain_rows(self._converted(window.through, layout, window.after)))
+
+    def lost_lineage(self, window: Window) -> bool:
+        """Whether files were rewritten in a window: the rows in them count as written then."""
+        return any(window.after < version <= window.through for version in self._history.rewrites)
+
+    def _converted(self, version: int, layout: Layout, after: int) -> pa.Table:
+        held = {field.uid: field for field in self._history.layouts[version]}
+        chosen = ["tenant::VARCHAR AS route"]
+        for field in layout:
+            stored = identifier(held[field.uid].name) if field.uid in held else (field.default or "NULL")
+            own = held[field.uid].type if field.uid in held else field.type
+            chosen.append(f"CAST(CAST({stored} AS {own}) AS {field.type}) AS {identifier(field.name)}")
+        with borrowed() as connection:
+            connection.register("state", self._history.states[version])
+            found = connection.sql(
+                f"SELECT {', '.join(chosen)} FROM state WHERE snapshot_id > {after}"
+            ).to_arrow_table()
+            connection.unregister("state")
+        return found
+
+
+def plain_rows(table: pa.Table) -> list[Row]:
+    """Rows of values that Python compares: numbers for times (which may be infinite), text for floats and lists."""
+    return list(zip(*(_plain(column) for column in table.columns), strict=True))
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    kind = column.type
+    if pa.types.is_temporal(kind):
+        column = column.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    found: list[Any] = column.to_pylist()
+    if pa.types.is_floating(kind) or pa.types.is_list(kind):
+        found = [None if value is None else repr(value) for value in found]
+    return found

@@ -1,0 +1,178 @@
+"""A large window as one Spark plan: read by Spark, routed by a broadcast table, settled with one shuffle, then applied.
+
+The same rule as ``rule.settle``, written as a plan and held to it by the same fuzz:
+
+    removed --route--\\
+                      union -- shuffle by destination -- sort by key -- ops -- apply, one destination after another
+    arrived --route--/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from trunkline.core.delivery_messages import Member
+from trunkline.delivery.columns import arrow_schema
+from trunkline.delivery.job.answers import answer_batch
+from trunkline.delivery.job.applying import flush_destination, seed_destination
+from trunkline.delivery.job.work import FlushWork, SeedWork, Work
+from trunkline.delivery.sources.contract import ROUTE_COLUMN
+from trunkline.delivery.windows import DESTINATION_COLUMN, OP_COLUMN, Op
+from trunkline.errors import DuplicateKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ARRIVED = "_trunkline_arrived"  # 1: the row arrived, 0: it was removed
+SHARED = "_trunkline_shared"  # arrivals of this key
+VALUE = "_trunkline_value"
+
+
+def settled_frame(
+    removed: DataFrame, arrived: DataFrame, routes: DataFrame, key: tuple[str, ...], partitions: int
+) -> DataFrame:
+    """DESTINATION_COLUMN, OP_COLUMN, SHARED and every column; one row per (destination, key) unless arrivals share it.
+
+    The shuffle is by destination alone, and serves the window function too: it groups by destination and key.
+    """
+    from pyspark.sql import Window as Over
+    from pyspark.sql import functions as F  # noqa: N812
+
+    gone = routed_frame(removed, routes).withColumn(ARRIVED, F.lit(0))
+    came = routed_frame(arrived, routes).withColumn(ARRIVED, F.lit(1))
+    both = came.unionByName(gone, allowMissingColumns=True).repartition(partitions, DESTINATION_COLUMN)
+    same_key = Over.partitionBy(DESTINATION_COLUMN, *(F.col(_quoted(name)) for name in key))
+    ranked = (
+        both.withColumn(SHARED, F.sum(ARRIVED).over(same_key))
+        .withColumn("_trunkline_gone", F.min(ARRIVED).over(same_key) == 0)
+        .withColumn("_trunkline_place", F.row_number().over(same_key.orderBy(F.col(ARRIVED).desc())))
+    )
+    kept = ranked.where(f"({ARRIVED} = 1) OR ({SHARED} = 0 AND _trunkline_place = 1)")
+    op = (
+        F.when(F.col(ARRIVED) == 0, int(Op.REMOVE))
+        .when(F.col("_trunkline_gone"), int(Op.REPLACE))
+        .otherwise(int(Op.INSERT))
+        .cast("tinyint")
+    )
+    names = [name for name in arrived.columns if name != ROUTE_COLUMN]
+    return kept.select(DESTINATION_COLUMN, op.alias(OP_COLUMN), SHARED, *(F.col(_quoted(name)) for name in names))
+
+
+def appended_frame(arrived: DataFrame, routes: DataFrame, partitions: int) -> DataFrame:
+    """Every arrival as an INSERT, in the form of ``settled_frame``."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = [name for name in arrived.columns if name != ROUTE_COLUMN]
+    rows = routed_frame(arrived, routes).repartition(partitions, DESTINATION_COLUMN)
+    op = F.lit(int(Op.INSERT)).cast("tinyint").alias(OP_COLUMN)
+    shared = F.lit(1).cast("bigint").alias(SHARED)
+    chosen = rows.select(DESTINATION_COLUMN, op, shared, *(F.col(_quoted(name)) for name in names))
+    return chosen.sortWithinPartitions(DESTINATION_COLUMN)
+
+
+def routed_frame(rows: DataFrame, routes: DataFrame) -> DataFrame:
+    """Each row with its destination; NULL is a routing value like any other."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    known = F.broadcast(routes)
+    return rows.join(known, rows[ROUTE_COLUMN].eqNullSafe(known[VALUE])).drop(ROUTE_COLUMN, VALUE)
+
+
+def unrouted_frame(arrived: DataFrame, routes: DataFrame) -> DataFrame:
+    """(route, count) of arrivals that no destination takes, as rows of answers."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    known = F.broadcast(routes)
+    lost = arrived.join(known, arrived[ROUTE_COLUMN].eqNullSafe(known[VALUE]), "left_anti")
+    counts = lost.groupBy(ROUTE_COLUMN).count()
+    return counts.select(
+        F.lit("unrouted").alias("kind"),
+        F.col(ROUTE_COLUMN).alias("text"),
+        F.col("count").alias("number"),
+        F.lit(None).cast("binary").alias("body"),
+    )
+
+
+def routes_frame(spark: SparkSession, work: Work, places: set[int]) -> DataFrame:
+    pairs = [(value, place) for value, found in work.routes.items() for place in found if place in places]
+    return spark.createDataFrame(pairs, f"{VALUE} string, {DESTINATION_COLUMN} int")
+
+
+def applier(
+    work: Work, job: FlushWork | SeedWork, members: dict[int, Member]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does with the rows of its destinations, which come one destination after the other."""
+
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for place, rows in by_destination(batches):
+            target, member = work.targets[place], members[place]
+            checked = unshared(rows, target.name, work.key, halts=target.mode == "mirror")
+            staged = in_schema(checked, job, with_op=isinstance(job, FlushWork))
+            if isinstance(job, FlushWork):
+                result, counted = flush_destination(target, member, job, work.key, staged)
+            else:
+                result, counted = seed_destination(target, member, job, work.key, staged)
+            for _ in rows:
+                pass  # a destination that stopped early leaves rows behind; the next one's come after them
+            yield answer_batch(result, counted)
+
+    return apply
+
+
+def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Cut a stream that is sorted by destination into one stream for each; each must be used up before the next."""
+    pending: list[pa.RecordBatch] = []
+
+    def following() -> pa.RecordBatch | None:
+        while not pending:
+            batch = next(batches, None)
+            if batch is None:
+                return None
+            if batch.num_rows:
+                pending.append(batch)
+        return pending.pop()
+
+    def of(place: int) -> Iterator[pa.RecordBatch]:
+        while (batch := following()) is not None:
+            places = batch.column(DESTINATION_COLUMN).to_numpy()
+            same = int((places == place).argmin()) if places[-1] != place else len(places)
+            if same < len(places):
+                pending.append(batch.slice(same))
+            if same:
+                yield batch.slice(0, same)
+            if same < len(places):
+                return
+
+    while (first := following()) is not None:
+        place = int(first.column(DESTINATION_COLUMN)[0].as_py())
+        pending.append(first)
+        yield place, of(place)
+
+
+def unshared(
+    rows: Iterator[pa.RecordBatch], name: str, key: tuple[str, ...], *, halts: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows, until one shares its key with another: then the flush is given up before anything is committed."""
+    for batch in rows:
+        shared = batch.column(SHARED).to_numpy(zero_copy_only=False)
+        if halts and len(shared) and shared.max() > 1:
+            raise DuplicateKey(
+                f"rows of the source share a key ({', '.join(key)}) with another row of {name}; make the key unique, "
+                "or set duplicates: warn, and resume the destination"
+            )
+        yield batch
+
+
+def in_schema(rows: Iterator[pa.RecordBatch], job: FlushWork | SeedWork, *, with_op: bool) -> Iterator[pa.RecordBatch]:
+    """The columns that a destination takes, in the types in which they travel."""
+    fields: list[Any] = [pa.field(OP_COLUMN, pa.int8())] if with_op else []
+    schema = pa.schema([*fields, *arrow_schema(job.columns)])
+    for batch in rows:
+        yield batch.select(schema.names).cast(schema)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,248 @@
+"""Runs the planner's jobs on Spark, and answers each one to its end.
+
+Rules
+ J1  A window is read inside tasks. What reaches the driver are answers: a result for each destination that was touched.
+ J2  A destination without a result had no rows, if every task came to its end; otherwise its outcome is unknown.
+ J3  A window that touches nothing of the table starts no job.
+ J4  Small windows (by the source's own books) are read and settled inside a few tasks without a shuffle; large ones by
+     Spark's own reader and one shuffle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.core.delivery_messages import FlushGroup, JobDone, Member, Outcome, Result, SeedGroup, SeedMode
+from trunkline.delivery.destinations.opening import forget, kept_open
+from trunkline.delivery.job.answers import ANSWER_TEXT, report
+from trunkline.delivery.job.large import (
+    appended_frame,
+    applier,
+    routes_frame,
+    settled_frame,
+    unrouted_frame,
+)
+from trunkline.delivery.job.outcomes import failed
+from trunkline.delivery.job.small import flush_portion, seed_portion, unrouted_values
+from trunkline.delivery.job.work import Counted, FlushWork, Portion, ReadPath, SeedWork, TaskReport, Work
+from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.sources.ducklake_spark import WindowFrames
+from trunkline.delivery.windows import BEFORE_ALL, Window
+from trunkline.errors import SourceExpired, TrunklineError, Unreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Asked = TypeVar("Asked")
+CAUSE_CHARACTERS_MOST = 500
+LARGE_PARTITIONS_MOST = 64  # of a shuffle; more destinations than this share a partition
+
+
+class JobReport(Struct, frozen=True):
+    """How a job went: what the planner is told, and what people are told."""
+
+    done: JobDone
+    counted: tuple[Counted, ...] = ()
+    unrouted: dict[str | None, int] | None = None  # arrivals that nobody takes, by value; None: they were not counted
+    path: ReadPath | None = None  # None: nothing had to be read
+    expired: bool = False  # the source no longer has the window
+
+
+class JobRunner:
+    """Carries out jobs. Calls block until the job has ended; several may run at once, in threads of their own."""
+
+    def __init__(self, spark: SparkSession, work: Work, small_bytes: int) -> None:
+        self._spark = spark
+        self._context = spark.sparkContext
+        self._work = work
+        self._small_bytes = small_bytes
+        self._sent = self._context.broadcast(work)
+
+    # --- flushes ---
+
+    def flush(self, group: FlushGroup) -> JobReport:
+        window = Window(group.after, group.through)
+        try:
+            survey = self._work.source.survey(window)
+        except TrunklineError as error:
+            return _nothing_happened(group.job, group.members, error)
+        if survey.backlog.quiet and not group.stamp:
+            return JobReport(JobDone(group.job, (), Outcome.EMPTY), unrouted={})
+        work = FlushWork(window, survey.columns, survey.identity, group.stamp)
+        if (
+            survey.backlog.size_bytes > self._small_bytes
+            and isinstance(self._work.source, DuckLakeSource)
+            and not group.stamp
+        ):
+            return self._ran(group.job, lambda: [self._large_flush(work, group.members)])
+        return self._ran(group.job, lambda: self._small(flush_portion, work, group.members))
+
+    def _large_flush(self, work: FlushWork, members: Sequence[Member]) -> TaskReport:
+        source = self._work.source
+        assert isinstance(source, DuckLakeSource)
+        asked = self._work.asked(work.columns)
+        frames = WindowFrames(self._spark, source, source.plan(work.window), asked)
+        return self._large(work, members, frames, mirror=self._settled)
+
+    def _settled(self, frames: WindowFrames, routes: DataFrame, partitions: int) -> DataFrame:
+        return settled_frame(frames.removed(), frames.arrived(), routes, self._work.key, partitions)
+
+    # --- seeds ---
+
+    def seed(self, group: SeedGroup) -> JobReport:
+        window = Window(BEFORE_ALL, group.through)
+        try:
+            survey = self._work.source.survey(window)
+        except TrunklineError as error:
+            return _nothing_happened(group.job, group.members, error)
+        work = SeedWork(group.through, survey.columns, survey.identity, nothing=group.mode is SeedMode.NOW)
+        large = survey.backlog.size_bytes > self._small_bytes and isinstance(self._work.source, DuckLakeSource)
+        if large and not work.nothing:
+            return self._ran(group.job, lambda: self._large_seed(work, group.members))
+        return self._ran(group.job, lambda: self._small(seed_portion, work, group.members))
+
+    def _large_seed(self, work: SeedWork, members: Sequence[Member]) -> list[TaskReport]:
+        """Those with rows by Spark; the others after them, with none."""
+        source = self._work.source
+        assert isinstance(source, DuckLakeSource)
+        window = Window(BEFORE_ALL, work.through)
+        frames = WindowFrames(self._spark, source, source.plan(window), self._work.asked(work.columns))
+        filled = self._large(work, members, frames, mirror=self._settled)
+        seen = {result.destination for result in filled.results}
+        rest = [member for member in members if member.destination not in seen]
+        return [filled, *(self._small(seed_portion, replace(work, nothing=True), rest) if rest else ())]
+
+    # --- both ---
+
+    def _large(
+        self,
+        work: FlushWork | SeedWork,
+        members: Sequence[Member],
+        frames: WindowFrames,
+        mirror: Callable[[WindowFrames, DataFrame, int], DataFrame],
+    ) -> TaskReport:
+        places = {self._work.index[member.destination]: member for member in members}
+        mirrors = {place for place in places if self._work.targets[place].mode == "mirror"}
+        appends = places.keys() - mirrors
+        partitions = max(1, min(len(places), LARGE_PARTITIONS_MOST))
+        apply = applier(self._work, work, places)
+        answers = unrouted_frame(
+            frames.arrived(), routes_frame(self._spark, self._work, set(range(len(self._work.targets))))
+        )
+        if mirrors:
+            rows = mirror(frames, routes_frame(self._spark, self._work, mirrors), partitions)
+            answers = answers.unionByName(rows.mapInArrow(apply, ANSWER_TEXT))
+        if appends:
+            rows = appended_frame(frames.arrived(), routes_frame(self._spark, self._work, set(appends)), partitions)
+            answers = answers.unionByName(rows.mapInArrow(apply, ANSWER_TEXT))
+        return report((row.kind, row.text, row.number, row.body) for row in answers.collect())
+
+    def _small(
+        self, run: Callable[[Work, Asked, Portion], TaskReport], work: Asked, members: Sequence[Member]
+    ) -> list[TaskReport]:
+        sent = self._sent
+        found = portions(members, self._context.defaultParallelism)
+
+        def task(mine: Portion) -> TaskReport:
+            try:
+                return run(sent.value, work, mine)
+            except TrunklineError as error:  # of the source: no destination was touched yet
+                expired = isinstance(error, SourceExpired)
+                return TaskReport(_all_failed(mine.members, error), (), None, "small", expired)
+
+        return self._context.parallelize(found, len(found)).map(task).collect()
+
+    def _ran(self, job: int, run: Callable[[], list[TaskReport]]) -> JobReport:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            reports = run()
+        except (Py4JError, PySparkException) as error:
+            return JobReport(JobDone(job, (), Outcome.UNKNOWN, f"the Spark job broke off: {_cause(error)}"))
+        except TrunklineError as error:
+            return JobReport(JobDone(job, (), Outcome.UNKNOWN, str(error)), expired=isinstance(error, SourceExpired))
+        results = tuple(result for part in reports for result in part.results)
+        unrouted = next((part.unrouted for part in reports if part.unrouted is not None), None)
+        counted = tuple(count for part in reports for count in part.counted)
+        expired = any(part.expired for part in reports)
+        return JobReport(JobDone(job, results, Outcome.EMPTY), counted, unrouted, reports[0].path, expired)
+
+    # --- reads without a flush ---
+
+    def count_unrouted(self, window: Window) -> dict[str | None, int]:
+        """The arrivals of a window that no destination takes.
+
+        Raises ``SourceExpired`` or ``Unreachable`` if it cannot be read.
+        """
+        survey = self._work.source.survey(window)
+        if survey.backlog.quiet:
+            return {}
+        sent, columns = self._sent, survey.columns
+
+        def task(asked: Window) -> TaskReport:
+            return TaskReport((), (), unrouted_values(sent.value, asked, columns), "small")
+
+        found = self._ran(0, lambda: self._context.parallelize([window], 1).map(task).collect())
+        if found.unrouted is None:
+            raise Unreachable(f"the rows of {window} that nobody takes could not be counted: {found.done.error}")
+        return found.unrouted
+
+    def standings(self, job: int, destinations: Sequence[str]) -> JobReport:
+        """Read where destinations stand, in tasks: there may be thousands."""
+        sent = self._sent
+        names = list(destinations)
+
+        def task(name: str) -> Result:
+            return read_standing(sent.value, name)
+
+        slices = min(len(names), self._context.defaultParallelism)
+
+        def run() -> list[TaskReport]:
+            found = self._context.parallelize(names, slices).map(task).collect()
+            return [TaskReport(tuple(found), (), None, "small")]
+
+        return self._ran(job, run)
+
+    def close(self) -> None:
+        self._sent.destroy()
+
+
+def read_standing(work: Work, name: str) -> Result:
+    """Where one destination stands; 0 if it has no record."""
+    target = work.targets[work.index[name]]
+    try:
+        standing = kept_open(target.address).standing()
+    except TrunklineError as error:
+        forget(target.address)
+        return failed(name, error)
+    if standing is None:
+        return Result(name, Outcome.STANDS)
+    return Result(name, Outcome.STANDS, standing.position, standing.token)
+
+
+def portions(members: Sequence[Member], slots: int) -> list[Portion]:
+    """The members dealt out to as many tasks as run at once; the first one counts what nobody takes."""
+    count = max(1, min(slots, len(members)))
+    return [Portion(number, tuple(members[number::count]), number == 0) for number in range(count)]
+
+
+def _nothing_happened(job: int, members: Sequence[Member], error: TrunklineError) -> JobReport:
+    done = JobDone(job, _all_failed(members, error), Outcome.EMPTY)
+    return JobReport(done, expired=isinstance(error, SourceExpired))
+
+
+def _all_failed(members: Sequence[Member], error: TrunklineError) -> tuple[Result, ...]:
+    return tuple(failed(member.destination, error) for member in members)
+
+
+def _cause(error: Exception) -> str:
+    """The line of a long text that says what happened: the last one of a Python traceback, else the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Interrupt|Exit)\b", line)]
+    return ([*raised[-1:], *lines, type(error).__name__])[0][:CAUSE_CHARACTERS_MOST]

@@ -1,0 +1,153 @@
+"""A small window inside one task: read by DuckDB, settled by the pure rule, applied.
+
+There is no shuffle, and no row leaves the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from trunkline.core.delivery_messages import Member, Result
+from trunkline.delivery.columns import Columns
+from trunkline.delivery.job.applying import flush_destination, seed_destination
+from trunkline.delivery.job.outcomes import failed
+from trunkline.delivery.job.work import Counted, FlushWork, Portion, SeedWork, TaskReport, Work
+from trunkline.delivery.rule import Routes, Settled, from_state, settle, settle_append, touched_keys
+from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.windows import BEFORE_ALL, DESTINATION_COLUMN, Window
+from trunkline.errors import DuplicateKey
+
+
+def flush_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
+    """Deliver one window to the members of a portion."""
+    asked = work.asked(flush.columns)
+    net = work.source.net_changes(flush.window, asked, share_of(work, portion))
+    unrouted = count_unrouted(net.arrived, work.routes) if portion.counts_unrouted else None
+    results: list[Result] = []
+    counted: list[Counted] = []
+    members = {work.index[member.destination]: member for member in portion.members}
+    seen = set()
+    for place, staged, duplicates in _settled(work, flush, asked, net, members):
+        seen.add(place)
+        target, member = work.targets[place], members[place]
+        if duplicates and target.duplicates == "halt" and target.mode == "mirror":
+            results.append(failed(target.name, _duplicate(target.name, staged, work.key, duplicates)))
+            continue
+        rows = staged.drop_columns([DESTINATION_COLUMN]).to_batches()
+        result, count = flush_destination(target, member, flush, work.key, rows)
+        results.append(result)
+        counted.append(count)
+    if flush.stamp:
+        for place in members.keys() - seen:
+            result, count = flush_destination(work.targets[place], members[place], flush, work.key, ())
+            results.append(result)
+            counted.append(count)
+    return TaskReport(tuple(results), tuple(counted), unrouted, "small")
+
+
+def _settled(
+    work: Work, flush: FlushWork, asked: Asked, net: NetChanges, members: dict[int, Member]
+) -> Iterator[tuple[int, pa.Table, int]]:
+    """The staged rows of each destination that has any, by the mode and the policy of each."""
+    classes: dict[tuple[str, str], set[int]] = {}
+    for place in members:
+        target = work.targets[place]
+        classes.setdefault((target.mode, "" if target.mode == "append" else target.duplicates), set()).add(place)
+    for (mode, policy), places in classes.items():
+        routes = routes_to(work.routes, places)
+        if mode == "append":
+            settled = settle_append(net, routes)
+        elif policy == "warn":
+            # A key may be shared, so what is live under it is looked up and not concluded.
+            keys = touched_keys(net, work.key)
+            live = work.source.live(flush.window.through, asked, keys) if keys.num_rows else net.arrived
+            settled = settle(from_state(net, live), routes, work.key)
+        else:
+            settled = settle(net, routes, work.key)
+        yield from slices(settled)
+
+
+def seed_portion(work: Work, seed: SeedWork, portion: Portion) -> TaskReport:
+    """Fill the members of a portion with the state at one version."""
+    asked = work.asked(seed.columns)
+    members = {work.index[member.destination]: member for member in portion.members}
+    routes = routes_to(work.routes, set(members))
+    empty = asked.empty_rows()
+    rows = empty
+    if not seed.nothing:
+        rows = work.source.net_changes(Window(BEFORE_ALL, seed.through), asked, share_of(work, portion)).arrived
+    found = {place: (table, extra) for place, table, extra in slices(_seeded(work, rows, empty, routes, members))}
+    results, counted = [], []
+    for place, member in members.items():
+        target = work.targets[place]
+        table, duplicates = found.get(place, (None, 0))
+        if table is not None and duplicates and target.duplicates == "halt" and target.mode == "mirror":
+            results.append(failed(target.name, _duplicate(target.name, table, work.key, duplicates)))
+            continue
+        batches = [] if table is None else table.select([column.name for column in seed.columns]).to_batches()
+        result, count = seed_destination(target, member, seed, work.key, batches)
+        results.append(result)
+        counted.append(count)
+    unrouted = count_unrouted(rows, work.routes) if portion.counts_unrouted and not seed.nothing else None
+    return TaskReport(tuple(results), tuple(counted), unrouted, "small")
+
+
+def _seeded(work: Work, rows: pa.Table, empty: pa.Table, routes: Routes, members: dict[int, Member]) -> Settled:
+    net = NetChanges(empty.select([ROUTE_COLUMN, *work.key]), rows)
+    mirrors = {place for place in members if work.targets[place].mode == "mirror"}
+    keyed = settle(net, routes_to(routes, mirrors), work.key)
+    plain = settle_append(net, routes_to(routes, members.keys() - mirrors))
+    staged = pa.concat_tables([keyed.staged, plain.staged.select(keyed.staged.column_names)])
+    return Settled(staged.sort_by(DESTINATION_COLUMN), keyed.duplicates, {})
+
+
+# --- routing ---
+
+
+def share_of(work: Work, portion: Portion) -> Share:
+    """The routing values that one portion reads."""
+    values = tuple(
+        dict.fromkeys(
+            value for member in portion.members for value in work.targets[work.index[member.destination]].values
+        )
+    )
+    return Share(values, tuple(work.routes) if portion.counts_unrouted else None)
+
+
+def routes_to(routes: Routes, places: set[int]) -> Routes:
+    """The part of the routes that leads to some destinations."""
+    found = {value: tuple(place for place in targets if place in places) for value, targets in routes.items()}
+    return {value: targets for value, targets in found.items() if targets}
+
+
+def count_unrouted(arrived: pa.Table, routes: Routes) -> dict[str | None, int]:
+    counts = arrived.column(ROUTE_COLUMN).combine_chunks().value_counts()
+    pairs = zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True)
+    return {value: count for value, count in pairs if value not in routes}
+
+
+def unrouted_values(work: Work, window: Window, columns: Columns) -> dict[str | None, int]:
+    """The arrivals of a window that no destination takes, by value; only the routing column is read."""
+    routing = tuple(column for column in columns if column.name == work.routing)
+    asked = Asked(routing, (work.routing,), work.routing)
+    share = Share((), tuple(work.routes))
+    return count_unrouted(work.source.net_changes(window, asked, share).arrived, work.routes)
+
+
+def slices(settled: Settled) -> Iterator[tuple[int, pa.Table, int]]:
+    """(destination, its rows, its duplicates), for each destination that has rows."""
+    places = settled.staged.column(DESTINATION_COLUMN).to_numpy()
+    found, starts = np.unique(places, return_index=True)
+    ends = [*starts[1:], len(places)][: len(starts)]  # none where there are no rows
+    for place, start, end in zip(found, starts, ends, strict=True):
+        yield int(place), settled.staged.slice(start, end - start), settled.duplicates.get(int(place), 0)
+
+
+def _duplicate(name: str, rows: pa.Table, key: Sequence[str], count: int) -> DuplicateKey:
+    return DuplicateKey(
+        f"{count} rows of the source share a key ({', '.join(key)}) with another row of {name}; make the key unique, "
+        "or set duplicates: warn, and resume the destination"
+    )

@@ -1,0 +1,100 @@
+"""What a job needs to know, as values that travel to Spark's workers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from msgspec import Struct
+
+from trunkline.core.delivery_messages import Member, Result
+from trunkline.delivery.addresses import Address
+from trunkline.delivery.columns import Columns
+from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
+from trunkline.delivery.rule import Routes
+from trunkline.delivery.sources.contract import Asked, Source
+from trunkline.delivery.windows import Window
+
+ReadPath = Literal["small", "large"]
+
+
+class Target(Struct, frozen=True):
+    """One destination as a task sees it."""
+
+    name: str
+    address: Address
+    values: tuple[str | None, ...]  # routing values whose rows it takes
+    mode: Mode = "mirror"
+    duplicates: DuplicatePolicy = "halt"
+    replace_existing: bool = False
+
+
+class Work(Struct, frozen=True, dict=True):
+    """The part of a pipeline that changes only with its configuration; sent once."""
+
+    source: Source
+    key: tuple[str, ...]
+    routing: str
+    targets: tuple[Target, ...]
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        return {target.name: place for place, target in enumerate(self.targets)}
+
+    @cached_property
+    def routes(self) -> Routes:
+        found: dict[str | None, tuple[int, ...]] = {}
+        for place, target in enumerate(self.targets):
+            for value in target.values:
+                found[value] = (*found.get(value, ()), place)
+        return found
+
+    def asked(self, columns: Columns) -> Asked:
+        return Asked(columns, self.key, self.routing)
+
+
+class Portion(Struct, frozen=True):
+    """One task's part of a group: these members, and nobody else's rows."""
+
+    number: int
+    members: tuple[Member, ...]
+    counts_unrouted: bool  # this one also reads the rows that no destination takes, to count them
+
+
+class FlushWork(Struct, frozen=True):
+    """A window for a group of destinations."""
+
+    window: Window
+    columns: Columns
+    identity: str  # of the source table
+    stamp: bool = False
+
+
+class SeedWork(Struct, frozen=True):
+    """The state at a version for a group of destinations; ``nothing``: only the position, with no rows."""
+
+    through: int
+    columns: Columns
+    identity: str
+    nothing: bool = False
+
+
+class Counted(Struct, frozen=True):
+    """What a result leaves out: how much was done for a destination."""
+
+    destination: str
+    removed: int = 0
+    written: int = 0
+    duplicates: int = 0
+    missing: int = 0
+    took_ms: int = 0
+
+
+class TaskReport(Struct, frozen=True):
+    """What one task tells the driver."""
+
+    results: tuple[Result, ...]
+    counted: tuple[Counted, ...]
+    unrouted: dict[str | None, int] | None  # None: this task did not count them
+    path: ReadPath
+    expired: bool = False  # the source no longer has the window

@@ -1,0 +1,217 @@
+"""The Spark session of a deliverer: quiet, quick at small jobs, and gone when its process is gone.
+
+1. The Java process lives in a session of its own: a signal to the driver's process group (Ctrl-C, a closed terminal, a
+   supervisor's SIGTERM) reaches the driver alone, which can drain in order.
+2. It ends when the driver ends, however that ends: it reads a pipe that only the driver holds open. Spark's Python
+   workers and its local executors end with it.
+3. Everything that it writes to disk by itself lies in one temporary directory, which it removes as it ends.
+4. Python's handler of SIGINT is the caller's, not the one that PySpark sets.
+5. A setting that the caller gives wins over ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from trunkline.delivery.java import find_java, write_java_home
+from trunkline.errors import ConfigError
+
+END_S_MAX: Final = 30.0  # for Java to end in order; then it is killed
+SOCKET_DIRECTORY_BYTES_MAX: Final = 60  # the name of a Unix socket has room for 107 bytes, and Spark's part takes 42
+EVERYWHERE: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.ui.retainedExecutions": "20",  # a deliverer runs jobs for months and nobody looks at old plans
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.locality.wait": "0",
+}
+MASTERS: Final = re.compile(r"local|local\[.+\]|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
+ON_THIS_MACHINE: Final = {
+    "spark.driver.host": "localhost",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",  # most of the work, and its memory, is in the Python workers
+    "spark.sql.shuffle.partitions": "8",
+    "spark.python.daemon.module": "trunkline.delivery.worker_daemon",
+}
+LOGGING: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
+# Spark takes the level of this one for the level of a shell, and a shell that is more talkative than the rest says so.
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+# What fails in a task or at the start is raised in the driver; it need not be told twice.
+logger.start.name = org.apache.spark.SparkContext
+logger.start.level = off
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+"""
+
+
+def spark_session(
+    master: str = "local[*]", *, conf: Mapping[str, str] | None = None, name: str = "trunkline"
+) -> SparkSession:
+    """Start Spark in this process, which must have none yet. End it with ``stop_session``."""
+    if not MASTERS.fullmatch(master):
+        raise ConfigError(
+            f"{master!r} is no Spark master: give local[*], local[N], spark://HOST:PORT, yarn or k8s://URL"
+        )
+    if SparkContext._active_spark_context is not None:
+        raise ConfigError("this process runs a Spark session already: stop that one first")
+    directory = Path(tempfile.mkdtemp(prefix="trunkline-spark-"))
+    try:
+        settings = _settings(master, name, directory) | dict(conf or {})
+        with _environment(master, settings, directory), _own_interrupts():
+            return _start(settings, directory)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop Spark and end its Java, so that no process and no file of it is left."""
+    session.stop()
+    _end_java()
+
+
+def _settings(master: str, name: str, directory: Path) -> dict[str, str]:
+    (directory / "log4j2.properties").write_text(LOGGING)
+    java_options = {
+        "log4j2.configurationFile": f"{directory}/log4j2.properties",
+        "java.io.tmpdir": str(directory),  # also where Spark keeps its blocks, and sockets to Python workers
+    }
+    # Over TCP each exchange with a Python worker waits for a delayed acknowledgement: 40 ms a job.
+    unix_sockets = len(os.fsencode(directory)) <= SOCKET_DIRECTORY_BYTES_MAX
+    return {
+        "spark.master": master,
+        "spark.app.name": name,
+        "spark.sql.warehouse.dir": f"{directory}/warehouse",
+        "spark.driver.extraJavaOptions": " ".join(f"-D{key}={value}" for key, value in java_options.items()),
+        "spark.python.unix.domain.socket.enabled": str(unix_sockets).lower(),
+        **EVERYWHERE,
+        **(ON_THIS_MACHINE if _is_local(master) else {}),
+    }
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+@contextmanager
+def _environment(master: str, settings: Mapping[str, str], directory: Path) -> Iterator[None]:
+    """What Spark reads from the environment and from nowhere else, while it starts."""
+    wanted = {"PYSPARK_PYTHON": settings.get("spark.pyspark.python", sys.executable)}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit started us, and Java before us
+        wanted["JAVA_HOME"] = str(write_java_home(directory, find_java()))
+    if _is_local(master):
+        wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+        wanted |= {"SPARK_HOME": os.environ.get("SPARK_HOME") or str(_write_spark_home(directory))}
+    before = {key: os.environ.get(key) for key in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                del os.environ[key]
+            else:
+                os.environ[key] = value
+
+
+def _write_spark_home(directory: Path) -> Path:
+    """Make a directory that serves Spark as ``SPARK_HOME``: only its jars and scripts.
+
+    Without the archives of PySpark's own sources that lie beside those, Python workers import the package that is
+    installed, already compiled: a worker starts in a quarter of the time. And executors of a ``local-cluster`` write
+    their files here, not between the installed ones.
+    """
+    home = directory / "spark"
+    home.mkdir()
+    for part in ("bin", "jars"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    return home
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Put the handler of SIGINT back that PySpark replaces (it does so in the main thread only)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _start(settings: Mapping[str, str], directory: Path) -> SparkSession:
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    try:
+        gateway: Any = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        raise ConfigError(f"Java could not start Spark ({error}); what it printed above says why") from error
+    try:
+        context = SparkContext(conf=conf, gateway=gateway)
+        gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
+            gateway.jvm.java.io.File(str(directory))
+        )
+        return SparkSession(context)
+    except Py4JError as error:
+        cause = _cause(error)  # asks Java
+        _end_java()
+        raise ConfigError(f"Spark did not start on master {settings['spark.master']!r}: {cause}") from None
+    except BaseException:
+        _end_java()
+        raise
+
+
+def _cause(error: Py4JError) -> str:
+    exception = getattr(error, "java_exception", None)
+    return str(error) if exception is None else str(exception.getMessage())
+
+
+def _end_java() -> None:
+    """End the Java process that PySpark holds for this process, and forget it: the next session starts another."""
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    process: subprocess.Popen[bytes] | None = gateway.proc
+    if process is None:
+        return  # spark-submit's
+    assert process.stdin is not None
+    process.stdin.close()  # it ends when this pipe does
+    try:
+        process.wait(END_S_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,106 @@
+"""What a source of changes offers. Two kinds of order exist among sources; these are snapshot sources.
+
+Versions of a snapshot source are ordered, but there is no order inside a version. So a window is not read as events but
+as the net difference of two states, found without reading either of them whole:
+
+    removed = rows live at `after` and not at `through`          arrived = rows live at `through` and not at `after`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+from msgspec import Struct
+
+from trunkline.delivery.columns import Columns, arrow_schema
+from trunkline.delivery.windows import Window
+
+ROUTE_COLUMN: Final = "_trunkline_route"  # the routing value as text; NULL where it is NULL
+ROUTABLE: Final = frozenset(
+    {"VARCHAR", "BOOLEAN", "UUID", "DATE"}
+    | {f"{sign}{size}" for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")}
+)  # types whose text form is the same in every engine
+
+
+class SourceState(Struct, frozen=True):
+    """How far a source is."""
+
+    version: int
+    oldest: int  # the oldest version that can still be an `after`
+    stops: tuple[int, ...] = ()  # windows may end at these versions, but not cross them; ascending
+    identity: str = ""  # of the table itself: another one under the same name differs
+
+
+class Backlog(Struct, frozen=True):
+    """What waits in a window, as the source's own books have it: cheap, and not exact."""
+
+    rows: int
+    size_bytes: int
+    quiet: bool  # nothing in the window touches the table
+
+
+class Survey(Struct, frozen=True):
+    """All that the driver needs to know of a window."""
+
+    backlog: Backlog
+    columns: Columns  # as of `through`
+    identity: str
+
+
+class Share(Struct, frozen=True):
+    """A part of the routing values: one task reads one share of a window."""
+
+    values: tuple[str | None, ...]
+    unless: tuple[str | None, ...] | None = None  # also the rows whose value is none of these
+
+
+EVERYTHING: Final = Share((), ())
+
+
+class Asked(Struct, frozen=True):
+    """Which columns of a window are wanted."""
+
+    columns: Columns  # as of `through`
+    key: tuple[str, ...]
+    routing: str
+
+    def empty_rows(self) -> pa.Table:
+        """No rows, with ROUTE_COLUMN and every column."""
+        return pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *arrow_schema(self.columns)]).empty_table()
+
+
+class NetChanges(NamedTuple):
+    removed: pa.Table  # ROUTE_COLUMN and the key columns
+    arrived: pa.Table  # ROUTE_COLUMN and every column
+
+
+class Source(Protocol):
+    """A snapshot source. Instances are values that can be sent to a Spark task, where they open what they need."""
+
+    def mark(self) -> object:
+        """What differs whenever the source may have changed, at next to no cost; ``None``: it must be asked."""
+        ...
+
+    def state(self, known: int) -> SourceState:
+        """The newest version, and the stops after ``known``."""
+        ...
+
+    def columns(self, version: int) -> Columns: ...
+
+    def survey(self, window: Window) -> Survey:
+        """Raises ``SourceExpired`` if the window can no longer be read."""
+        ...
+
+    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
+        """The rows of one share, read where this is called. Raises ``SourceExpired``, ``Unreachable``."""
+        ...
+
+    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+        """Every row live at a version whose (route, key) is in ``keys``: a look-up, NULL-safe."""
+        ...
+
+    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
+        """All rows at a version, or those of some routing values; ROUTE_COLUMN and every column."""
+        ...

@@ -1,0 +1,242 @@
+"""A Delta table with a change data feed as a source of changes.
+
+Rules
+ F1  Versions are counted from 1 (see ``delta_history``); a window ``(after, through]`` is Delta's versions ``after`` to
+     ``through - 1``, both included.
+ F2  The feed of a version is a list of rows with signs: +1 for an insert and a postimage, -1 for a delete and a
+     preimage. The sum over the versions of a window is the difference of its two states, as multisets of whole rows, so
+     no order is needed, neither inside a version nor of versions. Rows whose sum is 0 vanish; a sum of n is n rows.
+ F3  Rows are compared in all of their columns as of `through`: NULL equals NULL, and 0.0 is not -0.0. A column that
+     older rows lack is NULL in them, as it is in the table itself; one that is gone does not tell rows apart.
+ F4  A window from 0, or from before all, needs no feed: all that is live at `through` arrived in it.
+ F5  Where the feed cannot be read to its end, nothing of it is used.
+ F6  What the table's writers leave out of the feed is not seen: delta-rs leaves out an update of 0.0 to -0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from msgspec import Struct
+
+from trunkline.delivery.addresses import DeltaAddress
+from trunkline.delivery.columns import Column, Columns
+from trunkline.delivery.delta_types import type_name
+from trunkline.delivery.lake import borrowed, first_line, identifier
+from trunkline.delivery.sources.contract import (
+    EVERYTHING,
+    ROUTE_COLUMN,
+    Asked,
+    Backlog,
+    NetChanges,
+    Share,
+    SourceState,
+    Survey,
+)
+from trunkline.delivery.sources.delta_history import DeltaHistory, feed_is_on
+from trunkline.delivery.sources.ducklake_window import route_condition
+from trunkline.delivery.windows import Window
+from trunkline.errors import ConfigError, SourceExpired, Unreachable
+
+BATCH_ROWS: Final = 65_536
+KIND: Final = "_change_type"
+SIGN: Final = f"CASE WHEN {KIND} IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
+FEATURES: Final = frozenset({"timestampNtz"})  # that a table may have, of those that change how it is read
+FLOATS: Final = ("FLOAT", "DOUBLE")
+SUM: Final = "_trunkline_sum"
+
+
+class DeltaSource(Struct, frozen=True):
+    """A Delta table; a value that can be sent to a task.
+
+    Each task reads the whole feed of a window and keeps its own share: rows of a version may lie in any of its files.
+    """
+
+    address: DeltaAddress
+
+    def mark(self) -> object:
+        return self._history().mark()
+
+    def state(self, known: int) -> SourceState:
+        history = self._history()
+        table = self._table(None)
+        if not feed_is_on(table.metadata().configuration):
+            raise ConfigError(
+                f"source: the Delta table {self.address.path} has no change data feed; turn it on: "
+                "ALTER TABLE ... SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+            )
+        if odd := sorted(set(table.protocol().reader_features or ()) - FEATURES):
+            raise ConfigError(
+                f"source: the Delta table {self.address.path} has {', '.join(odd)}, so that its feed may not be "
+                "exact; drop the feature: ALTER TABLE ... DROP FEATURE"
+            )
+        return SourceState(table.version() + 1, history.oldest(), (), str(table.metadata().id))
+
+    def columns(self, version: int) -> Columns:
+        return _columns(self._table(version))
+
+    def survey(self, window: Window) -> Survey:
+        history, table = self._history(), self._table(window.through)
+        if window.after <= 0:
+            backlog = _whole(table)
+        else:
+            before = table if not history.switches(window) else self._table(window.after)
+            backlog = history.backlog(window, feed_is_on(before.metadata().configuration))
+        return Survey(backlog, _columns(table), str(table.metadata().id))
+
+    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
+        removed = pa.schema([asked.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *asked.key)])
+        if window.after <= 0:
+            with self._rows(window.through, asked) as (connection, rows):
+                arrived = connection.sql(f"SELECT * FROM ({rows}) WHERE {_chosen(share)}").to_arrow_table()
+            return NetChanges(removed.empty_table(), _typed(arrived, asked.empty_rows().schema))
+        with self._reading(lambda: self.survey(window)), borrowed() as connection:
+            feed = self._table(window.through).load_cdf(
+                starting_version=window.after,
+                ending_version=window.through - 1,
+                columns=[*(column.name for column in asked.columns), KIND],
+            )
+            with _registered(connection, window_feed=pa.RecordBatchReader.from_stream(feed)):
+                connection.execute(_summed(asked, share))
+            gone = connection.sql(_copies(removed.names, "-")).to_arrow_table()
+            came = connection.sql(_copies(asked.empty_rows().column_names, "")).to_arrow_table()
+            connection.execute("DROP TABLE temp.window_net")
+        return NetChanges(_typed(gone, removed), _typed(came, asked.empty_rows().schema))
+
+    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+        names = [ROUTE_COLUMN, *asked.key]
+        match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
+        with (
+            self._rows(version, asked) as (connection, rows),
+            _registered(connection, window_keys=keys.select(names)),
+        ):
+            chosen = f"SELECT t.* FROM ({rows}) t SEMI JOIN window_keys k ON {match}"
+            found = connection.sql(chosen).to_arrow_table()
+        return _typed(found, asked.empty_rows().schema)
+
+    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
+        share = EVERYTHING if routes is None else Share(tuple(routes))
+        schema = asked.empty_rows().schema
+        with self._rows(version, asked) as (connection, rows):
+            for batch in connection.sql(f"SELECT * FROM ({rows}) WHERE {_chosen(share)}").to_arrow_reader(BATCH_ROWS):
+                yield from _typed(pa.Table.from_batches([batch]), schema).to_batches()
+
+    # --- opening ---
+
+    def _history(self) -> DeltaHistory:
+        return DeltaHistory(Path(self.address.path).absolute())
+
+    def _table(self, version: int | None) -> DeltaTable:
+        """The table as of a version, or as of now."""
+        try:
+            return DeltaTable(self.address.path, version=None if version is None else version - 1)
+        except TableNotFoundError as error:
+            if version is not None and self._history().newest() > 0:
+                raise SourceExpired(
+                    f"the Delta table {self.address.path} no longer has version {version - 1}; seed the destination "
+                    "again"
+                ) from error
+            raise ConfigError(f"source: there is no Delta table at {self.address.path}; check source.path") from error
+        except (DeltaError, OSError) as error:
+            raise Unreachable(f"the Delta table {self.address.path} cannot be read now: {first_line(error)}") from error
+
+    @contextmanager
+    def _rows(self, version: int, asked: Asked) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
+        """All rows at a version, as a query."""
+        table = self._table(version)
+        with self._reading(lambda: self._check_files(table)), borrowed() as connection:
+            found = table.scan(columns=[column.name for column in asked.columns])
+            with _registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
+                yield connection, f"SELECT {_with_route(asked)} FROM window_state"
+
+    @contextmanager
+    def _reading(self, check: Callable[[], object]) -> Iterator[None]:
+        """Says in our words what delta-rs says, also through DuckDB, about files that cannot be read (F5).
+
+        ``check`` raises ``SourceExpired`` where they are gone for good.
+        """
+        try:
+            yield
+        except (DeltaError, OSError, duckdb.Error, pa.ArrowInvalid) as error:
+            check()
+            raise Unreachable(f"the Delta table {self.address.path} cannot be read now: {first_line(error)}") from error
+
+    def _check_files(self, table: DeltaTable) -> None:
+        folder = Path(self.address.path)
+        for path in pa.table(table.get_add_actions())["path"].to_pylist():
+            if not (folder / unquote(path)).exists():
+                raise SourceExpired(
+                    f"the Delta table {folder} no longer has file {path} of version {table.version()}: vacuumed; "
+                    "seed the destination again"
+                )
+
+
+def _columns(table: DeltaTable) -> Columns:
+    return tuple(Column(field.name, type_name(field.type), field.nullable) for field in pa.schema(table.schema()))
+
+
+def _whole(table: DeltaTable) -> Backlog:
+    files = pa.table(table.get_add_actions(flatten=True))
+    rows = sum(count or 0 for count in files["num_records"].to_pylist())
+    return Backlog(rows, sum(files["size_bytes"].to_pylist()), quiet=len(files) == 0)
+
+
+def _with_route(asked: Asked) -> str:
+    route = f"CAST({identifier(asked.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+    return ", ".join([route, *(identifier(column.name) for column in asked.columns)])
+
+
+def _chosen(share: Share) -> str:
+    return "true" if share == EVERYTHING else route_condition(share)
+
+
+def _summed(asked: Asked, share: Share) -> str:
+    """The signed sum of each row of the feed (F2, F3)."""
+    names = asked.empty_rows().column_names
+    floats = {column.name: f"signbit({identifier(column.name)})" for column in asked.columns if column.type in FLOATS}
+    values = ", ".join(_value(name, floats.get(name)) for name in names)
+    groups = ", ".join([*map(identifier, names), *floats.values()])
+    signed = f"SELECT {_with_route(asked)}, {SIGN} AS sign FROM window_feed"
+    return (
+        f"CREATE OR REPLACE TEMP TABLE window_net AS SELECT {values}, sum(sign)::BIGINT AS {SUM} FROM ({signed}) "
+        f"WHERE {_chosen(share)} GROUP BY {groups} HAVING sum(sign) <> 0"
+    )
+
+
+def _value(name: str, negative: str | None) -> str:
+    """A column of a group. DuckDB takes 0.0 and -0.0 for one value and keeps either; the sign is grouped by, too."""
+    column = identifier(name)
+    if negative is None:
+        return column
+    zero = f"CASE WHEN {negative} THEN -abs({column}) ELSE abs({column}) END"
+    return f"CASE WHEN {column} = 0 THEN {zero} ELSE {column} END AS {column}"
+
+
+def _copies(names: Sequence[str], sign: str) -> str:
+    """Each row as often as its sum says: those with a positive sum, or with a negative one."""
+    listed = ", ".join(identifier(name) for name in names)
+    times = f"unnest(range({sign}{SUM}))"
+    return f"SELECT {listed} FROM (SELECT {listed}, {times} FROM window_net WHERE {sign}{SUM} > 0)"
+
+
+def _typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same rows in the types in which they travel; DuckDB has other names for some."""
+    return rows if rows.schema == schema else rows.select(schema.names).cast(schema)
+
+
+@contextmanager
+def _registered(connection: duckdb.DuckDBPyConnection, **found: pa.Table | pa.RecordBatchReader) -> Iterator[None]:
+    """Arrow data under names for SQL. An instance on which anything failed is thrown away, with its names."""
+    for name, data in found.items():
+        connection.register(name, data)
+    yield
+    for name in found:
+        connection.unregister(name)

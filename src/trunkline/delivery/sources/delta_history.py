@@ -1,0 +1,179 @@
+"""The log of a Delta table as a source reads it: which versions there are, and which files hold the changes of each.
+
+Versions are counted from 1 here: version n is Delta's own version n - 1. So 0 is the time before the table, as with
+other sources, and a destination at 0 has got nothing yet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NoReturn
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Struct, field
+
+from trunkline.delivery.sources.contract import Backlog
+from trunkline.delivery.windows import Window
+from trunkline.errors import SourceExpired
+
+FEED: Final = "delta.enableChangeDataFeed"
+ROW_BYTES: Final = 64  # of a row in a file without statistics, about
+LOG_NAME_DIGITS: Final = 20
+
+
+class Statistics(Struct, rename="camel"):
+    num_records: int | None = None
+
+
+class ChangedFile(Struct, rename="camel"):
+    path: str
+    size: int | None = None
+    data_change: bool = True
+    stats: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size or 0
+
+    @property
+    def rows(self) -> int:
+        known = msgspec.json.decode(self.stats, type=Statistics).num_records if self.stats else None
+        return self.size_bytes // ROW_BYTES if known is None else known
+
+
+class TableFacts(Struct):
+    configuration: dict[str, str | None] = field(default_factory=dict)
+
+
+class Action(Struct, rename="camel"):
+    """One line of a version's log file, as far as a source cares."""
+
+    add: ChangedFile | None = None
+    remove: ChangedFile | None = None
+    cdc: ChangedFile | None = None
+    meta_data: TableFacts | None = None
+
+
+class Version(Struct, frozen=True):
+    """What one version did."""
+
+    files: tuple[ChangedFile, ...]  # that hold its changes
+    feed: bool | None  # whether it turned the change data feed on or off
+
+
+class DeltaHistory:
+    """The log folder of one table."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log = folder / "_delta_log"
+        self._decoder = msgspec.json.Decoder(Action)
+
+    def newest(self) -> int:
+        """The newest version, 0 without a table. Looks for some files by name: a listing takes time in a long log."""
+        known = self._checkpoint()
+        if not self._has(known):
+            return max(self._listed(), default=-1) + 1
+        step = 1
+        while self._has(known + step):
+            known, step = known + step, step * 2
+        while step > 1:
+            step //= 2
+            if self._has(known + step):
+                known += step
+        return known + 1
+
+    def mark(self) -> tuple[int, int, int] | None:
+        """Differs after each commit, and for a table that was made anew."""
+        version = self.newest()
+        try:
+            found = os.stat(self._file(version - 1))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return version, found.st_ino, found.st_mtime_ns
+
+    def oldest(self) -> int:
+        """The first of the versions up to the newest that all have their log files."""
+        there = set(self._listed())
+        at = max(there, default=-1)
+        while at - 1 in there:
+            at -= 1
+        return at + 1
+
+    def backlog(self, window: Window, on_before: bool) -> Backlog:
+        """What waits in a window; ``on_before``: whether the change data feed was on just before it.
+
+        Raises ``SourceExpired`` if the changes of a version cannot be read any more.
+        """
+        rows = size_bytes = 0
+        feed = on_before
+        for number in range(window.after, window.through):
+            version = self._version(number)
+            feed = feed if version.feed is None else version.feed
+            if not feed:
+                self._expired(f"its change data feed was off at version {number}")
+            for file in version.files:
+                if not (self._folder / unquote(file.path)).exists():
+                    self._expired(f"file {file.path}, with changes of version {number}, was vacuumed")
+                rows += file.rows
+                size_bytes += file.size_bytes
+        return Backlog(rows, size_bytes, quiet=rows == 0 and size_bytes == 0)
+
+    def switches(self, window: Window) -> bool:
+        """Whether the feed was turned on or off inside a window."""
+        return any(self._version(number).feed is not None for number in range(window.after, window.through))
+
+    def _version(self, number: int) -> Version:
+        files: list[ChangedFile] = []
+        changes: list[ChangedFile] = []
+        feed = None
+        for action in self._actions(number):
+            if action.cdc is not None:
+                changes.append(action.cdc)
+            elif (file := action.add or action.remove) is not None and file.data_change:
+                files.append(file)
+            elif action.meta_data is not None:
+                feed = feed_is_on(action.meta_data.configuration)
+        return Version(tuple(changes or files), feed)
+
+    def _actions(self, number: int) -> Iterator[Action]:
+        try:
+            lines = self._file(number).read_bytes().splitlines()
+        except FileNotFoundError:
+            self._expired(f"its log has no version {number} any more")
+        return map(self._decoder.decode, filter(None, lines))
+
+    def _expired(self, why: str) -> NoReturn:
+        raise SourceExpired(
+            f"the Delta table {self._folder} no longer has these changes: {why}; seed the destination again, and keep "
+            "more history in the table: see delta.logRetentionDuration and delta.deletedFileRetentionDuration"
+        )
+
+    def _checkpoint(self) -> int:
+        try:
+            found: int = msgspec.json.decode((self._log / "_last_checkpoint").read_bytes())["version"]
+        except FileNotFoundError:
+            return 0
+        return found
+
+    def _has(self, number: int) -> bool:
+        return self._file(number).exists()
+
+    def _file(self, number: int) -> Path:
+        return self._log / f"{number:0{LOG_NAME_DIGITS}}.json"
+
+    def _listed(self) -> Iterator[int]:
+        try:
+            names = os.listdir(self._log)
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.endswith(".json") and name[:-5].isdigit() and len(name) == LOG_NAME_DIGITS + 5:
+                yield int(name[:-5])
+
+
+def feed_is_on(configuration: Mapping[str, str | None]) -> bool:
+    return (configuration.get(FEED) or "").lower() == "true"

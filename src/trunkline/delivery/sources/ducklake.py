@@ -1,0 +1,128 @@
+"""A DuckLake table as a source of changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+
+import duckdb
+import pyarrow as pa
+from msgspec import Struct
+
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.columns import Columns
+from trunkline.delivery.lake import Extension, borrowed, catalog_place, first_line
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, NetChanges, Share, SourceState, Survey
+from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain
+from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
+from trunkline.delivery.windows import BEFORE_ALL, Window
+from trunkline.errors import Unreachable
+
+THREADS = 1  # of an instance: as many tasks read at once as there are cores
+EXTENSIONS: dict[str, tuple[Extension, ...]] = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
+
+
+class DuckLakeSource(Struct, frozen=True):
+    """A table of a lake; a value that can be sent to a task.
+
+    Each call opens the catalog for itself, and closes it before any file is read: a catalog in a DuckDB file is open in one
+    process at a time, and a reader of one in SQLite keeps writers waiting.
+    """
+
+    address: LakeAddress
+
+    def mark(self) -> object:
+        """Sizes and times of a catalog's files: whoever commits changes them."""
+        kind, place = catalog_place(self.address.catalog)
+        if kind == "postgres":
+            return None
+        return tuple(_file_mark(place + suffix) for suffix in ("", ".wal", "-wal"))
+
+    def state(self, known: int) -> SourceState:
+        with self._catalog() as (_, catalog):
+            return catalog.state(known)
+
+    def columns(self, version: int) -> Columns:
+        with self._catalog() as (_, catalog):
+            return plain(catalog.columns(version))
+
+    def survey(self, window: Window) -> Survey:
+        with self.opened(window) as (_, catalog, plan):
+            backlog = Backlog(plan.rows, plan.size_bytes, quiet=plan.quiet)
+            return Survey(backlog, plain(plan.columns), catalog.table(window.through).uuid)
+
+    def plan(self, window: Window) -> WindowPlan:
+        with self.opened(window) as (_, _, plan):
+            return plan
+
+    @contextmanager
+    def opened(self, window: Window) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog, WindowPlan]]:
+        """The catalog in one transaction, with the plan of a window as it is now."""
+        with self._catalog() as (connection, catalog):
+            yield connection, catalog, plan_window(catalog, window, connection)
+
+    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
+        with self._reader(window, asked) as reader:
+            return reader.read(share)
+
+    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+        with self._reader(Window(BEFORE_ALL, version), asked) as reader:
+            return reader.arrived_among(keys)
+
+    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
+        with self._reader(Window(BEFORE_ALL, version), asked) as reader:
+            yield from reader.arrived(EVERYTHING if routes is None else Share(tuple(routes)))
+
+    # --- opening ---
+
+    @contextmanager
+    def _reader(self, window: Window, asked: Asked) -> Iterator[WindowReader]:
+        with self._instance() as connection:
+            with self._attached(connection) as catalog:
+                reader = WindowReader(connection, catalog, plan_window(catalog, window, connection), asked)
+            yield reader
+
+    @contextmanager
+    def _catalog(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog]]:
+        with self._instance() as connection, self._attached(connection) as catalog:
+            yield connection, catalog
+
+    @contextmanager
+    def _instance(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        kind, _ = catalog_place(self.address.catalog)
+        with self._reachable(), borrowed(*EXTENSIONS.get(kind, ())) as connection:
+            connection.execute(f"SET threads = {THREADS}")
+            yield connection
+
+    @contextmanager
+    def _attached(self, connection: duckdb.DuckDBPyConnection) -> Iterator[LakeCatalog]:
+        """The catalog, open for one transaction."""
+        with _turn(self.address.catalog):
+            with LakeCatalog(connection, self.address) as catalog:
+                yield catalog
+            connection.execute(f"DETACH {CATALOG}")
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        """Says in our words what DuckDB says about a catalog or a file that cannot be read."""
+        try:
+            yield
+        except (duckdb.IOException, duckdb.HTTPException, duckdb.ConnectionException) as error:
+            raise Unreachable(f"the lake {self.address.catalog} cannot be read now: {first_line(error)}") from error
+
+
+def _file_mark(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@cache
+def _turn(catalog: str) -> Lock:
+    """Of the threads of a process, only one at a time can have a catalog in a DuckDB file open."""
+    return Lock()

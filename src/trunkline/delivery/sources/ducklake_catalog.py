@@ -1,0 +1,343 @@
+"""What a DuckLake's catalog says about one table: versions, columns, and which files and inlined rows make up its states.
+
+The catalog is read as plain tables, through DuckDB, whatever database holds it. The state of a table at version v is:
+
+    data files with        begin <= v < end (a NULL end is infinite); of a file with `partial_max` only the rows whose own
+                           snapshot id is <= v
+    less the positions in  delete files with begin <= v < end, by the position's own snapshot id where the file has them,
+    and in                 ducklake_inlined_delete_T with begin <= v,
+    and rows of            ducklake_inlined_data_T_S with begin <= v < end.
+
+Merging files and flushing inlined rows keep each row's own snapshot id, so that every earlier state can still be read from
+the new files. Only ``rewrite_data_files`` loses it: its version shows every row that it moved as removed and arrived, with no
+change of state. DuckLake commits it in a version of its own, so that such a version is known by its change list and holds
+nothing. A window may cross one only where versions were expired: then whole rows are compared (``WindowPlan.moved``).
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import duckdb
+from msgspec import Struct
+
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.columns import Column, Columns
+from trunkline.delivery.lake import attach_catalog, catalog_place, identifier, literal
+from trunkline.delivery.sources.contract import SourceState
+from trunkline.delivery.windows import BEFORE_ALL, Window
+from trunkline.errors import ConfigError, ProtocolError, SourceExpired
+
+CATALOG_FORMATS: Final = ("1.0",)
+CATALOG: Final = "source_catalog"  # the name under which the catalog's database is attached
+REWRITE: Final = "rewrite_delete"
+NO_ROWS: Final = frozenset({REWRITE, "merge_adjacent", "inline_flush", "altered_table"})  # kinds that change no state
+REWRITES_HISTORY: Final = frozenset({"inline_flush", "inlined_delete"})  # in one version: older ones lose the rows too
+TYPES: Final = {
+    "boolean": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "uint32": "UINTEGER",
+    "uint64": "UBIGINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "varchar": "VARCHAR",
+    "json": "JSON",
+    "uuid": "UUID",
+    "blob": "BLOB",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamp_us": "TIMESTAMP",
+    "timestamp_s": "TIMESTAMP_S",
+    "timestamp_ms": "TIMESTAMP_MS",
+    "timestamp_ns": "TIMESTAMP_NS",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+}
+_CHANGE: Final = re.compile(
+    r'(\w+):((?:"(?:[^"]|"")*"|[^,"])*)'
+)  # kind:about, where names are quoted and may hold commas
+
+
+class LakeColumn(Struct, frozen=True):
+    """A column of a lake table: files know it by ``id``, whatever it is called."""
+
+    id: int
+    column: Column
+    default: str | None = None  # what rows older than the column hold
+
+
+class DataFile(Struct, frozen=True):
+    id: int
+    path: str
+    begin: int
+    end: int | None
+    rows: int
+    size_bytes: int
+    partial_max: int | None  # rows have snapshot ids of their own, up to this one
+
+
+class DeleteFile(Struct, frozen=True):
+    """Positions of a data file. Each has a snapshot id of its own if the file holds such ids, which ``partial_max`` does not
+    always tell; else all were deleted at ``begin``."""
+
+    data_file: int
+    path: str
+    begin: int
+    end: int | None
+    partial_max: int | None
+    id: int = 0
+    positions: int = 0  # how many
+
+
+class InlinedTable(Struct, frozen=True):
+    """A table of the catalog that holds rows; its column names are those of its time."""
+
+    name: str
+    columns: tuple[LakeColumn, ...]
+
+
+class TableFacts(Struct, frozen=True):
+    id: int
+    uuid: str
+    folder: str  # of its files, absolute or as the catalog has it
+
+
+class Passage(Struct, frozen=True):
+    """What happened to the table inside a window."""
+
+    kinds: frozenset[str]
+    complete: bool  # every version of the window is still there, and so is its change list
+    new_files: int  # files with this id or a higher one were written after `after`
+
+    @property
+    def changes_rows(self) -> bool:
+        return not (self.complete and self.kinds <= NO_ROWS)
+
+    @property
+    def may_move_rows(self) -> bool:
+        return REWRITE in self.kinds or not self.complete
+
+
+def alive(begin: int, end: int | None, version: int) -> bool:
+    return begin <= version and (end is None or end > version)
+
+
+class LakeCatalog:
+    """An attached catalog. Use it inside one transaction of the connection: then all answers are of one moment."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+        self.kind, _ = catalog_place(address.catalog)
+        self._connection = connection
+        self._address = address
+        self._data_path = ""
+        self._tables: dict[int | None, TableFacts] = {}  # as of each version that was asked for
+        self._columns: dict[int, list[tuple[Any, ...]]] = {}  # every column that a table ever had
+        attach_catalog(connection, address, CATALOG)
+
+    def __enter__(self) -> LakeCatalog:
+        self._connection.execute("BEGIN")
+        facts = dict(self._rows("SELECT key, value FROM {ducklake_metadata} WHERE key IN ('version', 'data_path')"))
+        if (found := facts.get("version", "no version at all")) not in CATALOG_FORMATS:
+            raise ProtocolError(
+                f"the catalog {self._address.catalog} has DuckLake format {found}; this version reads "
+                f"{CATALOG_FORMATS[0]}: use the release of Trunkline that goes with it"
+            )
+        self._data_path = self._address.data_path or facts.get("data_path", "")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._connection.execute("ROLLBACK")
+
+    # --- versions ---
+
+    def state(self, known: int) -> SourceState:
+        table = self.table(None)
+        ((newest, oldest),) = self._rows("SELECT max(snapshot_id), min(snapshot_id) FROM {ducklake_snapshot}")
+        stops: list[int] = []
+        before = known
+        for version, kinds, _ in self._versions(table.id, known, newest):
+            if REWRITE in kinds:
+                stops += [before, version]
+            before = version
+        return SourceState(newest, oldest, tuple(dict.fromkeys(stop for stop in stops if stop > known)), table.uuid)
+
+    def passage(self, window: Window) -> Passage:
+        """What happened to the table in a window; raises ``SourceExpired`` unless both its ends can still be read."""
+        found = list(self._versions(self.table(window.through).id, window.after - 1, window.through))
+        there = {version: next_file for version, _, next_file in found}
+        for end in (window.after, window.through):
+            if end not in there and end != BEFORE_ALL:
+                raise SourceExpired(
+                    f"the lake {self._address.catalog} no longer has snapshot {end}; seed the destination again"
+                )
+        for version, made, _ in found:
+            if version > window.after and made >= REWRITES_HISTORY:
+                raise SourceExpired(
+                    f"snapshot {version} of the lake {self._address.catalog} deleted rows and flushed inlined data in one "
+                    "transaction, which DuckLake applies to older snapshots too; seed the destination again"
+                )
+        kinds = frozenset(kind for version, made, _ in found if version > window.after for kind in made)
+        return Passage(kinds, len(found) == window.through - window.after + 1, there.get(window.after, 0))
+
+    def _versions(self, table: int, after: int, through: int) -> Iterator[tuple[int, frozenset[str], int]]:
+        """Each version in ``(after, through]`` that is still there, with the kinds of what it did to a table and the id of
+        the next file that is written after it."""
+        found = self._rows(
+            f"""SELECT s.snapshot_id, c.changes_made, s.next_file_id
+            FROM {{ducklake_snapshot}} s LEFT JOIN {{ducklake_snapshot_changes}} c USING (snapshot_id)
+            WHERE s.snapshot_id > {after} AND s.snapshot_id <= {through} ORDER BY s.snapshot_id"""
+        )
+        for version, made, next_file in found:
+            yield version, frozenset(kind for kind, about in changes(made or "") if about == str(table)), next_file
+
+    # --- the table ---
+
+    def table(self, version: int | None) -> TableFacts:
+        """The table as of a version, or as of now."""
+        if version not in self._tables:
+            self._tables[version] = self._find_table(version)
+        return self._tables[version]
+
+    def _find_table(self, version: int | None) -> TableFacts:
+        def at(name: str) -> str:
+            ended = f"{name}.end_snapshot IS NULL"
+            if version is None:
+                return ended
+            return f"{name}.begin_snapshot <= {version} AND ({ended} OR {name}.end_snapshot > {version})"
+
+        address = self._address
+        found = self._rows(
+            f"""SELECT t.table_id, t.table_uuid::VARCHAR, s.path, s.path_is_relative, t.path, t.path_is_relative
+            FROM {{ducklake_table}} t JOIN {{ducklake_schema}} s USING (schema_id)
+            WHERE t.table_name = {literal(address.table)} AND s.schema_name = {literal(address.schema)}
+            AND {at("t")} AND {at("s")}"""
+        )
+        if not found:
+            when = "" if version is None else f" at snapshot {version}"
+            raise ConfigError(f"source: the lake {address.catalog} has no table {address.schema}.{address.table}{when}")
+        (table_id, uuid, schema_path, schema_relative, table_path, table_relative) = found[0]
+        folder = _join(_join(self._data_path, schema_path, schema_relative), table_path, table_relative)
+        return TableFacts(table_id, uuid, folder)
+
+    def columns(self, version: int) -> tuple[LakeColumn, ...]:
+        """The columns as of a version, in table order."""
+        return self._columns_of(self.table(version).id, version)
+
+    def _columns_of(self, table: int, version: int) -> tuple[LakeColumn, ...]:
+        if table not in self._columns:
+            self._columns[table] = self._rows(
+                f"""SELECT begin_snapshot, end_snapshot, column_id, column_name, column_type, initial_default,
+                nulls_allowed, parent_column FROM {{ducklake_column}} WHERE table_id = {table}
+                ORDER BY column_order, column_id"""
+            )
+        found = [row[2:] for row in self._columns[table] if alive(row[0], row[1], version)]
+        children = {parent: (name, kind) for _, name, kind, _, _, parent in found if parent is not None}
+        return tuple(
+            LakeColumn(id_, Column(name, _type(kind, children.get(id_)), bool(nullable)), default)
+            for id_, name, kind, default, nullable, parent in found
+            if parent is None
+        )
+
+    # --- files and inlined rows ---
+
+    def data_files(self, window: Window, touched: Sequence[int]) -> tuple[DataFile, ...]:
+        """The data files at either end of a window whose rows differ: by the file itself, or as ``touched`` says."""
+        table = self.table(window.through)
+        also = f"OR data_file_id IN ({', '.join(map(str, touched))})" if touched else ""
+        found = self._rows(
+            f"""SELECT data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, record_count,
+            file_size_bytes, partial_max, encryption_key, mapping_id
+            FROM {{ducklake_data_file}} WHERE table_id = {table.id} AND {_alive_in(window)}
+            AND (begin_snapshot > {window.after} OR end_snapshot <= {window.through} OR partial_max > {window.after}
+            {also}) ORDER BY data_file_id"""
+        )
+        if any(key is not None for *_, key, _ in found):
+            raise ConfigError(
+                f"source: files of {self._address.table} are encrypted, which is not supported; copy the table to a "
+                "lake without encryption"
+            )
+        if any(mapping is not None for *_, mapping in found):
+            raise ConfigError(
+                f"source: {self._address.table} has files that were added from outside (ducklake_add_data_files), which "
+                "are known by name only; rewrite them with ducklake_rewrite_data_files or insert their rows"
+            )
+        return tuple(
+            DataFile(id_, _join(table.folder, path, relative), begin, end, rows, size, partial)
+            for id_, path, relative, begin, end, rows, size, partial, _, _ in found
+        )
+
+    def delete_files(self, window: Window) -> tuple[DeleteFile, ...]:
+        table = self.table(window.through)
+        found = self._rows(
+            f"""SELECT data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, partial_max,
+            delete_file_id, delete_count, format FROM {{ducklake_delete_file}} WHERE table_id = {table.id} AND {_alive_in(window)}
+            ORDER BY delete_file_id"""
+        )
+        if wrong := {kind for *_, kind in found if kind != "parquet"}:
+            raise ConfigError(
+                f"source: {self._address.table} has delete files of the kind {', '.join(sorted(wrong))}; only Parquet "
+                "ones are read: rewrite the table with ducklake_rewrite_data_files"
+            )
+        return tuple(
+            DeleteFile(data_file, _join(table.folder, path, relative), begin, end, partial, id_, count)
+            for data_file, path, relative, begin, end, partial, id_, count, _ in found
+        )
+
+    def inlined_tables(self, version: int) -> tuple[InlinedTable, ...]:
+        """The catalog's own tables of rows, up to a version."""
+        table = self.table(version)
+        found = self._rows(
+            f"""SELECT i.table_name, v.begin_snapshot FROM {{ducklake_inlined_data_tables}} i
+            JOIN {{ducklake_schema_versions}} v ON v.schema_version = i.schema_version AND v.table_id = i.table_id
+            WHERE i.table_id = {table.id} AND v.begin_snapshot <= {version} ORDER BY v.begin_snapshot"""
+        )
+        return tuple(InlinedTable(name, self._columns_of(table.id, begin)) for name, begin in found)
+
+    def inlined_deletes(self, version: int) -> str | None:
+        """The name of the catalog's table of deleted positions, if there is one."""
+        name = f"ducklake_inlined_delete_{self.table(version).id}"
+        found = self._connection.execute(
+            f"SELECT 1 FROM duckdb_tables() WHERE database_name = '{CATALOG}' AND table_name = '{name}'"
+        ).fetchall()
+        return name if found else None
+
+    def reference(self, table: str) -> str:
+        """A catalog table's name for use in SQL."""
+        return f"{CATALOG}.{identifier(table)}"
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Run a query in which ``{name}`` stands for a catalog table."""
+        return self._connection.execute(re.sub(r"\{(\w+)\}", lambda found: self.reference(found[1]), query)).fetchall()
+
+
+def changes(made: str) -> list[tuple[str, str]]:
+    """A change list of the catalog as (kind, what it is about) pairs."""
+    return [(found[1], found[2]) for found in _CHANGE.finditer(made)]
+
+
+def _alive_in(window: Window) -> str:
+    return f"begin_snapshot <= {window.through} AND (end_snapshot IS NULL OR end_snapshot > {window.after})"
+
+
+def _join(folder: str, path: str, relative: bool) -> str:
+    return os.path.join(folder, path) if relative else path
+
+
+def _type(kind: str, child: tuple[str, str] | None) -> str:
+    if kind == "list" and child is not None:
+        return f"{_type(child[1], None)}[]"
+    if kind.startswith("decimal"):
+        return kind.upper().replace(" ", "")
+    return TYPES.get(kind, kind.upper())
+
+
+def plain(columns: Sequence[LakeColumn]) -> Columns:
+    return tuple(known.column for known in columns)

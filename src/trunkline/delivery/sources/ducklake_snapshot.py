@@ -1,0 +1,85 @@
+"""A state of a lake's table as DuckLake itself reads it: what verification holds our own reading of windows to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import duckdb
+from msgspec import Struct
+
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.columns import Column, Columns
+from trunkline.delivery.lake import Extension, attach_lake, catalog_place, first_line, identifier, literal
+from trunkline.errors import ConfigError, SourceExpired, Unreachable
+
+LAKE: Final = "verified_lake"
+SCANNERS: Final[dict[str, tuple[Extension, ...]]] = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
+KEEPS_ROWS: Final = (  # kinds of changes after which every row is still there
+    "tables_created",
+    "inserted_into_table",
+    "inlined_insert",
+    "merge_adjacent",
+    "rewrite_delete",
+    "inline_flush",
+    "flushed_inlined",
+)
+
+
+class LakeSnapshot(Struct, frozen=True):
+    """A table at a version, while the lake is attached."""
+
+    table: str  # for use behind FROM
+    columns: Columns
+    only_grew: bool  # no row was ever removed or changed up to here, for all that the lake still knows
+
+
+def extensions_for(address: LakeAddress) -> tuple[Extension, ...]:
+    """What an instance must have loaded to attach a lake."""
+    kind, _ = catalog_place(address.catalog)
+    return ("ducklake", *SCANNERS.get(kind, ()))
+
+
+@contextmanager
+def lake_snapshot(connection: duckdb.DuckDBPyConnection, address: LakeAddress, version: int) -> Iterator[LakeSnapshot]:
+    """Keeps the lake attached, for reading only. Raises ``SourceExpired``, ``Unreachable``, ``ConfigError``.
+
+    While a catalog in a DuckDB file is attached nobody can write to the lake, so take what you need and leave.
+    """
+    attach_lake(connection, address, LAKE, read_only=True)
+    try:
+        table = f"{LAKE}.{identifier(address.schema)}.{identifier(address.table)} AT (VERSION => {version})"
+        yield LakeSnapshot(table, _columns(connection, address, table), _only_grew(connection, address, version))
+    except duckdb.InvalidInputException as error:
+        if "No snapshot found" not in str(error):
+            raise
+        raise SourceExpired(f"the lake {address.catalog} no longer has snapshot {version}") from error
+    except (duckdb.IOException, duckdb.HTTPException, duckdb.ConnectionException) as error:
+        raise Unreachable(f"the lake {address.catalog} cannot be read now: {first_line(error)}") from error
+    finally:
+        connection.execute(f"DETACH {LAKE}")
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, address: LakeAddress, table: str) -> Columns:
+    try:
+        found = connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()
+    except duckdb.CatalogException as error:
+        raise ConfigError(f"source: {address.schema}.{address.table}: {first_line(error)}") from error
+    return tuple(Column(name, kind) for name, kind, *_ in found)
+
+
+def _only_grew(connection: duckdb.DuckDBPyConnection, address: LakeAddress, version: int) -> bool:
+    """False where anything else may have happened to a table of this name, or where history was expired."""
+    kept = ", ".join(literal(kind) for kind in KEEPS_ROWS)
+    found = connection.execute(
+        f"""WITH made AS (SELECT snapshot_id, unnest(map_entries(changes)) AS change
+            FROM ducklake_snapshots('{LAKE}') WHERE snapshot_id <= {version}),
+        named AS (SELECT table_id FROM ducklake_table_info('{LAKE}') WHERE table_name = {literal(address.table)})
+        SELECT (SELECT count(*) FROM ducklake_snapshots('{LAKE}') WHERE snapshot_id <= {version}),
+        (SELECT count(*) FROM named),
+        (SELECT count(*) FROM made WHERE change.key NOT IN ({kept})
+            AND list_has_any(change.value, (SELECT list(CAST(table_id AS VARCHAR)) FROM named)))"""
+    ).fetchall()
+    ((snapshots, tables, removals),) = found
+    return bool(snapshots == version + 1 and tables == 1 and removals == 0)

@@ -1,0 +1,279 @@
+"""One window of a DuckLake table as Spark data frames, for windows that are too large for one task.
+
+The plan and its cases are those of ``ducklake_window``.
+
+Parquet files are read by Spark's own reader, by field id. Files are told apart by name, which DuckLake makes unique:
+Spark writes a path with another number of slashes than the catalog, and a join on paths matches nothing, silently.
+Rows that the catalog itself holds are read by one task, which makes the plan again in one transaction and refuses if
+it is no longer the same. Types that Spark's reader does not have are read by DuckDB, a few files to a task.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from trunkline.delivery.columns import Column, arrow_schema, decimal_of
+from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked
+from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.sources.ducklake_catalog import DataFile
+from trunkline.delivery.sources.ducklake_window import POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan, WindowReader
+from trunkline.errors import Unreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+NATIVE_TYPES = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "tinyint",
+    "SMALLINT": "smallint",
+    "INTEGER": "int",
+    "BIGINT": "bigint",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "VARCHAR": "string",
+    "JSON": "string",
+    "BLOB": "binary",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp_ntz",
+    "TIMESTAMP WITH TIME ZONE": "timestamp",
+}  # a type that is not here is read by DuckDB
+FAR = 2**62
+TASK_BYTES = 64 * 1024 * 1024  # of files that one task reads with DuckDB
+
+
+def native_type(column: Column) -> str | None:
+    """The type of Spark that its Parquet reader gives a column, or ``None`` if DuckDB has to read it."""
+    if (decimal := decimal_of(column.type)) is not None:
+        return f"decimal({decimal[0]},{decimal[1]})"
+    if column.type.endswith("[]"):
+        inner = native_type(Column(column.name, column.type[:-2]))
+        return None if inner is None else f"array<{inner}>"
+    return NATIVE_TYPES.get(column.type)
+
+
+class WindowFrames:
+    """The removed and the arrived rows of a window, as data frames of ROUTE_COLUMN and columns."""
+
+    def __init__(self, spark: SparkSession, source: DuckLakeSource, plan: WindowPlan, asked: Asked) -> None:
+        self._spark = spark
+        self._source = source
+        self._plan = plan
+        self._asked = asked
+        self._known = {column.column.name: column for column in plan.columns}
+
+    @property
+    def native(self) -> bool:
+        """Whether Spark's own reader can read every column asked for: it knows no defaults of added columns."""
+        return all(native_type(column) and self._known[column.name].default is None for column in self._asked.columns)
+
+    def removed(self) -> DataFrame:
+        window = self._plan.window
+        names = self._asked.key
+        if not self.native:
+            return self._by_duckdb("removed", names)
+        ended = [part.file for part in self._plan.files if part.at_after and not part.at_through]
+        both = [
+            part.file
+            for part in self._plan.files
+            if part.at_after and part.at_through and part.file.id in self._with_deletes()
+        ]
+        born = f"coalesce(_snapshot, 0) <= {window.after}"
+        parts = [self._inlined("removed", names)]
+        if ended:
+            parts.append(self._joined(ended, names, f"{born} AND NOT coalesce(by_after, false)"))
+        if both:
+            parts.append(self._joined(both, names, f"{born} AND by_through AND NOT by_after"))
+        return reduce(lambda left, right: left.unionByName(right), parts)
+
+    def arrived(self) -> DataFrame:
+        window = self._plan.window
+        names = [column.name for column in self._asked.columns]
+        if not self.native:
+            return self._by_duckdb("arrived", names)
+        whole = [part.file for part in self._plan.files if part.at_through and not part.at_after]
+        clean = [
+            file for file in whole if file.id not in self._with_deletes() and (file.partial_max or 0) <= window.through
+        ]
+        other = [file for file in whole if file not in clean]
+        both = [part.file for part in self._plan.files if part.at_through and part.at_after and part.file.partial_max]
+        parts = [self._inlined("arrived", names)]
+        if clean:
+            parts.append(self._chosen(self._read(clean, names), names))
+        alive = "NOT coalesce(by_through, false)"
+        if other:
+            parts.append(self._joined(other, names, f"coalesce(_snapshot, 0) <= {window.through} AND {alive}"))
+        if both:
+            born = f"_snapshot > {window.after} AND _snapshot <= {window.through}"
+            parts.append(self._joined(both, names, f"{born} AND {alive}"))
+        return reduce(lambda left, right: left.unionByName(right), parts)
+
+    # --- Spark's own reader ---
+
+    def _read(self, files: Sequence[DataFile], names: Sequence[str]) -> DataFrame:
+        """Rows of files with ``_snapshot``, ``_file`` and ``_position``."""
+        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        wanted = list(dict.fromkeys([*names, self._asked.routing]))
+        fields = [
+            StructField(name, self._type(name), True, {"parquet.field.id": self._known[name].id}) for name in wanted
+        ]
+        fields.append(StructField("_snapshot", LongType(), True, {"parquet.field.id": SNAPSHOT_FIELD}))
+        frame = self._spark.read.schema(StructType(fields)).parquet(*(file.path for file in files))
+        return frame.select(
+            "*", F.col("_metadata.file_name").alias("_file"), F.col("_metadata.row_index").alias("_position")
+        )
+
+    def _type(self, name: str) -> DataType:
+        kind = native_type(self._known[name].column)
+        assert kind is not None
+        return _parsed(kind)
+
+    def _joined(self, files: Sequence[DataFile], names: Sequence[str], condition: str) -> DataFrame:
+        rows = self._read(files, names)
+        return self._chosen(rows.join(self._dead(), ["_file", "_position"], "left").where(condition), names)
+
+    def _chosen(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+        return rows.select(_text(rows, self._asked.routing), *(rows[name] for name in names))
+
+    def _dead(self) -> DataFrame:
+        """(file, position, by_after, by_through) of every deleted position of the plan's files."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        window = self._plan.window
+        names = {part.file.id: os.path.basename(part.file.path) for part in self._plan.files}
+        events = self._spark.createDataFrame(
+            [(names[file], position, died, FAR) for file, position, died in self._plan.inlined_dead],
+            "_file string, _position bigint, died bigint, ended bigint",
+        )
+        if self._plan.deletes:
+            events = events.unionByName(self._delete_files(names))
+        return events.groupBy("_file", "_position").agg(
+            F.expr(f"bool_or(died <= {window.after} AND ended > {window.after})").alias("by_after"),
+            F.expr(f"bool_or(died <= {window.through} AND ended > {window.through})").alias("by_through"),
+        )
+
+    def _delete_files(self, names: dict[int, str]) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        books = self._spark.createDataFrame(
+            [
+                (
+                    os.path.basename(file.path),
+                    names[file.data_file],
+                    file.begin,
+                    FAR if file.end is None else file.end,
+                    file.partial_max is not None,
+                )
+                for file in self._plan.deletes
+            ],
+            "_book string, _file string, begun bigint, ended bigint, dated boolean",
+        )
+        schema = StructType(
+            [
+                StructField("_position", LongType(), True, {"parquet.field.id": POSITION_FIELD}),
+                StructField("_snapshot", LongType(), True, {"parquet.field.id": SNAPSHOT_FIELD}),
+            ]
+        )
+        positions = self._spark.read.schema(schema).parquet(*(file.path for file in self._plan.deletes))
+        positions = positions.select("*", F.col("_metadata.file_name").alias("_book"))
+        died = F.expr("CASE WHEN dated THEN _snapshot ELSE begun END").alias("died")
+        return positions.join(F.broadcast(books), "_book").select("_file", "_position", died, "ended")
+
+    def _with_deletes(self) -> set[int]:
+        return {file.data_file for file in self._plan.deletes} | {row[0] for row in self._plan.inlined_dead}
+
+    # --- DuckDB in tasks ---
+
+    def _inlined(self, side: str, names: Sequence[str]) -> DataFrame:
+        """The rows that the catalog holds, read by one task."""
+        return self._tasks(side, names, [None] if self._plan.inlined else [])
+
+    def _by_duckdb(self, side: str, names: Sequence[str]) -> DataFrame:
+        chunks: list[tuple[int, ...] | None] = [*file_chunks(self._plan)]
+        return self._tasks(side, names, [*chunks, None])
+
+    def _tasks(self, side: str, names: Sequence[str], chunks: Sequence[tuple[int, ...] | None]) -> DataFrame:
+        schema = pa.schema(
+            [pa.field(ROUTE_COLUMN, pa.string()), *arrow_schema([self._known[name].column for name in names])]
+        )
+        read = chunk_reader(self._source, self._plan, self._asked, side, tuple(chunks), schema)
+        count = max(len(chunks), 1)
+        numbers = self._spark.range(0, len(chunks), 1, count)
+        return numbers.mapInArrow(read, _spark_schema(schema))
+
+
+def file_chunks(plan: WindowPlan) -> Iterator[tuple[int, ...]]:
+    """The plan's files, as many to a chunk as one task should read."""
+    chunk: list[int] = []
+    size = 0
+    for part in plan.files:
+        chunk.append(part.file.id)
+        size += part.file.size_bytes
+        if size >= TASK_BYTES:
+            yield tuple(chunk)
+            chunk, size = [], 0
+    if chunk:
+        yield tuple(chunk)
+
+
+def chunk_reader(
+    source: DuckLakeSource,
+    plan: WindowPlan,
+    asked: Asked,
+    side: str,
+    chunks: tuple[tuple[int, ...] | None, ...],
+    schema: pa.Schema,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does for each number it gets: read that chunk of files, or (None) the rows that the catalog holds."""
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                part = part_of(plan, chunks[number])
+                with source.opened(plan.window) as (connection, catalog, now):
+                    if now != plan:
+                        raise Unreachable("the source's files were reorganised meanwhile; the window is read again")
+                    found = WindowReader(connection, catalog, part, asked).read(EVERYTHING)
+                yield from (found.removed if side == "removed" else found.arrived).cast(schema).to_batches()
+
+    return read
+
+
+def part_of(plan: WindowPlan, chunk: tuple[int, ...] | None) -> WindowPlan:
+    """The plan of some files only, or (None) of nothing but inlined rows."""
+    if chunk is None:
+        return replace(plan, files=(), deletes=(), inlined_dead=())
+    ids = set(chunk)
+    return replace(
+        plan,
+        files=tuple(part for part in plan.files if part.file.id in ids),
+        deletes=tuple(file for file in plan.deletes if file.data_file in ids),
+        inlined_dead=tuple(row for row in plan.inlined_dead if row[0] in ids),
+        inlined=(),
+    )
+
+
+def _text(rows: DataFrame, routing: str) -> SparkColumn:
+    return rows[routing].cast("string").alias(ROUTE_COLUMN)
+
+
+def _parsed(kind: str) -> DataType:
+    from pyspark.sql.types import _parse_datatype_string
+
+    return _parse_datatype_string(kind)
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)

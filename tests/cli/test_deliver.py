@@ -1,0 +1,467 @@
+"""``trunkline deliver ...`` on the example that it writes itself: a real lake, real tables, and a real Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from local_cluster import Command
+from postgres_server import PostgresServer
+from trunkline.cli.deliver_init import make_sample
+from trunkline.cli.deliver_operate import status_text
+from trunkline.cli.deliver_run import progress
+from trunkline.cli.main import main
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.config import example as example_text
+from trunkline.delivery.config import load_pipeline
+from trunkline.delivery.deliverer.progress import DelivererView, DestinationView, StretchView
+from trunkline.delivery.lake import attach_lake, connect
+from trunkline.errors import Unreachable
+
+PATIENCE_S = 240.0  # for Spark on a machine that does other things, too; usually ten seconds
+LOOK_AGAIN_S = 0.1
+PROGRAM = (sys.executable, "-m", "trunkline.cli.main", "deliver")
+FOREIGN = "  - {name: foreign, values: [tenant-99], type: delta, path: foreign}\n"
+LOST = "  - {name: lost, type: postgres, dsn: host=127.0.0.1 port=1 dbname=x connect_timeout=2, table: orders}\n"
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < until, f"not within {PATIENCE_S:.0f} s: {what}"
+        time.sleep(LOOK_AGAIN_S)
+
+
+@pytest.fixture(scope="module")
+def delivered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the example ran once."""
+    folder = tmp_path_factory.mktemp("deliver") / "example"
+    folder.mkdir()
+    assert main(["deliver", "init", str(folder / "orders.yaml"), "--sample"]) == 0
+    done = subprocess.run(
+        [*PROGRAM, "run", "orders.yaml", "--once"], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"pipeline orders: 20 destinations at version 5, 1,960 rows .* in [\d.]+ s", done.stdout)
+    assert "event=seed_ended" in done.stderr
+    return folder
+
+
+@pytest.fixture
+def example(delivered: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, in which commands run."""
+    shutil.copytree(delivered, tmp_path / "example")
+    monkeypatch.chdir(tmp_path / "example")
+    return tmp_path / "example"
+
+
+def change_source(folder: Path, *statements: str) -> int:
+    """Returns the newest version. Somebody else may have the catalog open at the moment."""
+    address = load_pipeline(folder / "orders.yaml", None).source
+    assert isinstance(address, LakeAddress)
+    versions: list[int] = []
+
+    def changed() -> bool:
+        connection = connect("ducklake")
+        try:
+            attach_lake(connection, address, "lake", read_only=False)
+            for statement in statements:
+                connection.execute(statement)
+            versions.extend(connection.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall()[0])
+        except Unreachable:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    wait_until(changed, "the source can be written")
+    return versions[0]
+
+
+# ------------------------------------------------------------------------------------------------- the example, once
+
+
+def test_the_example_runs_with_one_command_and_every_destination_is_equal(command: Command, example: Path) -> None:
+    done = command("deliver", "verify", "orders.yaml")
+    assert done.code == 0
+    assert done.text.splitlines()[2].split() == ["tenant-01", "5", "119", "equal"]
+    assert done.text.endswith("20 destinations: all equal to the source\n")
+    found = command("deliver", "verify", "orders.yaml", "tenant-02", "--json").json
+    assert [(each["destination"], each["outcome"], each["rows"]) for each in found["destinations"]] == [
+        ("tenant-02", "equal", 99)
+    ]
+
+
+def test_a_difference_is_named_and_is_the_exit_code(command: Command, example: Path) -> None:
+    connection = connect("ducklake")
+    connection.execute("ATTACH 'ducklake:tenants/tenant-03.ducklake' AS lake")
+    connection.execute("UPDATE lake.orders SET item = 'other' WHERE id = 23")
+    connection.execute("DELETE FROM lake.orders WHERE id = 43")
+    connection.close()
+    done = command("deliver", "verify", "orders.yaml", "tenant-03", "tenant-04")
+    assert done.code == 1
+    assert "DIFFERS: 1 missing, 1 different" in done.text
+    assert "different  id=23: item\n  missing    id=43" in done.text
+    assert done.text.endswith("2 destinations: 1 equal, 1 DIFFERENT\n")
+
+
+def test_what_cannot_be_compared_has_an_exit_code_of_its_own(command: Command, example: Path) -> None:
+    shutil.rmtree("tenants/tenant-03")
+    Path("tenants/tenant-03.ducklake").unlink()
+    done = command("deliver", "verify", "orders.yaml", "tenant-03")
+    assert done.code == 3
+    assert "not verified: nothing was delivered to it yet" in done.text
+    unknown = command("deliver", "verify", "orders.yaml", "nobody")
+    assert (unknown.code, "has no destination nobody" in unknown.err) == (2, True)
+
+
+def test_status_shows_every_destination(command: Command, example: Path) -> None:
+    shown = command("deliver", "status", "orders.yaml")
+    assert shown.code == 0
+    assert "pipeline orders, source at version 5, delivered by NOBODY" in shown.text
+    assert "tenant-20" in shown.text
+    facts = command("deliver", "status", "orders.yaml", "--json").json
+    assert len(facts["destinations"]) == 20
+    assert facts["source"] == {"version": 5, "error": ""}
+
+
+def test_status_is_shown_again_and_again_until_interrupted(example: Path) -> None:
+    watching = subprocess.Popen(
+        [*PROGRAM, "status", "orders.yaml", "--watch", "--json"], cwd=example, stdout=subprocess.PIPE, text=True
+    )
+    assert watching.stdout is not None
+    shown = [json.loads(watching.stdout.readline()) for _ in range(2)]
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(PATIENCE_S) == 0
+    watching.stdout.close()
+    assert [each["pipeline"] for each in shown] == ["orders", "orders"]
+
+
+def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, example: Path) -> None:
+    paused = command("deliver", "pause", "orders.yaml", "tenant-01", "tenant-02")
+    assert paused.text.startswith("paused: tenant-01, tenant-02\nno deliverer runs now")
+    assert "to be paused" in command("deliver", "status", "orders.yaml").text
+    again = command("deliver", "pause", "orders.yaml", "tenant-01")
+    assert again.text == "nothing to do: 1 destination paused already\n"
+    resumed = command("deliver", "resume", "orders.yaml", "--all", "--json").json
+    assert resumed["changed"] == ["tenant-01", "tenant-02"]
+    assert len(resumed["unchanged"]) == 18
+    assert command("deliver", "drain", "orders.yaml", "tenant-05").code == 0
+    assert command("deliver", "retire", "orders.yaml", "tenant-06").code == 0
+    assert command("deliver", "reseed", "orders.yaml", "tenant-07").text.startswith("to be seeded again: tenant-07")
+    wishes = {each["name"]: each for each in command("deliver", "status", "orders.yaml", "--json").json["destinations"]}
+    assert (wishes["tenant-05"]["wish"], wishes["tenant-06"]["wish"]) == ("draining", "retired")
+    assert wishes["tenant-07"]["reseed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["pause", "orders.yaml"], "name destinations, or say --all"),
+        (["pause", "orders.yaml", "tenant-01", "--all"], "not both"),
+        (["retire", "orders.yaml", "--all"], "say --yes if that is meant"),
+        (["pause", "orders.yaml", "nobody"], "has no destination 'nobody'"),
+    ],
+)
+def test_a_word_about_nobody_or_about_all_by_mistake_is_refused(
+    command: Command, example: Path, words: list[str], complaint: str
+) -> None:
+    refused = command("deliver", *words)
+    assert refused.code == 2
+    assert complaint in refused.err
+
+
+# ------------------------------------------------------------------------------------------------ a running deliverer
+
+
+class Terminal:
+    """A deliverer whose standard error is a terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        self._master, slave = pty.openpty()
+        self.text = ""
+        self.process = subprocess.Popen(
+            [*PROGRAM, "run", "orders.yaml"], cwd=folder, stdout=subprocess.PIPE, stderr=slave, text=True
+        )
+        os.close(slave)
+
+    def read(self) -> bool:
+        """Take in what it said; whether it may say more."""
+        while select.select([self._master], [], [], 0)[0]:
+            try:
+                said = os.read(self._master, 65_536)
+            except OSError:  # the other end is closed
+                return False
+            self.text += said.decode()
+        return True
+
+    def wait_for(self, words: str) -> None:
+        def said() -> bool:
+            self.read()
+            assert self.process.poll() is None, self.text
+            return words in self.text
+
+        wait_until(said, f"{words!r} in {self.text!r}")
+
+    def end(self) -> tuple[int, str]:
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        self.read()
+        os.close(self._master)
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def running(example: Path) -> Iterator[Terminal]:
+    """The example with a destination whose table is somebody else's."""
+    write_deltalake(example / "foreign", pa.table({"mine": [1]}))
+    text = Path("orders.yaml").read_text(encoding="utf-8")
+    Path("orders.yaml").write_text(text.replace("# - {name: large", FOREIGN + "# - {name: large"), encoding="utf-8")
+    terminal = Terminal(example)
+    yield terminal
+    if terminal.process.poll() is None:
+        terminal.process.kill()
+        terminal.end()
+
+
+def test_a_deliverer_tells_how_far_it_is_follows_the_operator_and_drains_when_told_to_end(
+    command: Command, example: Path, running: Terminal
+) -> None:
+    def states() -> dict[str, str]:
+        found = command("deliver", "status", "orders.yaml", "--json").json["destinations"]
+        return {each["name"]: (each["status"] or {}).get("state", "") for each in found}
+
+    running.wait_for("in step with version 5: 20 destinations, 1 halted")
+    assert "starting Spark on local[*]" in running.text
+    assert "event=halted" in running.text
+    assert "replace_existing" in running.text
+    wait_until(lambda: states()["foreign"] == "halted", "the halt is reported")
+
+    shutil.rmtree("foreign")
+    assert command("deliver", "resume", "orders.yaml", "foreign").text == "active: foreign\n"
+    running.wait_for("in step with version 5: 21 destinations")
+
+    assert command("deliver", "pause", "orders.yaml", "tenant-01").text == "paused: tenant-01\n"
+    wait_until(lambda: states()["tenant-01"] == "paused", "the pause is followed")
+    changes = ("UPDATE lake.orders SET quantity = 99 WHERE id % 2 = 0", "DELETE FROM lake.orders WHERE id = 3")
+    version = change_source(example, *changes)
+    running.wait_for(f"in step with version {version}: 20 destinations")
+
+    running.process.send_signal(signal.SIGTERM)
+    code, output = running.end()
+    assert "draining: everything is brought to the source's version" in running.text
+    assert (code, f"20 destinations at version {version}" in output) == (0, True), running.text
+    assert "left behind: tenant-01, at version 5: paused" in running.text
+    done = command("deliver", "verify", "orders.yaml")
+    assert done.text.endswith("21 destinations: all equal to the source\n")
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+def test_init_writes_an_example_and_never_overwrites(command: Command, tmp_path: Path) -> None:
+    first = command("deliver", "init")
+    assert (
+        first.text == "wrote orders.yaml\nnext: change it to your tables, then trunkline deliver validate orders.yaml\n"
+    )
+    Path("orders.yaml").write_text("mine")
+    again = command("deliver", "init", "--sample")
+    assert (again.code, "orders.yaml is there already" in again.err) == (1, True)
+    assert Path("orders.yaml").read_text() == "mine"
+    assert not Path("lake").exists()
+    Path("lake/data").mkdir(parents=True)
+    other = command("deliver", "init", "other.yaml", "--sample")
+    assert (other.code, "lake/data is there already" in other.err) == (1, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "orders.yaml", "stdin"]
+
+
+def pipeline_file(folder: Path, text: str = "", **changes: str) -> Path:
+    """The example with its source, and some of its lines replaced."""
+    file = folder / "orders.yaml"
+    found = example_text()
+    file.write_text(found, encoding="utf-8")
+    make_sample(load_pipeline(file))
+    for before, after in changes.items():
+        line = re.compile(rf"^( *){before}:.*$", re.MULTILINE)
+        assert line.search(found), before
+        found = line.sub(rf"\g<1>{before}: {after}", found, count=1)
+    file.write_text(found.replace("# - {name: large", text + "# - {name: large"), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "complaint"),
+    [
+        ({"mode": "sideways"}, 2, "mode: must be mirror or append, it is 'sideways'"),
+        ({"table": "order"}, 2, "source: the lake"),
+        ({"catalog": "nowhere/catalog.ducklake"}, 3, "nowhere/catalog.ducklake cannot be opened"),
+        ({"column": "tenants"}, 2, "routing column 'tenants' is not in the source table"),
+        ({"column": "price"}, 2, "routing.column: 'price' is DECIMAL(10,2)"),
+        ({"key": "[order]"}, 2, "key column 'order' is not in the source table"),
+        ({"store": "sqlite:nowhere/control.db"}, 2, "there is no folder"),
+        ({"store": "sqlite:orders.yaml"}, 2, "orders.yaml"),
+    ],
+)
+def test_what_is_wrong_with_a_pipeline_is_said_before_anything_is_written(
+    command: Command, tmp_path: Path, changes: dict[str, str], code: int, complaint: str
+) -> None:
+    pipeline_file(tmp_path, **changes)
+    before = sorted(tmp_path.rglob("*"))
+    refused = command("deliver", "run", "orders.yaml", "--once")
+    assert refused.code == code, refused.err
+    assert complaint in refused.err
+    assert sorted(path for path in tmp_path.rglob("*") if path.name != "stdin") == before
+    validated = command("deliver", "validate", "orders.yaml")
+    assert validated.code == 1
+    assert sorted(path for path in tmp_path.rglob("*") if path.name != "stdin") == before
+
+
+def test_validate_names_every_problem_and_where_it_is(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    write_deltalake(tmp_path / "foreign", pa.table({"mine": [1]}))
+    pipeline_file(tmp_path, FOREIGN + LOST, column="price", key="[order, item]", catalog="lake/catalog.ducklake")
+    found = command("deliver", "validate", "orders.yaml", "--json").json
+    assert not found["valid"]
+    assert sorted((each["where"], each["what"].split(" ")[0]) for each in found["problems"]) == [
+        ("foreign", "there"),
+        ("key", "key"),
+        ("lost", "host=127.0.0.1"),
+        ("routing.column", "'price'"),
+        ("spark", "Spark"),
+    ]
+    told = command("deliver", "validate", "orders.yaml")
+    assert told.code == 1
+    assert "routing.column: 'price' is DECIMAL(10,2); rows can be routed by text" in told.text
+    assert told.text.endswith("5 problems in orders.yaml\n")
+
+
+def test_validate_compares_the_columns_of_what_was_delivered(command: Command, example: Path) -> None:
+    assert command("deliver", "validate", "orders.yaml").text == (
+        "orders.yaml: pipeline orders, 20 destinations: all is well\n"
+    )
+    change_source(
+        example, "ALTER TABLE lake.orders DROP COLUMN paid", "ALTER TABLE lake.orders ADD COLUMN note VARCHAR"
+    )
+    told = command("deliver", "validate", "orders.yaml")
+    assert told.code == 1
+    assert "tenant-20: column 'paid' is not in the source; mend it, or reseed the destination\n20 problems" in told.text
+
+
+def test_a_bad_credential_names_the_destination_and_is_not_shown(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresServer() as server:
+        with psycopg.connect(server.create_database("orders"), autocommit=True) as connection:
+            connection.execute("CREATE ROLE deliver LOGIN PASSWORD 'right'")
+        dsn = server.dsn("orders", user="deliver")
+        line = f"  - {{name: wrong, type: postgres, dsn: {dsn}, table: orders, password_env: ORDERS_PASSWORD}}\n"
+        pipeline_file(tmp_path, line)
+        assert "the environment has no ORDERS_PASSWORD" in command("deliver", "validate", "orders.yaml").text
+        monkeypatch.setenv("ORDERS_PASSWORD", "a-guess")
+        refused = command("deliver", "validate", "orders.yaml")
+        assert (refused.code, refused.text.startswith("wrong: ")) == (1, True)
+        assert "password authentication failed" in refused.text
+        assert "a-guess" not in refused.text
+        monkeypatch.setenv("ORDERS_PASSWORD", "right")
+        assert command("deliver", "validate", "orders.yaml").code == 0
+
+
+@pytest.mark.parametrize("action", ["init", "run", "status", "verify", "validate"])
+def test_without_the_packages_of_delivery_it_is_said_what_to_install(tmp_path: Path, action: str) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('duckdb', 'pyspark', 'pyarrow', 'yaml'):\n    sys.modules[name] = None\n"
+    )
+    done = subprocess.run(
+        [*PROGRAM, action, "orders.yaml"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(hidden)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'trunkline[delivery]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# --------------------------------------------------------------------------------------------------------------- words
+
+
+def destination(name: str, stage: str, **options: Any) -> DestinationView:
+    return DestinationView(**{"name": name, "stage": stage, "life": "active", "owned": True, **options})
+
+
+@pytest.mark.parametrize(
+    ("destinations", "words"),
+    [
+        ([], None),
+        ([destination("a", "reading"), destination("b", "reading")], None),
+        ([destination("a", "seeding"), destination("b", "ready", lag_versions=0)], "seeding 1 destination"),
+        (
+            [destination("a", "flushing", lag_versions=3), destination("b", "halted"), destination("c", "ready")],
+            "catching up: 1 of 2, at most 3 versions, about 2 s left, 1 halted",
+        ),
+        (
+            [destination("a", "ready", lag_versions=0), destination("b", "paused", life="paused", lag_versions=7)],
+            "in step with version 9: 1 destination",
+        ),
+        ([destination("a", "unowned", owned=False, lag_versions=1)], None),
+    ],
+)
+def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], words: str | None) -> None:
+    late = StretchView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
+    view = DelivererView(
+        pipeline="orders",
+        deliverer="d",
+        state="running",
+        at_ms=0,
+        turned_ms_ago=0,
+        source_version=9,
+        catching_up=late,
+        destinations=tuple(destinations),
+    )
+    said = progress(view)
+    assert (None if said is None else said[1]) == words
+
+
+def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
+    record = {"configured": True, "wound_up": False, "wish": "active", "owner": "d-1", "empty": {"through": 8}}
+    halted = {"state": "halted", "position": 3, "error": "a: its table is gone", "rows_total": 7}
+    facts = {
+        "pipeline": "orders",
+        "source": {"version": 9, "error": ""},
+        "deliverers": [{"name": "d-1", "live": True}, {"name": "d-0", "live": False}],
+        "destinations": [
+            {**record, "name": "a", "status": halted},
+            {**record, "name": "b", "status": {"state": "ready"}, "wish": "paused", "owner": None},
+            {**record, "name": "c", "status": None, "wound_up": True},
+        ],
+        "unrouted": {"through": 9, "rows": 12, "values": {"x": 9}, "nulls": 2, "others": 1},
+    }
+    lines = status_text(facts).splitlines()
+    assert lines[0] == "pipeline orders, source at version 9, delivered by d-1"
+    assert lines[4].split() == ["a", "halted", "3", "1", "7", "-", "d-1"]
+    assert lines[5].split() == ["b", "was", "ready,", "to", "be", "paused", "-", "-", "-", "-", "-"]
+    assert lines[7] == "a: its table is gone"
+    assert lines[9] == "12 rows have no destination, up to version 9: 'x' 9, NULL 2, others 1"
+    assert lines[11] == "1 destination retired or no longer configured (--json shows them)"

@@ -1,0 +1,122 @@
+"""Tables of lakes, with catalogs of every kind, for the contract suite."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+from msgspec.structs import replace as replaced
+
+from contract.destination_place import Kind, Watch
+from postgres_server import PostgresServer
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.destinations.ducklake import DuckLakeDestination
+from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs
+from trunkline.delivery.lake import borrowed, catalog_place, identifier, literal
+
+TABLE: Final = "orders 50%"
+LAKE: Final = "independent"
+
+
+class WatchedCatalogs(LakeCatalogs):
+    """Tells of every statement before it is run."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def run(self, cursor: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyConnection:
+        self._watch(statement)
+        return super().run(cursor, statement)
+
+
+class WatchedDestination(DuckLakeDestination):
+    def __init__(self, address: LakeAddress, watch: Watch) -> None:
+        self._own = WatchedCatalogs(watch)
+        super().__init__(address, self._own)
+
+    def close(self) -> None:
+        super().close()
+        self._own.close()
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    address: LakeAddress
+
+    def open(self, watch: Watch | None = None) -> DuckLakeDestination:
+        return DuckLakeDestination(self.address) if watch is None else WatchedDestination(self.address, watch)
+
+    def held(self) -> list[dict[str, Any]] | None:
+        if not self._exists():
+            return None
+        return self._ask(f"SELECT * FROM {LAKE}.{self.address.schema}.{identifier(self.address.table)}")
+
+    def trace(self) -> object:
+        return self._ask(f"SELECT * FROM {LAKE}.snapshots() ORDER BY ALL")
+
+    def make_foreign(self) -> None:
+        name = f"{LAKE}.{identifier(self.address.table)}"
+        self._ask(f"CREATE TABLE {name} AS SELECT 99::BIGINT AS id", create=True)
+
+    def lost(self) -> LakeTable:
+        kind, place = catalog_place(self.address.catalog)
+        if kind == "postgres":
+            return replace(self, address=replaced(self.address, catalog="postgres:host=127.0.0.1 port=1 dbname=none"))
+        in_a_file = Path(place).parent / "file"
+        in_a_file.write_text("no directory")
+        prefix = "" if kind == "duckdb" else f"{kind}:"
+        return replace(self, address=replaced(self.address, catalog=f"{prefix}{in_a_file}/catalog"))
+
+    def _exists(self) -> bool:
+        if catalog_place(self.address.catalog)[0] != "postgres" and not Path(self._place).exists():
+            return False
+        try:
+            tables = self._ask(f"SELECT table_name FROM duckdb_tables() WHERE database_name = '{LAKE}'")
+        except duckdb.InvalidInputException:  # no lake
+            return False
+        return {"table_name": self.address.table} in tables
+
+    @property
+    def _place(self) -> str:
+        return catalog_place(self.address.catalog)[1]
+
+    def _ask(self, statement: str, *, create: bool = False) -> list[dict[str, Any]]:
+        kind, place = catalog_place(self.address.catalog)
+        where = f"ducklake:{place}" if kind == "duckdb" else f"ducklake:{kind}:{place}"
+        options = f"DATA_PATH {literal(self.address.data_path or '')}, CREATE_IF_NOT_EXISTS {literal(create)}"
+        with borrowed("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
+            connection.execute(f"ATTACH {literal(where)} AS {LAKE} ({options})")
+            result = connection.execute(statement)
+            names = [name for name, *_ in result.description or ()]
+            rows = [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+            connection.execute(f"DETACH {LAKE}")
+            return rows
+
+
+@dataclass(frozen=True)
+class LakeKind:
+    catalog: str
+    widens: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"ducklake-{self.catalog}"
+
+    def make(self, folder: Path, postgres: Callable[[], PostgresServer]) -> LakeTable:
+        data_path = str(folder / "data")
+        match self.catalog:
+            case "postgres":
+                place = f"postgres:{postgres().create_database(f'lake_{uuid.uuid4().hex}')}"
+            case "sqlite":
+                place = f"sqlite:{folder / 'catalog.sqlite'}"
+            case _:
+                place = str(folder / "catalog.ducklake")
+        return LakeTable(LakeAddress(place, TABLE, data_path=data_path))
+
+
+KINDS: tuple[Kind, ...] = tuple(LakeKind(catalog) for catalog in ("duckdb", "sqlite", "postgres"))

@@ -1,0 +1,577 @@
+"""What every control store promises: rules C1 to C8 of ``delivery/control/contract.py``."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from contract.control_place import LONG_MS, Place, take_and_give
+from postgres_server import PostgresServer
+from trunkline.delivery.control.contract import (
+    ERROR_CHARACTERS_MAX,
+    NOTHING_EMPTY,
+    UNROUTED_VALUES_MAX,
+    ControlStore,
+    Emptied,
+    Grant,
+    Held,
+    Reported,
+    Status,
+    Unrouted,
+)
+from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.windows import Window
+from trunkline.errors import ConfigError, StorageError, TrunklineError, Unreachable
+
+SHORT_MS: Final = 40
+WAIT_S: Final = 20.0
+ROUNDS: Final = 15
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        return Place(f"sqlite:{tmp_path / 'control.db'}")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return Place(f"postgres:{server.create_database(f'control_{uuid.uuid4().hex}')}")
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[ControlStore]:
+    opened = place.open()
+    yield opened
+    opened.close()
+
+
+def configured(store: ControlStore, count: int, digest: str = "d1") -> None:
+    store.configure("p", digest, {f"t{n}": "x" for n in range(count)})
+
+
+def acquire(store: ControlStore, deliverer: str, lease_ms: int = LONG_MS) -> Held:
+    return store.acquire("p", deliverer, "d1", lease_ms)
+
+
+def names(held: Held) -> list[str]:
+    return [grant.name for grant in held.grants]
+
+
+def tokens(held: Held) -> dict[str, int]:
+    return {grant.name: grant.token for grant in held.grants}
+
+
+def eventually(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+# ---------------------------------------------------------------------------------------------------- C1 owners, tokens
+
+
+def test_c1_a_destination_has_one_owner_and_its_token_grows_with_each(store: ControlStore) -> None:
+    configured(store, 3)
+    assert tokens(acquire(store, "a")) == {"t0": 1, "t1": 1, "t2": 1}
+    assert tokens(acquire(store, "a")) == {"t0": 1, "t1": 1, "t2": 1}  # the same owner
+    assert acquire(store, "b").grants == ()
+    store.release("p", "a", ["t1", "t2", "gone"])
+    assert tokens(acquire(store, "b")) == {"t1": 2, "t2": 2}
+    store.release("p", "a", ["t1"])  # not its own any more
+    assert names(acquire(store, "b")) == ["t1", "t2"]
+    store.leave("p", "b")
+    assert tokens(acquire(store, "a")) == {"t0": 1, "t1": 3, "t2": 3}
+
+
+def test_c1_tokens_outlive_retirement_and_removal_from_the_configuration(store: ControlStore) -> None:
+    configured(store, 2)
+    [first, second] = acquire(store, "a").grants
+    store.wish("p", ["t0"], "retired")
+    assert acquire(store, "a").grants[0] == replace(first, wish="retired")
+    store.wound_up("p", "t0", first.token)
+    assert names(acquire(store, "a")) == ["t1"]
+    assert store.wish("p", ["t0"], "active") == ("t0",)
+    assert tokens(acquire(store, "a")) == {"t0": 2, "t1": second.token}
+    store.configure("p", "d1b", {"t1": "x"})
+    assert names(store.acquire("p", "a", "d1b", LONG_MS)) == ["t1"]
+    configured(store, 2)
+    assert tokens(acquire(store, "a")) == {"t0": 3, "t1": 1}
+
+
+def test_c1_a_token_can_be_raised_above_what_a_destination_has_seen(store: ControlStore) -> None:
+    configured(store, 2)
+    acquire(store, "a")
+    store.raise_tokens("p", {"t0": 41, "t1": 0, "nobody": 7})
+    store.raise_tokens("p", {"t0": 41})
+    assert tokens(acquire(store, "a")) == {"t0": 42, "t1": 1}
+
+
+def test_c1_processes_that_race_never_own_one_destination_under_one_token(place: Place, store: ControlStore) -> None:
+    configured(store, 30)
+    taken = take_and_give(place, processes=3, rounds=ROUNDS)
+    assert len(taken) == len(set(taken)) > 30
+
+
+# ------------------------------------------------------------------------------------------------ C2, C3 leases, shares
+
+
+def test_c2_destinations_move_when_a_deliverer_dies(store: ControlStore) -> None:
+    configured(store, 4)
+    acquire(store, "dies", SHORT_MS)
+    eventually(lambda: len(acquire(store, "lives").grants) == 4)
+    assert set(tokens(acquire(store, "lives")).values()) == {2}
+    assert [each.name for each in store.deliverers("p")] == ["lives"]
+
+
+def test_c2_what_nobody_took_is_still_held_after_a_late_renewal(store: ControlStore) -> None:
+    configured(store, 4)
+    before = acquire(store, "late", SHORT_MS)
+    eventually(lambda: not store.deliverers("p")[0].live)
+    assert [record.owner for record in store.destinations("p")] == [None] * 4
+    assert store.renew("p", "late", LONG_MS).held == 4
+    assert acquire(store, "late").grants == before.grants
+
+
+def test_c2_a_late_deliverer_learns_what_others_took(store: ControlStore) -> None:
+    configured(store, 4)
+    before = acquire(store, "late", SHORT_MS).share
+    eventually(lambda: acquire(store, "other").share.held == 4)
+    share = store.renew("p", "late", LONG_MS)
+    assert share.revision > before.revision
+    assert (share.held, share.most, share.free) == (0, 2, 0)
+    assert acquire(store, "late").grants == ()
+
+
+def test_c3_a_deliverer_that_joins_gets_its_share_when_others_give_theirs_up(store: ControlStore) -> None:
+    configured(store, 10)
+    assert acquire(store, "a").share.held == 10
+    joined = acquire(store, "b").share
+    assert (joined.deliverers, joined.most, joined.held, joined.free) == (2, 5, 0, 0)
+    share = store.renew("p", "a", LONG_MS)
+    assert (share.most, share.held) == (5, 10)
+    store.release("p", "a", names(acquire(store, "a"))[share.most :])
+    assert store.renew("p", "b", LONG_MS).free == 5
+    assert len(acquire(store, "b").grants) == 5
+    assert len(acquire(store, "a").grants) == 5
+
+
+def test_c3_shares_are_rounded_up_so_that_none_is_left_over(store: ControlStore) -> None:
+    configured(store, 7)
+    for name in "abc":
+        store.renew("p", name, LONG_MS)
+    assert [len(acquire(store, name).grants) for name in "abc"] == [3, 3, 1]
+    assert store.renew("p", "a", LONG_MS).free == 0
+
+
+def test_c3_pipelines_do_not_share(store: ControlStore) -> None:
+    configured(store, 2)
+    store.configure("q", "e", {"t0": "y"})
+    assert names(acquire(store, "a")) == ["t0", "t1"]
+    assert names(store.acquire("q", "a", "e", LONG_MS)) == ["t0"]
+    store.leave("q", "a")
+    assert names(acquire(store, "a")) == ["t0", "t1"]
+
+
+# --------------------------------------------------------------------------------------------------------- C4, C5 notes
+
+
+def test_c4_notes_count_only_with_the_token_of_the_present_grant(store: ControlStore) -> None:
+    configured(store, 2)
+    old = tokens(acquire(store, "a"))
+    store.leave("p", "a")
+    mine = tokens(acquire(store, "b"))
+    seen = Status(state="idle", position=7, flushed_at_ms=1, rows=2, error="no \0 here")
+    for held, counted in ((old, 0), (mine, 2)):
+        assert store.record_empty("p", 20, [Emptied(name, token, 5) for name, token in held.items()]) == counted
+        store.report("p", [Reported(name, token, seen) for name, token in held.items()])
+        expected = Window(5, 20) if counted else NOTHING_EMPTY
+        assert [grant.empty for grant in acquire(store, "b").grants] == [expected] * 2
+        [one, _] = store.destinations("p")
+        assert one.status == (replace(seen, error="no � here") if counted else None)
+    store.wish("p", ["t0"], "retired")
+    store.wound_up("p", "t0", old["t0"])
+    assert not store.destinations("p")[0].wound_up
+    store.leave("p", "b")
+    assert store.record_empty("p", 30, [Emptied("t0", mine["t0"], 5)]) == 0  # nobody's: the next owner may differ
+
+
+def test_c4_a_long_error_is_cut_off(store: ControlStore) -> None:
+    configured(store, 1)
+    acquire(store, "a")
+    store.report("p", [Reported("t0", 1, Status(error="x" * (ERROR_CHARACTERS_MAX + 1)))])
+    status = store.destinations("p")[0].status
+    assert status is not None
+    assert len(status.error) == ERROR_CHARACTERS_MAX
+
+
+def test_c5_a_change_of_routing_forgets_the_empty_window_of_that_destination_only(store: ControlStore) -> None:
+    configured(store, 2)
+    acquire(store, "a")
+    store.record_empty("p", 20, [Emptied("t0", 1, 5), Emptied("t1", 1, 5)])
+    store.configure("p", "d2", {"t0": "changed", "t1": "x"})
+    assert store.record_empty("p", 30, [Emptied("t0", 1, 5)]) == 0  # read under the old routing
+    held = store.acquire("p", "a", "d2", LONG_MS)
+    assert held.grants == (
+        Grant("t0", 2, "active", NOTHING_EMPTY, 0),
+        Grant("t1", 1, "active", Window(5, 20), 0),
+    )
+
+
+def test_c5_a_new_seed_and_a_retirement_forget_the_empty_window(store: ControlStore) -> None:
+    configured(store, 2)
+    acquire(store, "a")
+    store.record_empty("p", 20, [Emptied("t0", 1, 5), Emptied("t1", 1, 5)])
+    store.ask_reseed("p", ["t0"])
+    store.reseeded("p", "t0", 1, 1)
+    store.wish("p", ["t1"], "retired")
+    store.wound_up("p", "t1", 1)
+    store.wish("p", ["t1"], "active")
+    assert [grant.empty for grant in acquire(store, "a").grants] == [NOTHING_EMPTY] * 2
+
+
+# ----------------------------------------------------------------------------------------------------- C6 configuration
+
+
+def test_c6_who_works_by_an_older_configuration_is_told(store: ControlStore) -> None:
+    configured(store, 2)
+    acquire(store, "a")
+    store.configure("p", "d2", {"t0": "x", "t9": "x"})
+    for call in (
+        lambda: store.acquire("p", "a", "d1", LONG_MS),
+        lambda: store.discover("p", "d1", {"new": ("new", "x")}),
+    ):
+        with pytest.raises(ConfigError, match="configured anew"):
+            call()
+    assert names(store.acquire("p", "b", "d2", LONG_MS)) == ["t9"]  # t0 stayed with its owner, t1 is not configured
+    assert [(record.name, record.configured) for record in store.destinations("p")] == [
+        ("t0", True),
+        ("t1", False),
+        ("t9", True),
+    ]
+
+
+def test_c6_configuring_the_same_again_changes_nothing(store: ControlStore) -> None:
+    configured(store, 2)
+    acquire(store, "a")
+    before = store.revision("p")
+    configured(store, 2)
+    store.configure("p", "d1", {})  # a deliverer that knows of fewer, under the same configuration
+    assert store.revision("p") == before
+    assert names(acquire(store, "a")) == ["t0", "t1"]
+
+
+def test_c6_discovered_destinations_are_kept_and_told(store: ControlStore) -> None:
+    configured(store, 1)
+    store.discover("p", "d1", {"new": ("New Value", "x"), "other": ("ü", "x")})
+    before = store.revision("p")
+    store.discover("p", "d1", {"new": ("New Value", "x")})
+    assert store.revision("p") == before
+    record = store.configure("p", "d2", {"t0": "x"})  # by one who had not heard of them
+    assert record.discovered == {"new": "New Value", "other": "ü"}
+    store.discover("p", "d2", {name: (value, "x") for name, value in record.discovered.items()})
+    assert names(store.acquire("p", "a", "d2", LONG_MS)) == ["new", "other", "t0"]
+    assert store.pipeline("p") == replace(record, revision=store.revision("p"))
+
+
+def test_c6_a_name_has_one_routing_value(store: ControlStore) -> None:
+    configured(store, 1)
+    store.discover("p", "d1", {"new": ("one", "x")})
+    with pytest.raises(ConfigError, match="'new' belongs to the routing value 'one'"):
+        store.discover("p", "d1", {"another": ("three", "x"), "new": ("two", "x")})
+    with pytest.raises(ConfigError, match="'t0' is in the configuration"):
+        store.discover("p", "d1", {"t0": ("two", "x")})
+    assert [record.name for record in store.destinations("p")] == ["new", "t0"]
+
+
+def test_a_pipeline_that_was_never_configured_is_unknown(store: ControlStore) -> None:
+    assert store.pipeline("p") is None
+    assert store.revision("p") == 0
+    assert store.destinations("p") == ()
+    assert store.unrouted("p") == (0, Unrouted({}))
+    for call in (
+        lambda: acquire(store, "a"),
+        lambda: store.renew("p", "a", LONG_MS),
+        lambda: store.wish("p", ["t0"], "paused"),
+    ):
+        with pytest.raises(ConfigError, match="'p'"):
+            call()
+    assert store.deliverers("p") == ()
+
+
+# ------------------------------------------------------------------------------------------------------ C7 the revision
+
+
+def test_c7_the_revision_grows_with_changes_and_not_with_notes(store: ControlStore) -> None:
+    configured(store, 2)
+    seen = store.revision("p")
+
+    def grew() -> bool:
+        nonlocal seen
+        before, seen = seen, store.revision("p")
+        return seen > before
+
+    for change in (
+        lambda: acquire(store, "a"),
+        lambda: store.renew("p", "b", LONG_MS),
+        lambda: store.wish("p", ["t0"], "paused"),
+        lambda: store.ask_reseed("p", ["t0"]),
+        lambda: store.release("p", "a", ["t0"]),
+        lambda: store.discover("p", "d1", {"new": ("new", "x")}),
+        lambda: store.raise_tokens("p", {"t1": 5}),
+        lambda: store.leave("p", "b"),
+    ):
+        change()
+        assert grew()
+    acquire(store, "a")
+    assert grew()
+    [mine] = [grant for grant in acquire(store, "a").grants if grant.name == "t1"]
+    for note in (
+        lambda: store.renew("p", "a", LONG_MS),
+        lambda: acquire(store, "a"),
+        lambda: store.record_empty("p", 9, [Emptied("t1", mine.token, 1)]),
+        lambda: store.report("p", [Reported("t1", mine.token, Status(state="idle"))]),
+        lambda: store.count_unrouted("p", Window(0, 9), Unrouted({"x": 1})),
+        lambda: store.wish("p", ["t0"], "paused"),
+        lambda: store.release("p", "a", []),
+    ):
+        note()
+        assert not grew()
+
+
+# ------------------------------------------------------------------------------------------------------- wishes, counts
+
+
+def test_an_operators_wishes_reach_the_owner(place: Place, store: ControlStore) -> None:
+    configured(store, 3)
+    acquire(store, "a")
+    operator = place.open()
+    assert operator.wish("p", ["t0", "t1"], "draining") == ("t0", "t1")
+    operator.ask_reseed("p", ["t2"])
+    operator.close()
+    assert [(grant.wish, grant.reseed) for grant in acquire(store, "a").grants] == [
+        ("draining", 0),
+        ("draining", 0),
+        ("active", 1),
+    ]
+    assert store.wish("p", ["t0", "t1"], "active", instead_of="paused") == ()
+    assert store.wish("p", ["t0"], "paused", instead_of="draining") == ("t0",)
+
+
+def test_a_request_to_seed_again_that_came_meanwhile_stays(store: ControlStore) -> None:
+    configured(store, 1)
+    store.ask_reseed("p", ["t0"])
+    [grant] = acquire(store, "a").grants
+    store.ask_reseed("p", ["t0"])
+    store.reseeded("p", "t0", grant.token, grant.reseed)
+    [grant] = acquire(store, "a").grants
+    assert grant.reseed == 2
+    store.reseeded("p", "t0", grant.token + 1, 2)  # not the owner's token
+    assert acquire(store, "a").grants[0].reseed == 2
+    store.reseeded("p", "t0", grant.token, 2)
+    assert acquire(store, "a").grants[0].reseed == 0
+
+
+def test_a_destination_that_nobody_has_is_named_and_nothing_changes(store: ControlStore) -> None:
+    store.configure("p", "d1", {"acme": "x", "globex": "x"})
+    with pytest.raises(ConfigError, match="no destination 'acne'; did you mean 'acme'"):
+        store.wish("p", ["globex", "acne"], "paused")
+    with pytest.raises(ConfigError, match="acne"):
+        store.ask_reseed("p", ["globex", "acne"])
+    assert {(record.wish, record.reseed) for record in store.destinations("p")} == {("active", 0)}
+
+
+def test_a_destination_whose_owner_died_is_still_wound_up(store: ControlStore) -> None:
+    configured(store, 1)
+    store.wish("p", ["t0"], "retired")
+    [grant] = acquire(store, "a").grants
+    store.wound_up("p", "t0", grant.token)
+    assert acquire(store, "a").grants == ()
+    assert acquire(store, "a").share.free == 0
+    [record] = store.destinations("p")
+    assert (record.wish, record.wound_up, record.owner, record.token) == ("retired", True, None, 1)
+
+
+def test_a_wish_that_changed_while_it_was_wound_up_is_kept(store: ControlStore) -> None:
+    configured(store, 1)
+    store.wish("p", ["t0"], "retired")
+    acquire(store, "a")
+    store.wish("p", ["t0"], "active")
+    store.wound_up("p", "t0", 1)
+    [grant] = acquire(store, "a").grants
+    assert (grant.token, grant.wish) == (2, "active")
+
+
+def test_rows_of_a_window_are_counted_once(store: ControlStore) -> None:
+    configured(store, 1)
+    first = Unrouted({"x": 2, "": 1, "x ": 5}, nulls=3)
+    assert store.count_unrouted("p", Window(0, 10), first) == 10
+    assert store.count_unrouted("p", Window(0, 10), first) == 10  # said twice
+    assert store.count_unrouted("p", Window(5, 20), first) == 10  # not from where the counts end
+    assert store.count_unrouted("p", Window(10, 20), Unrouted({"x": 1, "y": 1}, nulls=1, others=4)) == 20
+    through, counted = store.unrouted("p")
+    assert through == 20
+    assert counted == Unrouted({"": 1, "x": 3, "x ": 5, "y": 1}, nulls=4, others=4)
+    assert counted.rows == 18
+
+
+def test_odd_and_long_values_are_counted_apart(store: ControlStore) -> None:
+    configured(store, 1)
+    values = {"a\0b": 1, "'": 1, '"': 1, "\\": 1, "ü☂": 1, "x" * 5000 + "1": 1, "x" * 5000 + "2": 1}
+    store.count_unrouted("p", Window(0, 1), Unrouted(values))
+    assert list(store.unrouted("p")[1].values.values()) == [1] * len(values)
+
+
+def test_more_values_than_there_is_room_for_are_counted_together(store: ControlStore) -> None:
+    configured(store, 1)
+    store.count_unrouted("p", Window(0, 1), Unrouted({f"v{n}": 1 for n in range(UNROUTED_VALUES_MAX - 1)}))
+    store.count_unrouted("p", Window(1, 2), Unrouted({"v0": 1, "w1": 1, "w2": 1, "w3": 1}))
+    _, counted = store.unrouted("p")
+    assert len(counted.values) == UNROUTED_VALUES_MAX
+    assert (counted.values["v0"], counted.others, counted.rows) == (2, 2, UNROUTED_VALUES_MAX + 3)
+
+
+def test_ten_thousand_destinations_are_no_burden(store: ControlStore) -> None:
+    configured(store, 10_000)
+    held = acquire(store, "a")
+    assert held.share.held == 10_000
+    emptied = [Emptied(grant.name, grant.token, 1) for grant in held.grants[:9_900]]
+    took = {}
+    for label, call in {
+        "record_empty": lambda: store.record_empty("p", 5, emptied),
+        "renew": lambda: store.renew("p", "a", LONG_MS),
+        "revision": lambda: store.revision("p"),
+        "report": lambda: store.report("p", [Reported(each.name, 1, Status(state="idle")) for each in emptied]),
+        "acquire": lambda: acquire(store, "a"),
+    }.items():
+        began = time.monotonic()
+        call()
+        took[label] = round((time.monotonic() - began) * 1000)
+    print(type(store).__name__, took, "ms")
+    assert sum(grant.empty == Window(1, 5) for grant in acquire(store, "a").grants) == 9_900
+    store.leave("p", "a")
+    assert acquire(store, "b").share.held == 10_000
+
+
+def test_threads_may_share_a_store(store: ControlStore) -> None:
+    configured(store, 20)
+    failures: list[BaseException] = []
+
+    def work(me: str) -> None:
+        try:
+            for _ in range(ROUNDS):
+                held = acquire(store, me)
+                store.renew("p", me, LONG_MS)
+                store.release("p", me, names(held))
+        except TrunklineError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(f"thread{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+# --------------------------------------------------------------------------------------------------- C8 what goes wrong
+
+
+def test_c8_a_call_that_fails_in_the_middle_leaves_nothing_behind(store: ControlStore) -> None:
+    configured(store, 1)
+    before = store.revision("p")
+    with pytest.raises(ConfigError):
+        store.discover("p", "d1", {"fresh": ("v", "x"), "t0": ("w", "x")})
+    assert store.revision("p") == before
+    assert [record.name for record in store.destinations("p")] == ["t0"]
+
+
+def test_c8_a_store_that_comes_back_goes_on() -> None:
+    with PostgresServer() as server:
+        store = open_control_store(f"postgres:{server.dsn()}")
+        configured(store, 1)
+        acquire(store, "a")
+        server.kill()
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
+            store.renew("p", "a", LONG_MS)
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
+            store.destinations("p")
+        server.restart()
+        assert store.renew("p", "a", LONG_MS).held == 1
+        server.kill()
+        server.restart()
+        assert store.renew("p", "a", LONG_MS).held == 1  # a connection that was lost while idle is nobody's trouble
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [("dbname=nowhere", "nowhere"), ("user=stranger password=wrong", "stranger"), ("user=nobody", "nobody")],
+    ids=["database", "password", "user"],
+)
+def test_c8_a_wrong_address_is_a_persons_to_mend(postgres: PostgresServer, change: str, named: str) -> None:
+    with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS stranger")
+        connection.execute("CREATE ROLE stranger LOGIN PASSWORD 'right'")
+    store = open_control_store(f"postgres:{postgres.dsn()} {change}")
+    with pytest.raises(ConfigError, match=named) as refused:
+        store.revision("p")
+    assert "wrong" not in str(refused.value)
+    store.close()
+
+
+def test_c8_a_file_that_is_not_ours_or_cannot_be_written_is_a_persons_to_mend(tmp_path: Path) -> None:
+    foreign = sqlite3.connect(tmp_path / "foreign.db")
+    foreign.execute("CREATE TABLE theirs (x)")
+    foreign.close()
+    (tmp_path / "text.db").write_text("this is no database, but a text that is long enough to be taken for one" * 20)
+    (tmp_path / "folder").mkdir()
+    for name, why in {
+        "foreign.db": "another program",
+        "text.db": "not a database",
+        "folder": "unable to open",
+        "missing/control.db": "no folder",
+    }.items():
+        store = open_control_store(f"sqlite:{tmp_path / name}")
+        with pytest.raises(ConfigError, match=why):
+            store.revision("p")
+        store.close()
+    with pytest.raises(ConfigError, match="no control store"):
+        open_control_store("etcd:somewhere")
+
+
+def test_c8_a_damaged_file_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "control.db"
+    store = open_control_store(f"sqlite:{path}")
+    store.configure("p", "d1", {f"t{n}": "x" for n in range(500)})
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xaa" * (len(content) - 4096)
+    path.write_bytes(content)
+    store = open_control_store(f"sqlite:{path}")
+    with pytest.raises(StorageError, match=r"control\.db"):
+        store.destinations("p")
+    store.close()
+
+
+def test_c8_a_locked_file_is_waited_for_and_then_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trunkline.delivery.control.sqlite.BUSY_MS", 100)
+    path = tmp_path / "control.db"
+    store = open_control_store(f"sqlite:{path}")
+    configured(store, 1)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unreachable, match="locked"):
+        acquire(store, "a")
+    assert store.revision("p") == 1  # reading goes on
+    other.execute("ROLLBACK")
+    other.close()
+    assert acquire(store, "a").share.held == 1
+    store.close()

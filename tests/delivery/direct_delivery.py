@@ -1,0 +1,90 @@
+"""A pipeline on a real DuckLake, delivered by calling the tasks directly: without Spark, planner or control store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from trunkline.core.delivery_messages import Member, Outcome
+from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress
+from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.job.small import flush_portion, seed_portion
+from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, Target, TaskReport, Work
+from trunkline.delivery.lake import attach_lake, connect
+from trunkline.delivery.sources.contract import Source
+from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.windows import BEFORE_ALL, Window
+
+ORDERS = "CREATE TABLE lake.orders (id BIGINT, tenant VARCHAR, item VARCHAR, price DOUBLE)"
+
+
+class Lake:
+    """A lake with one table ``orders``, which is written by statements on ``lake.orders``."""
+
+    def __init__(self, folder: Path, *statements: str, catalog: str = "") -> None:
+        self.address = LakeAddress(
+            catalog=catalog or str(folder / "source.ducklake"), table="orders", data_path=str(folder / "source")
+        )
+        self.run(*(statements or (ORDERS,)))
+
+    def run(self, *statements: str) -> int:
+        """Run each in a transaction of its own; returns the newest version."""
+        connection = connect("ducklake", "sqlite_scanner")
+        try:
+            attach_lake(connection, self.address, "lake", read_only=False)
+            for statement in statements:
+                connection.execute(statement)
+            (found,) = connection.execute("SELECT max(snapshot_id) FROM ducklake_snapshots('lake')").fetchall()
+            return int(found[0])
+        finally:
+            connection.close()
+
+
+class Direct:
+    """Delivers to every target of a pipeline in this process."""
+
+    def __init__(self, source: Source, *targets: Target, key: Sequence[str] = ("id",), routing: str = "tenant") -> None:
+        self.work = Work(source, tuple(key), routing, targets)
+
+    def seed(self, *, nothing: bool = False) -> None:
+        state = self.work.source.state(0)
+        columns = self.work.source.survey(Window(BEFORE_ALL, state.version)).columns
+        work = SeedWork(state.version, columns, state.identity, nothing)
+        _all_well(seed_portion(self.work, work, self._portion()))
+
+    def flush(self) -> None:
+        """Bring everything to the newest version."""
+        state, portion = self.work.source.state(0), self._portion()
+        for member in portion.members:
+            window = Window(member.expected, state.version)
+            survey = self.work.source.survey(window)
+            work = FlushWork(window, survey.columns, survey.identity, stamp=True)
+            _all_well(flush_portion(self.work, work, replace(portion, members=(member,))))
+
+    def _portion(self) -> Portion:
+        return Portion(0, tuple(Member(each.name, _position(each.address), 1) for each in self.work.targets), True)
+
+
+def delta_target(folder: Path, name: str, **options: Any) -> Target:
+    return Target(name, DeltaAddress(str(folder / name)), options.pop("values", (name,)), **options)
+
+
+def lake_source(lake: Lake) -> DuckLakeSource:
+    return DuckLakeSource(lake.address)
+
+
+def _position(address: Address) -> int:
+    destination = open_destination(address)
+    try:
+        standing = destination.standing()
+    finally:
+        destination.close()
+    return 0 if standing is None else standing.position
+
+
+def _all_well(report: TaskReport) -> None:
+    failed = [each.error for each in report.results if each.outcome not in (Outcome.APPLIED, Outcome.ALREADY)]
+    assert failed == []

@@ -1,0 +1,181 @@
+"""A pipeline for tests: a real source, real destinations of every kind, and windows carried out by the real job runner.
+
+Every routing value goes to one destination of each kind for each read path, so that one window is delivered in every way
+there is. What a destination holds is read without our own classes, and compared with the source as of its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Final, Generic
+
+from msgspec import Struct
+from pyspark.sql import SparkSession
+
+from contract.delta_destination import DeltaKind, DeltaPlace
+from contract.destination_place import Table, content
+from contract.ducklake_destination import LakeKind, LakeTable
+from contract.postgres_destination import PostgresKind, PostgresTable
+from delivery.pipe_sources import SourceTable, Step
+from postgres_server import PostgresServer
+from trunkline.core.delivery_messages import FlushGroup, Member, Outcome, SeedGroup, SeedMode
+from trunkline.delivery.addresses import Address, DeltaAddress
+from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
+from trunkline.delivery.job.runner import JobReport, JobRunner
+from trunkline.delivery.job.work import ReadPath, Target, Work
+
+KINDS: Final = {"ducklake": LakeKind("duckdb"), "delta": DeltaKind(), "postgres": PostgresKind()}
+PATHS: Final[tuple[ReadPath, ...]] = ("small", "large")
+SMALL_BYTES: Final[dict[ReadPath, int]] = {"small": 2**60, "large": -1}  # all windows are small, or none
+TENANTS: Final[dict[str, tuple[str | None, ...]]] = {"acme": ("acme",), "bolt": ("bolt",)}
+WELL: Final = (Outcome.APPLIED, Outcome.ALREADY)
+
+
+class Site(Struct, frozen=True):
+    """One destination, and how its windows are read."""
+
+    target: Target
+    table: Table
+    path: ReadPath
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+
+def address_of(table: Table) -> Address:
+    if isinstance(table, DeltaPlace):
+        return DeltaAddress(table.path)
+    assert isinstance(table, LakeTable | PostgresTable)
+    return table.address
+
+
+def make_sites(
+    folder: Path,
+    server: PostgresServer,
+    *,
+    tenants: Mapping[str, tuple[str | None, ...]] = TENANTS,
+    kinds: Iterable[str] = tuple(KINDS),
+    paths: Iterable[ReadPath] = PATHS,
+    mode: Mode = "mirror",
+    duplicates: DuplicatePolicy = "halt",
+) -> list[Site]:
+    """A destination for each tenant, kind and path; nothing of them exists yet."""
+    sites = []
+    for path in paths:
+        for kind in kinds:
+            for tenant, values in tenants.items():
+                name = f"{tenant}-{kind}-{path}"
+                place = folder / name
+                place.mkdir()
+                table = KINDS[kind].make(place, lambda: server)
+                target = Target(name, address_of(table), values, mode, duplicates)
+                sites.append(Site(target, table, path))
+    return sites
+
+
+class Pipe(Generic[Step]):
+    """Delivers what a test writes."""
+
+    def __init__(
+        self, spark: SparkSession, table: SourceTable[Step], sites: Sequence[Site], *, key: Sequence[str] = ("id",)
+    ) -> None:
+        self.table = table
+        self.sites = {site.name: site for site in sites}
+        self.work = Work(table.source, tuple(key), "tenant", tuple(site.target for site in sites))
+        self.paths = tuple(dict.fromkeys(site.path for site in sites))
+        self.runners = {path: JobRunner(spark, self.work, SMALL_BYTES[path]) for path in PATHS}
+        self.positions = dict.fromkeys(self.sites, 0)  # as the destinations themselves have them
+        self.version = 0  # that all of them are at, or have nothing up to
+        self._jobs = count(1)
+
+    def close(self) -> None:
+        for runner in self.runners.values():
+            runner.close()
+
+    # --- whole windows ---
+
+    def deliver(self, *steps: Step) -> dict[ReadPath, JobReport]:
+        """Deliver steps as one window, with something right before it and something behind it; all must be well."""
+        self.catch_up(self.table.write_boundary())
+        after = through = self.version
+        for step in steps:
+            through = self.table.write(step)
+        self.table.write_trail()
+        reports = {path: self.flush(path, after, through) for path in self.paths}
+        for report in reports.values():
+            all_well(report)
+        self.version = through
+        self.assert_equal()
+        return reports
+
+    def catch_up(self, through: int) -> None:
+        """Bring everything to a version in the cheapest way."""
+        if not any(self.positions.values()):
+            all_well(self.seed("small", through))
+        else:
+            all_well(self.flush("small", self.version, through, names=tuple(self.sites)))
+        self.version = through
+
+    # --- jobs ---
+
+    def flush(
+        self,
+        path: ReadPath,
+        after: int,
+        through: int,
+        *,
+        names: Sequence[str] | None = None,
+        token: int = 1,
+        stamp: bool = False,
+    ) -> JobReport:
+        """One window for the destinations of a path, or for those that are named."""
+        members = self.members(self.of(path) if names is None else names, token)
+        report = self.runners[path].flush(FlushGroup(next(self._jobs), after, through, members, stamp))
+        self._learn(report)
+        return report
+
+    def seed(
+        self, path: ReadPath, through: int, *, names: Sequence[str] | None = None, mode: SeedMode = SeedMode.SCAN
+    ) -> JobReport:
+        members = self.members(tuple(self.sites) if names is None else names)
+        report = self.runners[path].seed(SeedGroup(next(self._jobs), through, mode, members))
+        self._learn(report)
+        return report
+
+    def of(self, path: ReadPath) -> tuple[str, ...]:
+        return tuple(name for name, site in self.sites.items() if site.path == path)
+
+    def members(self, names: Iterable[str], token: int = 1) -> tuple[Member, ...]:
+        return tuple(Member(name, self.positions[name], token) for name in names)
+
+    def _learn(self, report: JobReport) -> None:
+        for result in report.done.results:
+            if result.outcome in WELL:
+                self.positions[result.destination] = result.position
+
+    # --- what is there ---
+
+    def assert_equal(self, version: int | None = None, *, names: Sequence[str] | None = None) -> None:
+        """Every destination holds its part of the source as of a version."""
+        rows = self.table.rows(self.version if version is None else version)
+        for site in [self.sites[name] for name in names or self.sites]:
+            wanted = [row for row in rows if _text(row["tenant"]) in site.target.values]
+            assert content(site.table.held()) == content(wanted), site.name
+
+    def traces(self) -> dict[str, object]:
+        """Something that changes with everything that is written anywhere."""
+        return {name: site.table.trace() for name, site in self.sites.items()}
+
+
+def all_well(report: JobReport) -> None:
+    """Nothing failed, and no destination held anything that it should not."""
+    failed = [result for result in report.done.results if result.outcome not in WELL]
+    assert (failed, report.done.rest) == ([], Outcome.EMPTY), report.done.error or failed
+    assert [count for count in report.counted if count.missing or count.duplicates] == []
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

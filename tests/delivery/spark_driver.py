@@ -1,0 +1,81 @@
+"""A process with a Spark session of its own, for tests that harm it: ``spark_driver.py WHAT``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from trunkline.delivery.session import spark_session, stop_session
+from trunkline.errors import ConfigError
+
+LOOK_AGAIN_S = 0.05
+FOR_EVER_S = 600
+
+
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 2, 1, numPartitions=2)
+
+
+def pass_on(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def wait_in_a_task() -> None:
+    """Print the ids of Java, the daemon of Python workers and a worker, which is busy from then on."""
+    spark = spark_session("local[2]")
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        note = Path(directory) / "worker"
+
+        def busy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            unfinished = note.with_suffix(f".{os.getpid()}")
+            unfinished.write_text(f"{os.getppid()} {os.getpid()}")
+            unfinished.rename(note)
+            time.sleep(FOR_EVER_S)
+            yield from batches
+
+        Thread(target=rows(spark).mapInArrow(busy, "id long").collect, daemon=True).start()
+        while not note.exists():
+            time.sleep(LOOK_AGAIN_S)
+        workers = note.read_text()
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    print(gateway.proc.pid, workers, flush=True)
+    signal.pause()
+
+
+def drain_when_interrupted() -> None:
+    """After a signal, run a last job and stop."""
+    interrupted = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: interrupted.set())
+    spark = spark_session("local[2]")
+    print("ready", flush=True)
+    while not interrupted.wait(LOOK_AGAIN_S):
+        pass
+    last = sorted(row.id for row in rows(spark).mapInArrow(pass_on, "id long").collect())
+    stop_session(spark)
+    print("drained", last)
+
+
+def refused_master() -> None:
+    try:
+        spark_session("local[some]")
+    except ConfigError as error:
+        print(error)
+
+
+if __name__ == "__main__":
+    {
+        "wait-in-a-task": wait_in_a_task,
+        "drain-when-interrupted": drain_when_interrupted,
+        "refused-master": refused_master,
+    }[sys.argv[1]]()

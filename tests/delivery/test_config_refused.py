@@ -1,0 +1,312 @@
+"""What is refused in a pipeline's file: one line for each problem, with line, path and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from delivery.pipeline_files import HEAD, ONE, load, problems
+from trunkline.delivery.config import (
+    load_pipeline,
+)
+from trunkline.delivery.config.yaml_file import DEPTH_MAX, PROBLEMS_SHOWN_MAX
+from trunkline.errors import ConfigError
+
+# What is refused, and in which words
+
+REFUSED = {
+    "an unknown key": (
+        ONE + "flush: {intervall_ms: 5}",
+        "orders.yaml:6: flush.intervall_ms: unknown key; did you mean interval_ms?",
+    ),
+    "an unknown key of a destination": (
+        "destinations:\n- {name: a, type: ducklake,\n   catalgo: x, catalog: c, table: t}",
+        "orders.yaml:7: destinations[0].catalgo: unknown key; did you mean catalog?",
+    ),
+    "an unknown key that is like no other": (
+        ONE + "retry: {zzz: 5}",
+        "orders.yaml:6: retry.zzz: unknown key; the keys are first_ms, most_ms, breaker_after",
+    ),
+    "a key that is given twice": (
+        ONE + "mode: mirror\nseed: scan\nmode: append",
+        "orders.yaml:8: mode: the key is given twice, first in line 6; keep one",
+    ),
+    "a number out of range": (
+        ONE + "flush: {groups: 0}",
+        "orders.yaml:6: flush.groups: must be a whole number from 1 to 64, it is 0",
+    ),
+    "a text for a number": (
+        ONE + "flush: {groups: 1_0}",
+        "orders.yaml:6: flush.groups: must be a whole number from 1 to 64, it is '1_0'",
+    ),
+    "a boolean for a number": (
+        ONE + "flush: {groups: true}",
+        "orders.yaml:6: flush.groups: must be a whole number from 1 to 64, it is true",
+    ),
+    "a wrong choice": (ONE + "seed: snapshot", "orders.yaml:6: seed: must be history, now or scan, it is 'snapshot'"),
+    "a choice that is a list": (
+        ONE + "seed: [scan]",
+        "orders.yaml:6: seed: must be history, now or scan, it is a list",
+    ),
+    "a wrong boolean": (
+        "destinations: [{name: a, type: delta, path: a, replace_existing: yes}]",
+        "orders.yaml:5: destinations[0].replace_existing: must be true or false, it is 'yes'",
+    ),
+    "a wrong name": (
+        "destinations: [{name: a/b, type: delta, path: a}]",
+        "orders.yaml:5: destinations[0].name: must be 1 to 128 of A-Z, a-z, 0-9, _, . and -, it is 'a/b'",
+    ),
+    "a name that is a directory": (
+        "destinations: [{name: .., type: delta, path: a}]",
+        "orders.yaml:5: destinations[0].name: must be 1 to 128 of A-Z, a-z, 0-9, _, . and -, it is '..'",
+    ),
+    "a missing key": (
+        "destinations: [{name: a, type: delta}]",
+        "orders.yaml:5: destinations[0].path: missing; it must be a text",
+    ),
+    "a missing type": (
+        "destinations: [{name: a, path: a}]",
+        "orders.yaml:5: destinations[0].type: missing; it must be ducklake, delta or postgres",
+    ),
+    "a wrong type": (
+        "destinations: [{name: a, type: mysql}]",
+        "orders.yaml:5: destinations[0].type: must be ducklake, delta or postgres, it is 'mysql'",
+    ),
+    "a list that is none": (
+        "destinations: {name: a}",
+        "orders.yaml:5: destinations: must be a list of destinations, it is a mapping",
+    ),
+    "no routing value": (
+        "destinations: [{name: a, type: delta, path: a, values: []}]",
+        "orders.yaml:5: destinations[0].values: is empty; list at least one routing value, or leave it out",
+    ),
+    "an empty routing value": (
+        "destinations: [{name: a, type: delta, path: a, values: [~]}]",
+        "orders.yaml:5: destinations[0].values[0]: must be a text, a whole number, true or false, it is empty",
+    ),
+    "no destinations": (
+        "",
+        "orders.yaml:1: destinations: there are none; list at least one, or give `discover` a template",
+    ),
+    "two destinations of one name": (
+        "destinations: [{name: a, type: delta, path: a}, {name: a, type: delta, path: b, values: [b]}]",
+        "orders.yaml:5: destinations[1].name: a is also the name of destinations[0]; choose another",
+    ),
+    "two destinations of one value": (
+        "destinations: [{name: a, type: delta, path: a}, {name: b, type: delta, path: b, values: [a]}]",
+        "orders.yaml:5: destinations[1].values: 'a' is routed to destinations[0] already; keep one",
+    ),
+    "two destinations in one table": (
+        "destinations: [{name: a, type: delta, path: a}, {name: b, type: delta, path: ../x/../{folder}/A/}]",
+        "orders.yaml:5: destinations[1]: destination b has the same table as destinations[0]; give each its own",
+    ),
+    "two destinations in one table of a database": (
+        (
+            "defaults: {type: postgres, table: t}\n"
+            "destinations: [{name: a, dsn: 'host=h dbname=d user=u'}, {name: b, dsn: 'postgresql://h:5432/d'}]"
+        ),
+        "orders.yaml:6: destinations[1]: destination b has the same table as destinations[0]; give each its own",
+    ),
+    "a destination that is the source": (
+        "destinations: [{name: a, type: delta, path: ./source}]",
+        "orders.yaml:5: destinations[0]: destination a is the source's own table; name another",
+    ),
+    "two lakes in one directory": (
+        (
+            "defaults: {type: ducklake, catalog: '{name}.db', data_path: data, table: t}\n"
+            "destinations: [{name: a}, {name: b}]"
+        ),
+        (
+            "orders.yaml:6: destinations[1]: its data_path is also that of another lake (destinations[0]); "
+            "give each lake its own"
+        ),
+    ),
+    "a reserved name of a table": (
+        "destinations: [{name: a, type: ducklake, catalog: a, table: _trunkline_x}]",
+        "orders.yaml:5: destinations[0].table: '_trunkline_x' begins with the reserved _trunkline; choose another name",
+    ),
+    "a name that PostgreSQL would cut": (
+        f"destinations: [{{name: a, type: postgres, dsn: dbname=a, table: {'x' * 64}}}]",
+        f"orders.yaml:5: destinations[0].table: '{'x' * 64}' is longer than PostgreSQL's 63 bytes; shorten it",
+    ),
+    "a catalog of an unknown kind": (
+        "destinations: [{name: a, type: ducklake, catalog: 'mysql:x', table: t}]",
+        (
+            "orders.yaml:5: destinations[0].catalog: must be the path of a DuckDB file, sqlite:PATH or postgres:DSN; "
+            "mysql: is none of them (before a path with a colon write ./)"
+        ),
+    ),
+    "a control store without a kind": (
+        ONE + "control: {store: control.db}",
+        "orders.yaml:6: control.store: must be sqlite:PATH or postgres:DSN",
+    ),
+    "waits that shrink": (
+        ONE + "retry: {first_ms: 10, most_ms: 9}",
+        "orders.yaml:6: retry.first_ms: is above most_ms (9); make it smaller",
+    ),
+    "an unknown placeholder": (
+        "destinations: [{name: a, type: delta, path: 'x/{tenant}'}]",
+        "orders.yaml:5: destinations[0].path: {tenant} cannot be filled in; use {name} or {value}",
+    ),
+    "a placeholder for several values": (
+        "destinations: [{name: a, type: delta, path: 'x/{value}', values: [p, q]}]",
+        (
+            "orders.yaml:5: destinations[0].path: {value} cannot be filled in for a destination with several values; "
+            "use {name}"
+        ),
+    ),
+    "a template with one table for all": (
+        "discover: {template: {type: delta, path: all}}",
+        (
+            "orders.yaml:5: discover.template: gives every value the same table; put {value} into its catalog, "
+            "path, dsn or table"
+        ),
+    ),
+    "a template with one directory for all lakes": (
+        "discover: {template: {type: ducklake, catalog: '{value}.db', data_path: all, table: t}}",
+        (
+            "orders.yaml:5: discover.template: its data_path is also that of another lake (discover.template); "
+            "give each lake its own"
+        ),
+    ),
+    "a wrong pattern": (
+        "discover: {template: {type: delta, path: '{value}'}, pattern: '('}",
+        (
+            "orders.yaml:5: discover.pattern: is no regular expression: missing ), unterminated subpattern at "
+            "position 0; correct it"
+        ),
+    ),
+    "a secret among the settings of Spark": (
+        ONE + "spark: {conf: {spark.hadoop.fs.s3a.secret.key: 314159}}",
+        (
+            "orders.yaml:6: spark.conf.spark.hadoop.fs.s3a.secret.key: is a secret; put it into a variable, and the "
+            "variable's name in spark.conf_env"
+        ),
+    ),
+    "a setting that is none of Spark": (
+        ONE + "spark: {conf: {memory: 4g}}",
+        "orders.yaml:6: spark.conf.memory: is no setting of Spark: they begin with spark.",
+    ),
+    "a wrong master": (
+        ONE + "spark: {master: lokal}",
+        "orders.yaml:6: spark.master: must be local[*], local[N], spark://HOST:PORT, k8s://URL or yarn, it is 'lokal'",
+    ),
+    "a wrong address to listen on": (
+        ONE + "listen: localhost",
+        "orders.yaml:6: listen: 'localhost' has no port; write localhost:port, or none",
+    ),
+    "an alias": (
+        "destinations: [&a {name: a, type: delta, path: a}, *a]",
+        "orders.yaml:5: the alias *a is not understood; put what is shared under `defaults`",
+    ),
+    "a tag": (
+        ONE + "flush: !!python/object:os.system {}",
+        "orders.yaml:6: the tag tag:yaml.org,2002:python/object:os.system is not understood; use quotes for a text",
+    ),
+    "a second document": (
+        ONE + "---\na: 1",
+        "orders.yaml:6: a second document begins here; one file holds one pipeline",
+    ),
+    "no YAML": (ONE + "flush: [", "orders.yaml:7: no YAML: did not find expected node content; correct it"),
+    "a deep nesting": (
+        ONE + "flush: " + "[" * 100_000,
+        f"orders.yaml:6: nested deeper than {DEPTH_MAX}; no key of a pipeline is",
+    ),
+    "a key that is no text": (ONE + "[a]: 1", "orders.yaml:6: a key must be a text"),
+    "a character that cannot be printed": (
+        'destinations: [{name: a, type: delta, path: "a\\0b"}]',
+        "orders.yaml:5: destinations[0].path: has a character that cannot be printed; remove it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_is_refused_with_the_line_the_path_and_what_is_allowed(tmp_path: Path, case: str) -> None:
+    text, message = REFUSED[case]
+    assert problems(tmp_path, HEAD + text.replace("{folder}", tmp_path.name)) == [message]
+
+
+def test_all_problems_are_told_together_in_the_order_of_lines(tmp_path: Path) -> None:
+    text = "pipeline: Orders\nsource: {type: postgres}\nroutin: {column: x}\nkey: id\nmode: miror\n" + ONE
+    assert problems(tmp_path, text) == [
+        "orders.yaml:1: pipeline: must be 1 to 64 of a-z, 0-9, _ and -, it is 'Orders'",
+        "orders.yaml:1: routing: missing; it must be a mapping with the keys column",
+        "orders.yaml:2: source.type: must be ducklake or delta, it is 'postgres'",
+        "orders.yaml:3: routin: unknown key; did you mean routing?",
+        "orders.yaml:4: key: must be a list, such as [a, b], each the name of a column, it is 'id'",
+        "orders.yaml:5: mode: must be append or mirror, it is 'miror'",
+    ]
+
+
+def test_a_problem_of_the_defaults_is_told_once(tmp_path: Path) -> None:
+    text = HEAD + "defaults: {type: delta, path: 12}\ndestinations: [{name: a}, {name: b}]\n"
+    assert problems(tmp_path, text) == ["orders.yaml:5: defaults.path: must be a text, it is 12"]
+
+
+def test_a_thousand_problems_do_not_flood_the_screen(tmp_path: Path) -> None:
+    text = HEAD + "destinations:\n" + "- {nam: x}\n" * 1000
+    told = problems(tmp_path, text)
+    assert len(told) == PROBLEMS_SHOWN_MAX + 1
+    assert told[-1] == "and 2950 more; correct these first"
+
+
+def test_a_file_that_is_not_there_or_empty_or_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*gone\.yaml: No such file or directory; name the pipeline's"):
+        load_pipeline(tmp_path / "gone.yaml")
+    assert problems(tmp_path, "# nothing\n") == ["orders.yaml is empty; `trunkline deliver init` writes an example"]
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 3"):
+        load_pipeline(tmp_path / "latin.yaml")
+
+
+# Secrets
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "{name: a, type: postgres, table: t, dsn: 'host=h password=314159'}",
+        "{name: a, type: postgres, table: t, dsn: 'postgresql://u:314159@h/d'}",
+        "{name: a, type: postgres, table: t, dsn: 'postgresql://u@h/d?password=314159'}",
+        "{name: a, type: postgres, table: t, dsn: 'host=h sslpassword=314159'}",
+        "{name: a, type: postgres, table: t, dsn: 'host=h 314159'}",
+        "{name: a, type: postgres, table: t, dsn: 'host=h', password_env: '314159!'}",
+        "{name: a, type: postgres, table: t, dsn: 'host=h', password_env: 314159}",
+        "{name: a, type: postgres, table: t, dsn: 'host=h', password: 314159}",
+        "{name: a, type: ducklake, table: t, catalog: 'postgres:host=h password=314159'}",
+        "{name: a, type: ducklake, table: t, catalog: 'postgresql://u:314159@h/d'}",
+        "{name: a, type: ducklake, table: t, catalog: 'host=h password=314159'}",
+    ],
+)
+def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, where: str) -> None:
+    (told,) = problems(tmp_path, HEAD + f"destinations: [{where}]\n")
+    assert told.startswith("orders.yaml:5: destinations[0].")
+    assert "314159" not in told
+
+
+def test_a_secret_of_the_control_store_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    (told,) = problems(tmp_path, HEAD + ONE + "control: {store: 'postgres:host=h password=314159'}\n")
+    assert told.startswith("orders.yaml:6: control.store: holds a password; remove it")
+    assert "314159" not in told
+
+
+def test_every_missing_variable_is_found_unless_nobody_asks(tmp_path: Path) -> None:
+    text = HEAD.replace("type: delta, path: source", "type: ducklake, catalog: 'postgres:', table: t, password_env: S")
+    text += (
+        "defaults: {type: postgres, dsn: 'dbname={name}', table: t, password_env: '{name}_PASSWORD'}\n"
+        "destinations: [{name: a}, {name: b}]\n"
+        "discover: {}\n"
+        "control: {store: 'postgres:', password_env: C}\n"
+        "spark: {conf_env: {spark.ssl.keyPassword: K}}\n"
+    )
+    there = {"a_PASSWORD": "x", "C": ""}
+    assert problems(tmp_path, text, there) == [
+        "orders.yaml:2: source.password_env: the environment has no S, or it is empty; set it",
+        "orders.yaml:5: defaults.password_env: the environment has no b_PASSWORD, or it is empty; set it",
+        "orders.yaml:8: control.password_env: the environment has no C, or it is empty; set it",
+        "orders.yaml:9: spark.conf_env.spark.ssl.keyPassword: the environment has no K, or it is empty; set it",
+    ]
+    assert load(tmp_path, text, None).control.password_env == "C"
+    complete = {**there, "S": "1", "b_PASSWORD": "2", "C": "3", "K": "4"}
+    assert load(tmp_path, text, complete) == load(tmp_path, text, None)
