@@ -307,7 +307,7 @@ def pipeline_file(folder: Path, text: str = "", **changes: str) -> Path:
 @pytest.mark.parametrize(
     ("changes", "code", "complaint"),
     [
-        ({"mode": "sideways"}, 2, "mode: must be mirror or append, it is 'sideways'"),
+        ({"mode": "sideways"}, 2, "mode: must be append or mirror, it is 'sideways'"),
         ({"table": "order"}, 2, "source: the lake"),
         ({"catalog": "nowhere/catalog.ducklake"}, 3, "nowhere/catalog.ducklake cannot be opened"),
         ({"column": "tenants"}, 2, "routing column 'tenants' is not in the source table"),
@@ -331,11 +331,7 @@ def test_what_is_wrong_with_a_pipeline_is_said_before_anything_is_written(
     assert sorted(path for path in tmp_path.rglob("*") if path.name != "stdin") == before
 
 
-def test_validate_names_every_problem_and_where_it_is(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_validate_names_every_problem_and_where_it_is(command: Command, tmp_path: Path) -> None:
     write_deltalake(tmp_path / "foreign", pa.table({"mine": [1]}))
     pipeline_file(tmp_path, FOREIGN + LOST, column="price", key="[order, item]", catalog="lake/catalog.ducklake")
     found = command("deliver", "validate", "orders.yaml", "--json").json
@@ -343,14 +339,13 @@ def test_validate_names_every_problem_and_where_it_is(
     assert sorted((each["where"], each["what"].split(" ")[0]) for each in found["problems"]) == [
         ("foreign", "there"),
         ("key", "key"),
-        ("lost", "host=127.0.0.1"),
+        ("lost", "dbname=x"),
         ("routing.column", "'price'"),
-        ("spark", "Spark"),
     ]
     told = command("deliver", "validate", "orders.yaml")
     assert told.code == 1
     assert "routing.column: 'price' is DECIMAL(10,2); rows can be routed by text" in told.text
-    assert told.text.endswith("5 problems in orders.yaml\n")
+    assert told.text.endswith("4 problems in orders.yaml\n")
 
 
 def test_validate_compares_the_columns_of_what_was_delivered(command: Command, example: Path) -> None:

@@ -6,6 +6,7 @@ nobody has made yet; it pickles, so that a child process opens the same one.
 
 from __future__ import annotations
 
+import datetime
 import multiprocessing
 import os
 import signal
@@ -113,6 +114,8 @@ def _spelled(value: object) -> str:
         return repr(bytes(value))
     if isinstance(value, uuid.UUID):
         return repr(str(value))
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return repr(value.astimezone(datetime.UTC))
     return repr(value)
 
 

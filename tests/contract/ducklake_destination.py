@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +58,7 @@ class LakeTable:
         return self._ask(f"SELECT * FROM {LAKE}.{self.address.schema}.{identifier(self.address.table)}")
 
     def trace(self) -> object:
-        return self._ask(f"SELECT * FROM {LAKE}.snapshots() ORDER BY ALL")
+        return self._ask(f"SELECT max(snapshot_id) AS newest FROM {LAKE}.snapshots()")
 
     def make_foreign(self) -> None:
         name = f"{LAKE}.{identifier(self.address.table)}"
@@ -108,15 +109,16 @@ class LakeKind:
         return f"ducklake-{self.catalog}"
 
     def make(self, folder: Path, postgres: Callable[[], PostgresServer]) -> LakeTable:
-        data_path = str(folder / "data")
-        match self.catalog:
-            case "postgres":
-                place = f"postgres:{postgres().create_database(f'lake_{uuid.uuid4().hex}')}"
-            case "sqlite":
-                place = f"sqlite:{folder / 'catalog.sqlite'}"
-            case _:
-                place = str(folder / "catalog.ducklake")
-        return LakeTable(LakeAddress(place, TABLE, data_path=data_path))
+        if self.catalog == "postgres":
+            return LakeTable(replaced(_shared_lake(postgres()), table=f"{TABLE} {uuid.uuid4().hex}"))
+        place = {"sqlite": f"sqlite:{folder / 'catalog.sqlite'}", "duckdb": str(folder / "catalog.ducklake")}
+        return LakeTable(LakeAddress(place[self.catalog], TABLE, data_path=str(folder / "data")))
+
+
+@cache
+def _shared_lake(server: PostgresServer) -> LakeAddress:
+    """One lake for all tests of a server, as such catalogs are used; each test has a table of its own."""
+    return LakeAddress(f"postgres:{server.create_database('lake')}", TABLE, data_path=str(server.directory / "lake"))
 
 
 KINDS: tuple[Kind, ...] = tuple(LakeKind(catalog) for catalog in ("duckdb", "sqlite", "postgres"))

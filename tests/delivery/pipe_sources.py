@@ -72,6 +72,7 @@ class LakeSource:
         )
         self.source = DuckLakeSource(self.address)
         self._row = row
+        self.inlining = inlining
         self.write(f"CALL lake.set_option('data_inlining_row_limit', {inlining})")
         self.write(f"CREATE TABLE lake.orders ({columns})")
 

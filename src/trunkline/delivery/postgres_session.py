@@ -70,6 +70,10 @@ class _PackedDumper(Dumper):
         return bytes(obj)
 
 
+class _NoAnswer(psycopg.OperationalError):
+    """The server took too long."""
+
+
 class _Connection(psycopg.Connection[Row]):
     """A connection that is given up when an answer takes too long (S1)."""
 
@@ -78,10 +82,11 @@ class _Connection(psycopg.Connection[Row]):
     def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
         try:
             return super().wait(gen, interval, self.patience_s if timeout is None else timeout)
-        except psycopg.OperationalError:
-            if self.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
-                self.pgconn.finish()  # a late answer must not be taken for that of a later statement
-            raise
+        except psycopg.OperationalError as error:
+            if self.pgconn.transaction_status != pq.TransactionStatus.ACTIVE:
+                raise
+            self.pgconn.finish()  # a late answer must not be taken for that of a later statement
+            raise _NoAnswer(f"it said nothing for {self.patience_s:g} s") from error
 
 
 class PostgresSession:
@@ -187,8 +192,8 @@ class PostgresSession:
         kept = self._connection is not None
         try:
             self.run(how)
-        except psycopg.OperationalError:
-            if not kept or not self._lost():
+        except psycopg.OperationalError as error:
+            if not kept or not self._lost() or isinstance(error, _NoAnswer):
                 raise
             self.close()
             self.run(how)
@@ -243,7 +248,8 @@ class PostgresSession:
 def _told(error: psycopg.Error) -> str:
     """The server's own words, on one line."""
     diagnosis = error.diag
-    parts = [diagnosis.message_primary, diagnosis.message_detail, (diagnosis.context or "").partition("\n")[0]]
+    where = (diagnosis.context or "").rpartition("\n")[2]  # the last line is the statement's, with the column
+    parts = [diagnosis.message_primary, diagnosis.message_detail, where]
     return ": ".join(part for part in parts if part) or " ".join(str(error).split()) or type(error).__name__
 
 

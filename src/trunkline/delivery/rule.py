@@ -111,11 +111,22 @@ def row_codes(rows: pa.Table) -> Codes:
     """A number for each row; equal rows have equal numbers, and NULL equals NULL."""
     codes: Codes = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
-        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        encoded = _flat(column).dictionary_encode(null_encoding="encode")
         here = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         codes = codes * (len(encoded.dictionary) + 1) + here
         codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)  # dense again, so that it never overflows
     return codes
+
+
+def less(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """The difference of two multisets of rows with the same columns."""
+    codes = row_codes(pa.concat_tables([rows, others.select(rows.column_names)]))
+    mine, theirs = np.split(codes, [rows.num_rows])
+    order = np.argsort(mine, kind="stable")
+    ranked = mine[order]
+    rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)  # 0 for the first of equal rows, 1 for the second
+    cancelled = np.bincount(theirs, minlength=int(codes.max(initial=0)) + 1)
+    return rows.take(np.sort(order[rank >= cancelled[ranked]]))
 
 
 def by_destination(staged: pa.Table) -> pa.Table:
@@ -173,11 +184,16 @@ def _extra(arrived: pa.Table, chosen: pa.Table) -> dict[int, int]:
 
 
 def _ranks(column: pa.ChunkedArray) -> Codes:
-    values = column.combine_chunks()
-    if pa.types.is_nested(values.type):
-        values = pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
-    ranks: Codes = pc.rank(values, tiebreaker="dense").to_numpy().astype(np.int64)
+    ranks: Codes = pc.rank(_flat(column), tiebreaker="dense").to_numpy().astype(np.int64)
     return ranks
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    """The values in one piece; lists, which Arrow does not compare, as text."""
+    values = column.combine_chunks()
+    if not pa.types.is_nested(values.type):
+        return values
+    return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
 
 
 def _siblings(value: str | None, routes: Routes) -> list[str | None]:

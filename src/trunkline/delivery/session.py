@@ -98,8 +98,14 @@ def spark_session(
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop Spark and end its Java, so that no process and no file of it is left."""
-    session.stop()
+    """Stop Spark and end its Java, so that no process and no file of it is left. Java may be dead already."""
+    if _runs(SparkContext._gateway):
+        session.stop()
+    else:
+        context: Any = session.sparkContext
+        context._jsc = None  # nobody is there to be told
+        context.stop()
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
     _end_java()
 
 
@@ -180,6 +186,7 @@ def _start(settings: Mapping[str, str], directory: Path) -> SparkSession:
         gateway: Any = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise ConfigError(f"Java could not start Spark ({error}); what it printed above says why") from error
+    gateway.directory = directory
     try:
         context = SparkContext(conf=conf, gateway=gateway)
         gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
@@ -200,18 +207,22 @@ def _cause(error: Py4JError) -> str:
     return str(error) if exception is None else str(exception.getMessage())
 
 
+def _runs(gateway: Any) -> bool:
+    return gateway.proc is None or gateway.proc.poll() is None
+
+
 def _end_java() -> None:
     """End the Java process that PySpark holds for this process, and forget it: the next session starts another."""
     gateway: Any = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
     process: subprocess.Popen[bytes] | None = gateway.proc
-    if process is None:
-        return  # spark-submit's
-    assert process.stdin is not None
-    process.stdin.close()  # it ends when this pipe does
-    try:
-        process.wait(END_S_MAX)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    if process is not None:  # otherwise it belongs to spark-submit
+        assert process.stdin is not None
+        process.stdin.close()  # it ends when this pipe does
+        try:
+            process.wait(END_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    shutil.rmtree(gateway.directory, ignore_errors=True)

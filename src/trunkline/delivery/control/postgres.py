@@ -12,6 +12,8 @@ from trunkline.delivery.postgres_session import PostgresSession
 from trunkline.errors import ConfigError
 
 WHAT: Final = "control store"
+# A row that is noted anew stays on its page, and the indexes need not hear of it: half the time of ``record_empty``.
+ROOM: Final = "ALTER TABLE _trunkline_destinations SET (fillfactor = 40)"
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
 
 
@@ -50,7 +52,7 @@ class PostgresDatabase:
         with self._session.transaction(WHAT):
             self._session.run("SELECT pg_advisory_xact_lock(hashtext('_trunkline_control'))")
             if self._session.run("SELECT to_regclass('_trunkline_format')::text").fetchone() == (None,):
-                for statement in TABLES:
+                for statement in (*TABLES, ROOM):
                     self._session.run(statement)
             [(version,)] = self._session.run("SELECT version FROM _trunkline_format").fetchall()
         if version != FORMAT_VERSION:

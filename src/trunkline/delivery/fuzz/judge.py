@@ -13,23 +13,22 @@ A window with an end that was expired is refused as such.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from msgspec import Struct
 
 from trunkline.delivery.columns import Column
 from trunkline.delivery.fuzz.histories import History
+from trunkline.delivery.fuzz.readings import Exact, Reading
 from trunkline.delivery.fuzz.shapes import routes
 from trunkline.delivery.fuzz.truth import Row, Truth, plain_rows
 from trunkline.delivery.rule import Routes, Settled, settle, settle_live, touched_keys
-from trunkline.delivery.sources.contract import EVERYTHING, Asked, NetChanges
-from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.sources.contract import Asked, NetChanges
 from trunkline.delivery.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN, Op, Window
 from trunkline.errors import SourceExpired
 
-Reading = Callable[[Window, Asked], NetChanges]
 Rule = Callable[[NetChanges, Routes, tuple[str, ...]], Settled]
 SHOWN: Final = 3  # rows of a finding that are told
 
@@ -42,29 +41,22 @@ class Wrong(Struct, frozen=True):
     what: str
 
 
-@contextmanager
-def exact_read(history: History) -> Iterator[Reading]:
-    """The read that ships."""
-    source = DuckLakeSource(history.address)
-    yield lambda window, asked: source.net_changes(window, asked, EVERYTHING)
-
-
 class Suspect(Struct, frozen=True):
-    """What is judged: a read, opened once for a history, and a rule."""
+    """What is judged: a reading of a history, and a rule."""
 
-    read: Callable[[History], AbstractContextManager[Reading]] = exact_read
+    read: Callable[[History], AbstractContextManager[Reading]] = Exact.opened
     rule: Rule = settle
 
 
 SHIPPED: Final = Suspect()
 
 
-def judge(history: History, suspect: Suspect = SHIPPED) -> Iterator[tuple[Window, Wrong | None]]:
+def judge(history: History, suspect: Suspect = SHIPPED) -> Generator[tuple[Window, Wrong | None]]:
     """Every window of a history, from any version to any later one, with what is wrong about it."""
     truth = Truth(history)
-    with suspect.read(history) as read:
+    with suspect.read(history) as reading:
         for window in windows(history):
-            what = _Case(history, truth, window, read, suspect.rule).wrong()
+            what = _Case(history, truth, window, reading, suspect.rule).wrong()
             yield window, None if what is None else Wrong(history.seed, window, what)
 
 
@@ -80,11 +72,11 @@ def windows(history: History) -> Iterator[Window]:
 class _Case:
     """One window before the judge."""
 
-    def __init__(self, history: History, truth: Truth, window: Window, read: Reading, rule: Rule) -> None:
+    def __init__(self, history: History, truth: Truth, window: Window, reading: Reading, rule: Rule) -> None:
         self._history = history
         self._truth = truth
         self._window = window
-        self._read = read
+        self._reading = reading
         self._rule = rule
         self._layout = history.layouts[window.through]
         self._columns = tuple(Column(field.name, field.type) for field in self._layout)
@@ -93,7 +85,7 @@ class _Case:
     def wrong(self) -> str | None:
         gone = self._history.expired.intersection((self._window.after, self._window.through))
         try:
-            net = self._read(self._window, Asked(self._columns, self._names, "tenant"))
+            net = self._reading.net(self._window, Asked(self._columns, self._names, "tenant"))
         except SourceExpired:
             return None if gone else "the window is refused as expired, and both its ends are there"
         if gone:
@@ -126,15 +118,13 @@ class _Case:
         routed = routes(self._history.shape)
         narrow = Asked(self._columns, key, "tenant")
         if (self._window.after + self._window.through) % 4 == 0:
-            net = self._read(self._window, narrow)  # as a flush reads it; else its part of what was read already
+            net = self._reading.net(self._window, narrow)  # as a flush reads it; else its part of what was read already
         else:
             net = NetChanges(net.removed.select([net.removed.column_names[0], *key]), net.arrived)
         held = self._held(self._window.after, routed)
         wanted = self._held(self._window.through, routed)
         if self._history.shape.duplicates:
-            live = DuckLakeSource(self._history.address).live(
-                self._window.through, narrow, touched_keys(net, key, routed)
-            )
+            live = self._reading.live(self._window.through, narrow, touched_keys(net, key, routed))
             return self._wrong_state(held, wanted, settle_live(net, live, routed, key), strict=False)
         return self._wrong_state(held, wanted, self._rule(net, routed, key), strict=True)
 

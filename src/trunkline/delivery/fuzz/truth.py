@@ -21,6 +21,7 @@ class Truth:
     def __init__(self, history: History) -> None:
         self._history = history
         self._rows: dict[tuple[int, Layout], Counter[Row]] = {}
+        self._written: dict[int, list[tuple[int, Row]]] = {}  # each row of a version with the version that wrote it
 
     def rows(self, version: int, layout: Layout) -> Counter[Row]:
         """The state at a version, with the columns of a layout: by their own identity, with defaults for those that it
@@ -28,19 +29,23 @@ class Truth:
         if version == BEFORE_ALL:
             return Counter()
         if (version, layout) not in self._rows:
-            self._rows[version, layout] = Counter(plain_rows(self._converted(version, layout, BEFORE_ALL)))
+            self._rows[version, layout] = Counter(plain_rows(self._converted(version, layout)))
         return self._rows[version, layout]
 
     def written(self, window: Window) -> Counter[Row]:
         """The rows at `through` that were written after `after`."""
-        layout = self._history.layouts[window.through]
-        return Counter(plain_rows(self._converted(window.through, layout, window.after)))
+        through = window.through
+        if through not in self._written:
+            versions = self._history.states[through].column("snapshot_id").to_pylist()
+            rows = plain_rows(self._converted(through, self._history.layouts[through]))
+            self._written[through] = list(zip(versions, rows, strict=True))
+        return Counter(row for version, row in self._written[through] if version > window.after)
 
     def lost_lineage(self, window: Window) -> bool:
         """Whether files were rewritten in a window: the rows in them count as written then."""
         return any(window.after < version <= window.through for version in self._history.rewrites)
 
-    def _converted(self, version: int, layout: Layout, after: int) -> pa.Table:
+    def _converted(self, version: int, layout: Layout) -> pa.Table:
         held = {field.uid: field for field in self._history.layouts[version]}
         chosen = ["tenant::VARCHAR AS route"]
         for field in layout:
@@ -49,9 +54,7 @@ class Truth:
             chosen.append(f"CAST(CAST({stored} AS {own}) AS {field.type}) AS {identifier(field.name)}")
         with borrowed() as connection:
             connection.register("state", self._history.states[version])
-            found = connection.sql(
-                f"SELECT {', '.join(chosen)} FROM state WHERE snapshot_id > {after}"
-            ).to_arrow_table()
+            found = connection.sql(f"SELECT {', '.join(chosen)} FROM state").to_arrow_table()
             connection.unregister("state")
         return found
 

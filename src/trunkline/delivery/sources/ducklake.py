@@ -42,11 +42,11 @@ class DuckLakeSource(Struct, frozen=True):
         return tuple(_file_mark(place + suffix) for suffix in ("", ".wal", "-wal"))
 
     def state(self, known: int) -> SourceState:
-        with self._catalog() as (_, catalog):
+        with self.catalog() as (_, catalog):
             return catalog.state(known)
 
     def columns(self, version: int) -> Columns:
-        with self._catalog() as (_, catalog):
+        with self.catalog() as (_, catalog):
             return plain(catalog.columns(version))
 
     def survey(self, window: Window) -> Survey:
@@ -59,9 +59,15 @@ class DuckLakeSource(Struct, frozen=True):
             return plan
 
     @contextmanager
+    def catalog(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog]]:
+        """The catalog in one transaction. While it is open, writers of the lake may have to wait."""
+        with self._instance() as connection, self._attached(connection) as catalog:
+            yield connection, catalog
+
+    @contextmanager
     def opened(self, window: Window) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog, WindowPlan]]:
         """The catalog in one transaction, with the plan of a window as it is now."""
-        with self._catalog() as (connection, catalog):
+        with self.catalog() as (connection, catalog):
             yield connection, catalog, plan_window(catalog, window, connection)
 
     def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
@@ -84,11 +90,6 @@ class DuckLakeSource(Struct, frozen=True):
             with self._attached(connection) as catalog:
                 reader = WindowReader(connection, catalog, plan_window(catalog, window, connection), asked)
             yield reader
-
-    @contextmanager
-    def _catalog(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog]]:
-        with self._instance() as connection, self._attached(connection) as catalog:
-            yield connection, catalog
 
     @contextmanager
     def _instance(self) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -28,6 +28,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.lake import identifier, literal
+from trunkline.delivery.rule import less
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.sources.ducklake_catalog import (
     DataFile,
@@ -35,6 +36,7 @@ from trunkline.delivery.sources.ducklake_catalog import (
     InlinedTable,
     LakeCatalog,
     LakeColumn,
+    Passage,
     alive,
 )
 from trunkline.delivery.windows import Window
@@ -80,7 +82,11 @@ class WindowPlan(Struct, frozen=True):
 
 def plan_window(catalog: LakeCatalog, window: Window, read: duckdb.DuckDBPyConnection) -> WindowPlan:
     """Find the files in which a row was born or died in the window. Call it inside the catalog's transaction."""
-    passage = catalog.passage(window)
+    return plan_passage(catalog, window, read, catalog.passage(window))
+
+
+def plan_passage(catalog: LakeCatalog, window: Window, read: duckdb.DuckDBPyConnection, passage: Passage) -> WindowPlan:
+    """The plan of a window of which it is known what happened in it."""
     columns = catalog.columns(window.through)
     if not passage.changes_rows:
         return WindowPlan(window, columns, quiet=True)
@@ -135,20 +141,17 @@ class WindowReader:
 
     def read(self, share: Share) -> NetChanges:
         """The rows of one share of the routing values."""
-        with self._dead_positions():
-            with self._rows_of(self._removed(), self._inlined_removed, share) as found:
-                removed = found.to_arrow_table()
-            with self._rows_of(self._arrived(), self._inlined_arrived, share) as found:
-                arrived = found.to_arrow_table()
+        with self._dead_positions(self._plan):
+            removed = self._fetched(self._removed(), self._inlined_removed, share)
+            arrived = self._fetched(self._arrived(), self._inlined_arrived, share)
         if not self._plan.moved:
             return NetChanges(removed, arrived)
-        gone = _less(self._connection, removed, arrived).select([ROUTE_COLUMN, *self._asked.key])
-        return NetChanges(gone, _less(self._connection, arrived, removed))
+        return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._asked.key]), less(arrived, removed))
 
     def arrived(self, share: Share) -> Iterator[pa.RecordBatch]:
         """The arrived rows of a share, a batch at a time. Only for a plan in which nothing was moved."""
         assert not self._plan.moved, "moved rows are told from arrived ones only when all are known"
-        with self._dead_positions(), self._rows_of(self._arrived(), self._inlined_arrived, share) as found:
+        with self._dead_positions(self._plan), self._rows_of(self._arrived(), self._inlined_arrived, share) as found:
             yield from found.to_arrow_reader(BATCH_ROWS)
 
     def arrived_among(self, keys: pa.Table) -> pa.Table:
@@ -156,12 +159,18 @@ class WindowReader:
         names = [ROUTE_COLUMN, *self._asked.key]
         match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
         with (
-            self._dead_positions(),
+            self._dead_positions(self._plan),
             self._rows_of(self._arrived(), self._inlined_arrived, EVERYTHING) as found,
             _registered(self._connection, window_keys=keys.select(names)),
         ):
             chosen = f"SELECT t.* FROM arrived_rows t SEMI JOIN window_keys k ON {match}"
             return found.query("arrived_rows", chosen).to_arrow_table()
+
+    def _fetched(self, parts: Sequence[str], inlined: pa.Table, share: Share) -> pa.Table:
+        if not parts and (share == EVERYTHING or not inlined.num_rows):
+            return inlined
+        with self._rows_of(parts, inlined, share) as found:
+            return found.to_arrow_table()
 
     @contextmanager
     def _rows_of(self, parts: Sequence[str], inlined: pa.Table, share: Share) -> Iterator[duckdb.DuckDBPyRelation]:
@@ -178,14 +187,17 @@ class WindowReader:
     # --- dead positions ---
 
     @contextmanager
-    def _dead_positions(self) -> Iterator[None]:
-        """A table of (file, position, by_after, by_through) for every file of the plan that has deletes."""
-        window, held = self._plan.window, self._plan.inlined_dead
+    def _dead_positions(self, plan: WindowPlan) -> Iterator[None]:
+        """A table of (file, position, by_after, by_through) for every file of a plan that has deletes."""
+        window, held = plan.window, plan.inlined_dead
+        if not held and not plan.deletes:
+            yield  # nothing refers to the table
+            return
         inlined_dead = pa.table(
             [pa.array([row[place] for row in held], pa.int64()) for place in range(3)], ["file", "position", "died"]
         )
         events = [f"SELECT file, position, died, {FAR} AS ended FROM window_dead"]
-        events += [_deleted(self._plan.deletes)] if self._plan.deletes else []
+        events += [self._deletions(plan.deletes)] if plan.deletes else []
         with _registered(self._connection, window_dead=inlined_dead):
             self._connection.execute(
                 f"""CREATE OR REPLACE TEMP TABLE dead AS SELECT file, position,
@@ -195,6 +207,18 @@ class WindowReader:
             )
         yield
         self._connection.execute("DROP TABLE temp.dead")
+
+    def _deletions(self, files: Sequence[DeleteFile]) -> str:
+        """What delete files tell: (file, position, died, ended)."""
+        books = ", ".join(
+            f"({place}, {file.data_file}, {file.begin}, {file.end or FAR})" for place, file in enumerate(files)
+        )
+        fields = {POSITION_FIELD: ("position", "BIGINT", None), SNAPSHOT_FIELD: ("died", "BIGINT", None)}
+        joined = (
+            f"{parquet([file.path for file in files], fields)} p JOIN (VALUES {books}) b(place, file, begun, ended)"
+        )
+        died = "coalesce(p.died, b.begun) AS died"
+        return f"SELECT b.file, p.position, {died}, b.ended FROM {joined} ON p.file_index = b.place"
 
     # --- rows of files ---
 
@@ -283,24 +307,6 @@ def _inlined_arrived(window: Window) -> str:
 
 def _inlined_removed(window: Window) -> str:
     return f"begin_snapshot <= {window.after} AND end_snapshot > {window.after} AND end_snapshot <= {window.through}"
-
-
-def _deleted(files: Sequence[DeleteFile]) -> str:
-    """The deletions that files tell of: (file, position, died, ended)."""
-    books = ", ".join(
-        f"({place}, {file.data_file}, {file.begin}, {file.end or FAR})" for place, file in enumerate(files)
-    )
-    fields = {POSITION_FIELD: ("position", "BIGINT", None), SNAPSHOT_FIELD: ("died", "BIGINT", None)}
-    joined = f"{parquet([file.path for file in files], fields)} p JOIN (VALUES {books}) b(place, file, begun, ended)"
-    return (
-        f"SELECT b.file, p.position, coalesce(p.died, b.begun) AS died, b.ended FROM {joined} ON p.file_index = b.place"
-    )
-
-
-def _less(connection: duckdb.DuckDBPyConnection, rows: pa.Table, others: pa.Table) -> pa.Table:
-    """A difference of multisets of whole rows."""
-    with _registered(connection, rows_here=rows, rows_there=others.select(rows.column_names)):
-        return connection.sql("SELECT * FROM rows_here EXCEPT ALL SELECT * FROM rows_there").to_arrow_table()
 
 
 @contextmanager

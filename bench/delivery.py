@@ -1,0 +1,113 @@
+"""Delivery on Spark beside DuckDB alone, in one run: rows a second, and where the time goes.
+
+    ./run bench delivery [--quick] [--part PART]... [--kind KIND]... [--profile] [--json] [--dir DIR]
+
+Windows hold 80 % inserts, 15 % updates and 5 % deletes; N x M are N destinations and M operations in total a window.
+Each window is delivered by the runner of a real deliverer, and after it by the baseline, to destinations of its own.
+Exit code 0: every gate is met; 1: one is not. A target that is missed is stated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from delivery_parts import QUICK, Bench, Plan, Results
+from delivery_places import KINDS
+from delivery_report import GATE, report_lines, report_values, verdicts
+from log_machine import machine_facts
+from log_processes import Failed
+
+PARTS = ("rates", "routing", "touched", "big-window", "sweep", "idle")
+PROGRAMS = ("pyspark", "duckdb", "deltalake", "pyarrow", "psycopg")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def options_of(arguments: list[str] | None) -> argparse.Namespace:
+    summary = __doc__.splitlines()[0] if __doc__ else ""
+    parser = argparse.ArgumentParser(prog="./run bench delivery", description=summary)
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, proves nothing")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be given again")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only these destinations; may be given again")
+    parser.add_argument("--size", action="append", metavar="NxM", help="only this size of `rates`; may be given again")
+    parser.add_argument("--windows", type=int, help="that are measured, after those that warm up (default: 5)")
+    parser.add_argument("--slots", type=int, help="tasks at once (default: one for each core)")
+    parser.add_argument("--no-baseline", action="store_true", help="leave it out, and the gates that need it")
+    parser.add_argument("--profile", action="store_true", help="also statements and functions; costs a little itself")
+    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument(
+        "--dir", type=Path, help="on the disk to be measured, needs 20 GB (default: for temporary files)"
+    )
+    return parser.parse_args(arguments)
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    plan = QUICK if options.quick else Plan()
+    if options.size:
+        pairs = (size.lower().replace(",", "").split("x") for size in options.size)
+        plan = dataclasses.replace(plan, sizes=tuple((int(count), int(operations)) for count, operations in pairs))
+    if options.windows:
+        plan = dataclasses.replace(plan, windows=options.windows)
+    return plan
+
+
+def facts_of(directory: Path) -> dict[str, Any]:
+    facts = machine_facts(directory)
+    facts["programs"] = {"Python": facts["python"], **{name: version(name) for name in PROGRAMS}}
+    return facts
+
+
+def run(options: argparse.Namespace, directory: Path) -> Results:
+    bench = Bench(plan_of(options), directory, say, Results(facts_of(directory)))
+    parts, kinds = options.part or PARTS, options.kind or KINDS
+    slots = options.slots or len(os.sched_getaffinity(0))
+    # Of many tables or large ones, one kind says enough unless others are asked for.
+    single = options.kind or KINDS[:1]
+    if "rates" in parts:
+        bench.rates(kinds, slots=slots, baseline=not options.no_baseline, profile=options.profile)
+    if "routing" in parts:
+        for kind in single:
+            bench.routing(kind, slots=slots)
+    if "touched" in parts:
+        for kind in options.kind or ("ducklake-sqlite", "delta"):  # ten thousand DuckDB files need a large disk
+            bench.touched(kind, slots=slots)
+    if "big-window" in parts:
+        bench.big_window(single[0], slots=slots)
+    if "sweep" in parts:
+        bench.sweep(single[0])
+    if "idle" in parts:
+        bench.idle(single[0])
+    return bench.results
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = options_of(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped and removed then, too
+    try:
+        with tempfile.TemporaryDirectory(prefix="trunkline-bench-", dir=options.dir) as directory:
+            results = run(options, Path(directory))
+            if options.json:
+                print(json.dumps(report_values(results), indent=2))
+            else:
+                print("\n".join(["", *report_lines(results, profile=options.profile)]))
+    except Failed as failure:
+        say(f"bench delivery: {failure}")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0 if all(verdict.met for verdict in verdicts(results) if verdict.kind == GATE) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

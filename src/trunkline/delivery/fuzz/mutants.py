@@ -1,0 +1,231 @@
+"""Known mistakes in reading a DuckLake and in settling what was read, each put back on purpose. The fuzz must find them.
+
+Most change one thing about the read that ships. Three read DuckLake's own feed of insertions and deletions, the way it is
+usually read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.delivery.fuzz.histories import History
+from trunkline.delivery.fuzz.judge import Rule, Suspect
+from trunkline.delivery.fuzz.readings import Exact, Reading
+from trunkline.delivery.fuzz.truth import Row, plain_rows
+from trunkline.delivery.lake import identifier, literal
+from trunkline.delivery.rule import Routes, Settled, less, settle
+from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked, NetChanges
+from trunkline.delivery.sources.ducklake_catalog import DeleteFile
+from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_passage, plan_window
+from trunkline.delivery.windows import BEFORE_ALL, Window
+from trunkline.errors import SourceExpired
+
+
+class LakeMutant(Struct, frozen=True):
+    """A mistake and what it is."""
+
+    name: str
+    summary: str
+    suspect: Suspect
+
+
+# --- the read that ships, with one thing changed ---
+
+
+class InclusiveBound(Exact):
+    def plan(self, window: Window) -> WindowPlan:
+        earlier = Window(max(window.after - 1, BEFORE_ALL), window.through)
+        try:
+            return super().plan(earlier)
+        except SourceExpired:
+            return super().plan(window)
+
+
+class NoInlinedRows(Exact):
+    def plan(self, window: Window) -> WindowPlan:
+        return replace(super().plan(window), inlined=())
+
+
+class NoDeletes(Exact):
+    def plan(self, window: Window) -> WindowPlan:
+        return replace(super().plan(window), deletes=(), inlined_dead=())
+
+
+class UndatedRows(Exact):
+    def plan(self, window: Window) -> WindowPlan:
+        plan = super().plan(window)
+        files = tuple(replace(part, file=replace(part.file, partial_max=None)) for part in plan.files)
+        return replace(plan, files=files)
+
+
+class MovedRowsArrive(Exact):
+    def plan(self, window: Window) -> WindowPlan:
+        passage = replace(self.catalog.passage(window), complete=False)  # so that no version is known to hold nothing
+        return replace(plan_passage(self.catalog, window, self.connection, passage), moved=False)
+
+
+class DeletesAsOfNow(Exact):
+    def reader(self, plan: WindowPlan, asked: Asked) -> WindowReader:
+        newest = self.catalog.state(plan.window.through).version
+        later = plan_window(self.catalog, Window(plan.window.after, newest), self.connection)
+        return _ReaderWithDeletesOf(later, self, plan, asked)
+
+
+class _ReaderWithDeletesOf(WindowReader):
+    def __init__(self, later: WindowPlan, exact: Exact, plan: WindowPlan, asked: Asked) -> None:
+        self._later = later
+        super().__init__(exact.connection, exact.catalog, replace(plan, deletes=later.deletes), asked)
+
+    @contextmanager
+    def _dead_positions(self, plan: WindowPlan) -> Iterator[None]:
+        with super()._dead_positions(self._later):
+            yield
+
+
+class UndatedDeletes(Exact):
+    def reader(self, plan: WindowPlan, asked: Asked) -> WindowReader:
+        return _ReaderByBooks(self.connection, self.catalog, plan, asked)
+
+
+class _ReaderByBooks(WindowReader):
+    def _deletions(self, files: Sequence[DeleteFile]) -> str:
+        return super()._deletions(files).replace("coalesce(p.died, b.begun)", "b.begun")
+
+
+# --- DuckLake's feed ---
+
+
+class Feed:
+    """Insertions and deletions between two versions, as DuckLake tells them; each mutant makes its own sense of them."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, history: History) -> None:
+        self._connection = connection
+        self._history = history
+
+    def net(self, window: Window, asked: Asked) -> NetChanges:
+        if self._history.expired.intersection((window.after, window.through)):
+            raise SourceExpired("as the read that ships would say")
+        names = [column.name for column in asked.columns]
+        first = min(version for version in self._history.versions if version > window.after)
+        inserted, deleted = (self._events(kind, first, window.through, asked) for kind in ("insertions", "deletions"))
+        removed, arrived = self.settled(inserted, deleted)
+        keyed = [ROUTE_COLUMN, *asked.key]
+        return NetChanges(removed.select(keyed), arrived.select([ROUTE_COLUMN, *names]))
+
+    def settled(self, inserted: pa.Table, deleted: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Removed and arrived rows, out of events with ``version`` and ``row``."""
+        raise NotImplementedError
+
+    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+        names = [ROUTE_COLUMN, *asked.key]
+        match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
+        rows = f"SELECT {_chosen(asked)} FROM {self._history.shape.name} AT (VERSION => {version})"
+        self._connection.register("wanted_keys", keys)
+        found = self._connection.sql(f"SELECT t.* FROM ({rows}) t SEMI JOIN wanted_keys k ON {match}").to_arrow_table()
+        self._connection.unregister("wanted_keys")
+        return found
+
+    def _events(self, kind: str, first: int, through: int, asked: Asked) -> pa.Table:
+        table = f"ducklake_table_{kind}('lake', 'main', {literal(self._history.shape.table)}, {first}, {through})"
+        query = f"SELECT snapshot_id AS _version, rowid AS _row, {_chosen(asked)} FROM {table}"
+        return self._connection.sql(query).to_arrow_table()
+
+    @classmethod
+    @contextmanager
+    def opened(cls, history: History) -> Iterator[Reading]:
+        with history.opened() as connection:
+            yield cls(connection, history)
+
+
+class CancelledRange(Feed):
+    def settled(self, inserted: pa.Table, deleted: pa.Table) -> tuple[pa.Table, pa.Table]:
+        gone, came = (events.drop_columns(["_version", "_row"]) for events in (deleted, inserted))
+        return less(gone, came), less(came, gone)
+
+
+class LastOfRowId(Feed):
+    def settled(self, inserted: pa.Table, deleted: pa.Table) -> tuple[pa.Table, pa.Table]:
+        return _last_events(inserted, deleted, "_row", ("_version", "_kind"))
+
+
+class LastOfKey(Feed):
+    def settled(self, inserted: pa.Table, deleted: pa.Table) -> tuple[pa.Table, pa.Table]:
+        return _last_events(inserted, deleted, "id", ("_version", "_row", "_kind"))
+
+
+def _chosen(asked: Asked) -> str:
+    route = f"CAST({identifier(asked.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+    return ", ".join([route, *(identifier(column.name) for column in asked.columns)])
+
+
+def _last_events(
+    inserted: pa.Table, deleted: pa.Table, identity: str, order: Sequence[str]
+) -> tuple[pa.Table, pa.Table]:
+    """What was there before the first event of each identity, and what is there after its last one."""
+    events = pa.concat_tables(
+        [
+            deleted.append_column("_kind", pa.array([0] * deleted.num_rows, pa.int8())),
+            inserted.append_column("_kind", pa.array([1] * inserted.num_rows, pa.int8())),
+        ]
+    ).sort_by([(name, "ascending") for name in order])
+    firsts: dict[object, int] = {}
+    lasts: dict[object, int] = {}
+    for place, known in enumerate(events.column(identity).to_pylist()):
+        firsts.setdefault(known, place)
+        lasts[known] = place
+    removed, arrived = (events.take(pa.array(places.values(), pa.int64())) for places in (firsts, lasts))
+    return removed.filter(pc.equal(removed["_kind"], 0)), arrived.filter(pc.equal(arrived["_kind"], 1))
+
+
+# --- the rule ---
+
+
+def cancelled_across_the_gap(net: NetChanges, routes: Routes, key: tuple[str, ...]) -> Settled:
+    arrived = set(_keys(net.arrived, key))
+    kept = [known not in arrived for known in _keys(net.removed, key)]
+    return settle(NetChanges(net.removed.filter(pa.array(kept, pa.bool_())), net.arrived), routes, key)
+
+
+def routed_by_the_new_value(net: NetChanges, routes: Routes, key: tuple[str, ...]) -> Settled:
+    new = dict(zip(_keys(net.arrived, key), net.arrived.column(ROUTE_COLUMN).to_pylist(), strict=True))
+    old = zip(_keys(net.removed, key), net.removed.column(ROUTE_COLUMN).to_pylist(), strict=True)
+    values = pa.array([new.get(known, value) for known, value in old], pa.string())
+    return settle(NetChanges(net.removed.set_column(0, ROUTE_COLUMN, values), net.arrived), routes, key)
+
+
+def _keys(rows: pa.Table, key: Sequence[str]) -> list[Row]:
+    return plain_rows(rows.select(list(key)))
+
+
+def _reads(name: str, summary: str, opened: Callable[[History], AbstractContextManager[Reading]]) -> LakeMutant:
+    return LakeMutant(name, summary, Suspect(opened))
+
+
+def _settles(name: str, summary: str, rule: Rule) -> LakeMutant:
+    return LakeMutant(name, summary, Suspect(rule=rule))
+
+
+MUTANTS: Final = (
+    _reads("inclusive-bound", "the changes of `after` itself are taken for changes after it", InclusiveBound.opened),
+    _settles("cancel-across-gap", "a removal is dropped because its key arrives again", cancelled_across_the_gap),
+    _reads("row-id-identity", "rows are known by row id: its last event wins", LastOfRowId.opened),
+    _reads(
+        "last-event-wins", "the last event of a key wins, in the order of row ids inside a version", LastOfKey.opened
+    ),
+    _reads("deletions-by-range", "insertions and deletions of a range, equal rows cancelled", CancelledRange.opened),
+    _reads("no-inlined-rows", "only files are read, not the rows that the catalog holds", NoInlinedRows.opened),
+    _reads("no-deletes", "deleted positions of data files are not looked at", NoDeletes.opened),
+    _reads("deletes-as-of-now", "deleted positions are taken as of now and not as of `through`", DeletesAsOfNow.opened),
+    _reads("undated-deletes", "all positions of a delete file count from its beginning on", UndatedDeletes.opened),
+    _reads("undated-rows", "all rows of a merged file count from its beginning on", UndatedRows.opened),
+    _reads("moved-rows-arrive", "rows that a rewrite moved are taken for changes", MovedRowsArrive.opened),
+    _settles("preimage-dropped", "a removal is routed by the row's new routing value", routed_by_the_new_value),
+)

@@ -1,0 +1,75 @@
+"""Ways to read the windows of a history: the one that ships, and what mutants of it are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import duckdb
+import pyarrow as pa
+
+from trunkline.delivery.fuzz.histories import History
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, NetChanges, Share
+from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.sources.ducklake_catalog import LakeCatalog
+from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
+from trunkline.delivery.windows import BEFORE_ALL, Window
+
+
+class Reading(Protocol):
+    """A history that is open for reading."""
+
+    def net(self, window: Window, asked: Asked) -> NetChanges: ...
+
+    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table: ...
+
+
+class Exact:
+    """Plans and reads as the source does, with the catalog open all the time: that is much quicker."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, catalog: LakeCatalog) -> None:
+        self.connection = connection
+        self.catalog = catalog
+
+    def net(self, window: Window, asked: Asked) -> NetChanges:
+        return self.reader(self.plan(window), asked).read(EVERYTHING)
+
+    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+        plan = plan_window(self.catalog, Window(BEFORE_ALL, version), self.connection)
+        return WindowReader(self.connection, self.catalog, plan, asked).arrived_among(keys)
+
+    def plan(self, window: Window) -> WindowPlan:
+        return plan_window(self.catalog, window, self.connection)
+
+    def reader(self, plan: WindowPlan, asked: Asked) -> WindowReader:
+        return WindowReader(self.connection, self.catalog, plan, asked)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, history: History) -> Iterator[Reading]:
+        with DuckLakeSource(history.address).catalog() as (connection, catalog):
+            yield cls(connection, catalog)
+
+
+class Shipped:
+    """The source itself: it opens the catalog for every window, and reads one share after the other."""
+
+    def __init__(self, history: History) -> None:
+        self._source = DuckLakeSource(history.address)
+        first, second, *_ = history.shape.tenants
+        self._shares = (Share((first, None)), Share((second,)), Share((), (first, second, None)))
+
+    def net(self, window: Window, asked: Asked) -> NetChanges:
+        parts = [self._source.net_changes(window, asked, share) for share in self._shares]
+        return NetChanges(
+            pa.concat_tables(part.removed for part in parts), pa.concat_tables(part.arrived for part in parts)
+        )
+
+    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+        return self._source.live(version, asked, keys)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, history: History) -> Iterator[Reading]:
+        yield cls(history)

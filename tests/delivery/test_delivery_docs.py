@@ -1,0 +1,32 @@
+"""docs/delivery.md holds what the code says about itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trunkline.delivery.config import reference as configuration_reference
+from trunkline.delivery.deliverer.metrics import reference as metrics_reference
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "delivery.md"
+
+
+@pytest.mark.parametrize("reference", [configuration_reference, metrics_reference])
+def test_every_key_and_every_metric_is_in_the_document_as_the_code_has_it(reference: object) -> None:
+    assert callable(reference)
+    assert reference().strip() in DOCUMENT.read_text(), (
+        "docs/delivery.md is out of date: write the tables anew with `python tests/delivery/test_delivery_docs.py`"
+    )
+
+
+def main() -> None:
+    """Write the document's tables anew."""
+    text = DOCUMENT.read_text()
+    head = text[: text.index("## Every configuration key")]
+    tables = f"## Every configuration key\n\n{configuration_reference().strip()}\n\n"
+    DOCUMENT.write_text(f"{head}{tables}## Every metric\n\n{metrics_reference().strip()}\n")
+
+
+if __name__ == "__main__":
+    main()
