@@ -1,6 +1,6 @@
 """The source of `./run bench delivery`: a lake with one table, and windows of 80 % inserts, 15 % updates, 5 % deletes.
 
-Deterministic: the same sizes give the same rows. Updates and deletes meet rows from before the window, and no row twice,
+Deterministic: the same sizes give the same rows. Updates and deletes meet rows of earlier windows, and no row twice,
 so that a window of M operations is M net changes and everybody's counts can be checked.
 """
 

@@ -13,9 +13,12 @@ import signal
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -31,8 +34,6 @@ Change = tuple[Op, Row]
 Watch = Callable[[str], None]  # told of each statement just before it runs, and of "done" after the last one
 PATIENCE_S: Final = 30.0
 TRIES: Final = 400  # of a call that another process keeps from the table
-_fork = multiprocessing.get_context("forkserver")
-_fork.set_forkserver_preload(["duckdb", "deltalake", "psycopg", "pyarrow", "trunkline.delivery.destinations.contract"])
 
 
 class Table(Protocol):
@@ -142,22 +143,35 @@ def apply(destination: Destination, step: Step) -> Applied:
     raise AssertionError("unreachable")
 
 
-def run_until(table: Table, step: Step, at: int) -> int | None:
+@cache
+def forking() -> ForkServerContext:
+    """Makes children of a process that has loaded all that they need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["contract.warm_process"])
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)  # where the server finds this folder
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if path is not None:
+            os.environ["PYTHONPATH"] = path
+    return context
+
+
+def run_until(table: Table, step: Step, at: int) -> bool:
     """In a child: do the step, killed with SIGKILL before statement number ``at`` (from 0); the last is "done".
 
-    Returns ``None`` if it was killed, or the number of statements if it lived (``at`` was past the last).
+    Returns whether it lived: ``at`` was past the last.
     """
-    ours, theirs = _fork.Pipe()
-    child = _fork.Process(target=_killed_at, args=(table, step, at, theirs), daemon=True)
+    child = forking().Process(target=_killed_at, args=(table, step, at), daemon=True)
     child.start()
-    theirs.close()
     child.join(PATIENCE_S)
     assert child.exitcode in (0, -signal.SIGKILL), f"the child ended with {child.exitcode}"
-    with ours:
-        return None if child.exitcode else ours.recv()
+    return child.exitcode == 0
 
 
-def _killed_at(table: Table, step: Step, at: int, report: Connection) -> None:
+def _killed_at(table: Table, step: Step, at: int) -> None:
     seen = 0
 
     def watch(_: str) -> None:
@@ -170,14 +184,13 @@ def _killed_at(table: Table, step: Step, at: int, report: Connection) -> None:
     apply(destination, step)
     watch("done")
     destination.close()
-    report.send(seen - 1)
 
 
 @contextmanager
 def worker(table: Table) -> Iterator[Connection]:
     """A process with the table open, which does each step it is sent and answers with ``Applied`` or the error."""
-    ours, theirs = _fork.Pipe()
-    child = _fork.Process(target=_work, args=(table, theirs), daemon=True)
+    ours, theirs = forking().Pipe()
+    child = forking().Process(target=_work, args=(table, theirs), daemon=True)
     child.start()
     theirs.close()
     try:

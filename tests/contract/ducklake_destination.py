@@ -16,33 +16,41 @@ from contract.destination_place import Kind, Watch
 from postgres_server import PostgresServer
 from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
-from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs
-from trunkline.delivery.lake import borrowed, catalog_place, identifier, literal
+from trunkline.delivery.destinations.ducklake_catalogs import SCANNERS, LakeCatalogs
+from trunkline.delivery.lake import borrowed, catalog_place, extension_file, identifier, literal
 
 TABLE: Final = "orders 50%"
 LAKE: Final = "independent"
 
 
+@cache
+def instance() -> duckdb.DuckDBPyConnection:
+    """What the children of a process inherit: loading extensions takes longer than anything they do with them."""
+    made = LakeCatalogs()._new_instance()
+    for scanner in SCANNERS.values():
+        made.execute(f"LOAD {literal(str(extension_file(scanner)))}")
+    return made
+
+
 class WatchedCatalogs(LakeCatalogs):
     """Tells of every statement before it is run."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch | None) -> None:
         super().__init__()
         self._watch = watch
 
     def run(self, cursor: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyConnection:
-        self._watch(statement)
+        if self._watch is not None:
+            self._watch(statement)
         return super().run(cursor, statement)
 
+    def _new_instance(self) -> duckdb.DuckDBPyConnection:
+        return instance().cursor()
 
-class WatchedDestination(DuckLakeDestination):
-    def __init__(self, address: LakeAddress, watch: Watch) -> None:
-        self._own = WatchedCatalogs(watch)
-        super().__init__(address, self._own)
 
-    def close(self) -> None:
-        super().close()
-        self._own.close()
+@cache
+def unwatched() -> LakeCatalogs:
+    return WatchedCatalogs(None)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class LakeTable:
     address: LakeAddress
 
     def open(self, watch: Watch | None = None) -> DuckLakeDestination:
-        return DuckLakeDestination(self.address) if watch is None else WatchedDestination(self.address, watch)
+        return DuckLakeDestination(self.address, unwatched() if watch is None else WatchedCatalogs(watch))
 
     def held(self) -> list[dict[str, Any]] | None:
         if not self._exists():

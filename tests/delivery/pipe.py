@@ -1,7 +1,7 @@
 """A pipeline for tests: a real source, real destinations of every kind, and windows carried out by the real job runner.
 
-Every routing value goes to one destination of each kind for each read path, so that one window is delivered in every way
-there is. What a destination holds is read without our own classes, and compared with the source as of its version.
+Every routing value goes to one destination of each kind for each read path, so that one window is delivered in every
+way there is. What a destination holds is read without our own classes, and compared with the source at its version.
 """
 
 from __future__ import annotations
@@ -110,6 +110,12 @@ class Pipe(Generic[Step]):
         self.version = through
         self.assert_equal()
         return reports
+
+    def given(self, *steps: Step) -> None:
+        """What a case begins with."""
+        for step in steps:
+            through = self.table.write(step)
+        self.catch_up(through)
 
     def catch_up(self, through: int) -> None:
         """Bring everything to a version in the cheapest way."""

@@ -2,8 +2,8 @@
 
 Each of them knows how to put something behind a window and something right before it, so that a wrong bound shows:
 
-    ... | boundary row written | boundary row deleted | the window ... | every row marked | a phantom row | it goes again
-                                            after  ---|            |---  through
+    ... | a row comes | it goes | the window ... | every row is marked | a row comes | it goes
+                      after  ---|            |---  through
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from trunkline.delivery.session import spark_session, stop_session
@@ -27,6 +28,13 @@ def rows(spark: SparkSession) -> DataFrame:
 
 def pass_on(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
+
+
+def java_of(spark: SparkSession) -> int:
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    process: int = gateway.proc.pid
+    return process
 
 
 def wait_in_a_task() -> None:
@@ -46,9 +54,7 @@ def wait_in_a_task() -> None:
         while not note.exists():
             time.sleep(LOOK_AGAIN_S)
         workers = note.read_text()
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    print(gateway.proc.pid, workers, flush=True)
+    print(java_of(spark), workers, flush=True)
     signal.pause()
 
 
@@ -73,9 +79,21 @@ def refused_master() -> None:
         print(error)
 
 
+def lose_java() -> None:
+    """Stop after Java was killed; then PySpark must not count on a session any more."""
+    spark = spark_session("local[2]")
+    os.kill(java_of(spark), signal.SIGKILL)
+    os.waitid(os.P_PID, java_of(spark), os.WEXITED | os.WNOWAIT)
+    stop_session(spark)
+    assert SparkSession.getActiveSession() is None
+    assert SparkContext._active_spark_context is None
+    print("stopped")
+
+
 if __name__ == "__main__":
     {
         "wait-in-a-task": wait_in_a_task,
         "drain-when-interrupted": drain_when_interrupted,
         "refused-master": refused_master,
+        "lose-java": lose_java,
     }[sys.argv[1]]()

@@ -160,8 +160,8 @@ def is_running(process: int) -> bool:
 
 
 @pytest.fixture
-def short_directory() -> Iterator[Path]:
-    """Unix sockets have short names, so that pytest's own directories do not serve."""
+def short_directory(java: Path) -> Iterator[Path]:
+    """For a driver: Unix sockets have short names, so that pytest's own directories do not serve."""
     with tempfile.TemporaryDirectory(prefix="session-") as directory:
         yield Path(directory)
 
@@ -194,4 +194,11 @@ def test_a_master_that_spark_refuses_is_a_clear_error_and_leaves_nothing(short_d
         printed, errors = process.communicate(timeout=WAIT_S_MAX)
     assert printed.startswith("Spark did not start on master 'local[some]': Could not parse Master URL")
     assert errors == ""
+    assert list(short_directory.iterdir()) == []
+
+
+def test_where_java_died_the_session_can_still_be_stopped(short_directory: Path) -> None:
+    with driver("lose-java", short_directory) as process:
+        printed, _ = process.communicate(timeout=WAIT_S_MAX)
+    assert printed == "stopped\n"
     assert list(short_directory.iterdir()) == []

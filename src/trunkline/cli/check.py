@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trunkline.check.campaign import Bounds, Plan
-from trunkline.check.catalogue import Catalogue, UnknownName
+from trunkline.check.catalogue import Catalogue, UnknownName, shipped
 from trunkline.check.random_search import HEAL_STEPS_MAX, STEPS_MAX
 from trunkline.check.runner import cores
 from trunkline.cli import WrongInput, check_many, check_one, check_recorded
@@ -74,18 +74,18 @@ def _run(options: argparse.Namespace, catalogue: Callable[[], Catalogue]) -> int
         as_json=options.json, directory=options.out, coverage=options.coverage, max_steps=options.max_depth or STEPS_MAX
     )
     try:
-        return _dispatch(options, known, output)
+        return _dispatch(options, known, output, with_lakes=catalogue is shipped)
     except UnknownName as error:
         raise WrongInput(str(error)) from None
 
 
-def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output) -> int:
+def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, with_lakes: bool) -> int:
     names: list[str] = options.scenarios
     for name in names:
         known.scenario(name)
     bounds = Bounds(options.max_states, options.max_depth, options.max_depth or STEPS_MAX, HEAL_STEPS_MAX)
     if options.list:
-        return check_one.list_all(known, output)
+        return check_one.list_all(known, output, with_lakes=with_lakes)
     if options.trace is not None:
         return check_recorded.judge_trace(known, options.trace, output)
     if options.history is not None:
@@ -95,7 +95,8 @@ def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output) -> 
     if options.seed is not None:
         return check_one.replay_seed(known, names[0], options.seed, options.strategy or "swarm", bounds, output)
     if options.mutants is not None:
-        return check_many.mutants(known, options.mutants, names, bounds, options.jobs, output)
+        asked = known, options.mutants, names
+        return check_many.mutants(*asked, bounds, options.jobs, output, with_lakes=with_lakes)
     chosen = names or list(known.scenarios)
     if options.exhaustive:
         return check_many.exhaustive(known, chosen, bounds, options.jobs, output)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trunkline.check import report
 from trunkline.check.campaign import Bounds, Plan, check_by_default, check_exhaustively, check_schedules, hunt, survive
@@ -15,6 +15,7 @@ from trunkline.check.mutant import Mutant, Strategy
 from trunkline.check.results import SURVIVAL_FACTOR, MutantReport, ScenarioReport, SurvivalReport, merged, with_vacuity
 from trunkline.check.runner import Task, Tell, run_tasks
 from trunkline.check.scenario import Scenario
+from trunkline.cli.check_lakes import LakeHunts, lake_mutants
 from trunkline.cli.check_output import Output
 
 Result = TypeVar("Result")
@@ -60,13 +61,39 @@ def schedules(known: Catalogue, names: Sequence[str], plan: Plan, bounds: Bounds
 
 
 def mutants(
-    known: Catalogue, names: Sequence[str], scenarios: Sequence[str], bounds: Bounds, jobs: int, output: Output
+    known: Catalogue,
+    names: Sequence[str],
+    scenarios: Sequence[str],
+    bounds: Bounds,
+    jobs: int,
+    output: Output,
+    *,
+    with_lakes: bool,
 ) -> int:
     """Each mutant must be found, and the correct code must survive the same search with ten times the budget."""
-    started = time.monotonic()
-    chosen = [known.mutant(name) for name in names] if names else list(known.mutants)
+    lakes = lake_mutants(names, output) if with_lakes and not scenarios else []
+    others = [name for name in names if name not in {mutant.name for mutant in lakes}]
+    chosen = [known.mutant(name) for name in others] if names else list(known.mutants)
     if scenarios:
         chosen = [mutant for mutant in chosen if mutant.scenario in scenarios]
+    good, document = True, {}
+    if chosen or not lakes:
+        good, document = _protocol_mutants(known, chosen, bounds, jobs, output)
+    if lakes:
+        started = time.monotonic()
+        hunts = LakeHunts(lakes, jobs, output)
+        good, document = good and hunts.good, document | {"lake_mutants": hunts.json()}
+        if not output.as_json:
+            output.print(("\n" if chosen else "") + hunts.text(time.monotonic() - started))
+    if output.as_json:
+        output.print_json(document)
+    return 0 if good else 1
+
+
+def _protocol_mutants(
+    known: Catalogue, chosen: Sequence[Mutant], bounds: Bounds, jobs: int, output: Output
+) -> tuple[bool, dict[str, Any]]:
+    started = time.monotonic()
     budgets = _survival_budgets(chosen)
     tasks: list[Task[MutantReport | SurvivalReport]] = []
     tasks += [partial(hunt, mutant, partial(known.scenario, mutant.scenario), bounds) for mutant in chosen]
@@ -77,13 +104,12 @@ def mutants(
     hunts = [each for each in results if isinstance(each, MutantReport)]
     survivals = {(each.scenario, each.strategy): each for each in results if isinstance(each, SurvivalReport)}
     keyed: report.Survivals = {(name, str(how)): each for (name, how), each in survivals.items()}
-    if output.as_json:
-        output.print_json({"mutants": [report.mutant_json(each, keyed) for each in hunts]})
-    else:
+    if not output.as_json:
         output.print(report.mutant_table(hunts, keyed, time.monotonic() - started))
     for each in hunts:
         output.mutant_files(each)
-    return 0 if all(each.found and report.survives(each, keyed) for each in hunts) else 1
+    good = all(each.found and report.survives(each, keyed) for each in hunts)
+    return good, {"mutants": [report.mutant_json(each, keyed) for each in hunts]}
 
 
 def _exhaustively(scenario: Scenario, bounds: Bounds, tell: Tell) -> ScenarioReport:

@@ -71,7 +71,7 @@ def _add_init(actions: argparse._SubParsersAction[Any]) -> None:
         "init", help="write a commented example of a pipeline; nothing is overwritten", parents=[json_option()]
     )
     init.add_argument(
-        "file", type=Path, nargs="?", default=Path("orders.yaml"), metavar="[FILE]", help="default: orders.yaml"
+        "file", type=Path, nargs="?", default=Path("orders.yaml"), metavar="FILE", help="default: orders.yaml"
     )
     init.add_argument(
         "--sample", action="store_true", help="also make the lake that it reads: orders of 20 tenants, with a history"

@@ -1,8 +1,9 @@
 """Entry point of ``trunkline``: parses the command line and turns outcomes into exit codes.
 
-Exit codes: 0 all is well, 1 it was refused or failed (of `check`: a violation was found), 2 the input or the
-configuration was wrong, 3 the cluster could not be reached (of `check`: the checker itself failed), 4 it may have
-happened or not, 130 interrupted. One line on standard error says what was wrong, with `--json` as an object.
+Exit codes: 0 all is well, 1 it was refused or failed (of `check`: a violation was found, of `deliver verify`: a
+difference), 2 the input or the configuration was wrong, 3 the cluster, source or store could not be reached (of
+`check`: the checker itself failed), 4 it may have happened or not, 130 interrupted. One line on standard error says
+what was wrong, with `--json` as an object.
 """
 
 from __future__ import annotations

@@ -92,6 +92,8 @@ def _invocation(action: argparse.Action) -> str:
         value = action.dest.upper()
     if action.choices is not None and not action.metavar:
         value = f"{{{','.join(str(choice) for choice in action.choices)}}}"
+    if action.nargs == "?" and not action.option_strings:
+        value = f"[{value}]"
     if action.nargs == "*":
         value = f"[{value} ...]"
     if action.nargs == "+":

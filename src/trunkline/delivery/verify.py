@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 KEYS_SHOWN: Final = 10  # of a destination that differs
-BUSY_S: Final = 5.0  # a catalog that another process has open is tried again for so long
+BUSY_S: Final = 3.0  # a catalog that another process has open is tried again for so long
 BUSY_WAIT_S: Final = 0.2
 
 Outcome = Literal["equal", "kept", "differs", "unverified"]

@@ -39,6 +39,7 @@ class Parts(NamedTuple):
     history: History
     tenants: Mapping[str, tuple[int, ...]]  # of each destination
     append: bool = False
+    token_first: int = 0  # what was written under an older token is not judged: another configuration held then
 
     def expected(self, destination: str, version: int) -> Rows:
         return self.history.part(self.tenants[destination], version)
@@ -54,8 +55,9 @@ class Stateless:
         return ()
 
     def observe(self, state: tuple[()], observed: Observed) -> tuple[()]:
-        if isinstance(observed.event, TableWritten) and observed.event.seeded:
-            self.judge(observed.event)
+        event = observed.event
+        if isinstance(event, TableWritten) and event.seeded and event.token >= self._parts.token_first:
+            self.judge(event)
         return state
 
     def hot(self, state: tuple[()]) -> str:

@@ -8,6 +8,7 @@ from trunkline.check.scenario import Scenario
 from trunkline.check.scenarios.broadcast import BROADCAST_SCENARIOS
 from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
 from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
+from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
@@ -19,6 +20,7 @@ _ALL = (
     *DUTIES_SCENARIOS,
     *TRIMMING_SCENARIOS,
     *DISKS_SCENARIOS,
+    *DELIVERY_SCENARIOS,
 )
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {build().name: build for build in _ALL}

@@ -59,6 +59,11 @@ THREE = history(  # d1: k, nothing, k, nothing; d2: nothing, k, nothing, k
     (Change("k", 1),),
     (Change("k", 2),),
 )
+COMING_AND_GOING = history(  # d2: nothing, k, nothing
+    (Change("k", 1),),
+    (Change("k", 2),),
+    (Change("k"),),
+)
 ONE_TENANT = history(  # d2 has nothing until the end
     (Change("k", 1),),
     (Change("k", 1),),
@@ -146,11 +151,12 @@ def scenario(
 ) -> Scenario:
     """``seeded``: the version that tables hold at the beginning (0: nothing), ``images`` says otherwise for some.
 
-    ``events`` happen to the control store at any moment, ``asked`` is asked of deliverers. ``left_alone``: destinations that need not come
-    to their part; ``becomes``: the configuration in the end. Until then nobody vouches for rows.
+    ``events`` happen to the control store at any moment, ``asked`` is asked of deliverers. ``left_alone``: destinations
+    that need not come to their part; ``becomes``: the configuration after the first grant.
     """
     names = tuple(each.destination for each in planned)
-    parts = Parts(past, {each.destination: tenants_of(each) for each in becomes or planned}, append)
+    tenants = {each.destination: tenants_of(each) for each in becomes or planned}
+    parts = Parts(past, tenants, append, token_first=2 if becomes else 0)
     begin = {each: images.get(each, _seeded(parts, each, seeded)) for each in names}
     consistent = {each: begin[each].rows for each in names if each not in left_alone.split()}
     return Scenario(
@@ -221,8 +227,9 @@ def lost_answers() -> Scenario:
     """A commit without acknowledgement; the worker may also give up too early, and the transaction come later."""
     return scenario(
         "lost-answers",
-        "requests and answers of a table are lost, doubled or late: outcomes are unknown",
+        "requests and answers of a table are lost, doubled or late: outcomes of seeds and flushes are unknown",
         THREE,
+        seeded=0,
         faults=Faults(loss=1, duplicate=1, early_timer=1),
         lossy="d1",
         sometimes=("TableWritten", "BackedOff"),
@@ -270,7 +277,7 @@ def rerouting() -> Scenario:
         "a destination gets another tenant while a window is read under the old configuration",
         history((Change("k", 1),), (Change("l", 2),), (Change("l", 2),)),
         planned=(Planned("d1", digest="1"),),
-        images={"d1": TableImage((Row("k", 1, 1),), 1)},
+        seeded=0,
         becomes=becomes,
         asked={"a": told(Configured(becomes))},
         looks=True,
@@ -344,7 +351,7 @@ def two_deliverers() -> Scenario:
     return scenario(
         "two-deliverers",
         "the lease of a destination runs out, whether its owner is dead or not: both believe that it is theirs",
-        FOUR,
+        THREE,
         deliverers="a b",
         planned=PLANNED[1:],
         events=(Expire("d2"),),
@@ -352,13 +359,28 @@ def two_deliverers() -> Scenario:
     )
 
 
+def lease_returns() -> Scenario:
+    return scenario(
+        "lease-returns",
+        "a destination goes to another deliverer and back, with a flush of its first owner still in flight",
+        COMING_AND_GOING,
+        deliverers="a b",
+        planned=PLANNED[1:],
+        events=(Expire("d2"), Expire("d2", 2)),
+        sometimes=("DeliveryFenced", "TableWritten"),
+    )
+
+
 def hand_over() -> Scenario:
     return scenario(
         "hand-over",
-        "a deliverer drains and stops; the other one goes on where it ended",
-        THREE,
+        "a deliverer crashes, comes back, drains and stops; the other one goes on where it ended",
+        COMING_AND_GOING,
         deliverers="a b",
+        planned=PLANNED[1:],
         asked={"a": operations("planner", Shutdown(1, drain=True))},
+        faults=Faults(crash=1, restart=1),
+        crashable="a",
         sometimes=("Stopped", "TableWritten"),
     )
 
@@ -377,10 +399,22 @@ def lost_control() -> Scenario:
 
 
 def delivery() -> Scenario:
-    """The largest one: it takes an hour to exhaust."""
     return scenario(
         "delivery",
         "2 destinations, 2 keys, 4 versions, two deliverers, one lease that runs out and one crash",
+        FOUR,
+        deliverers="a b",
+        events=(Expire("d2"),),
+        faults=Faults(crash=1),
+        crashable="a",
+        sometimes=("DeliveryFenced", "TableWritten"),
+    )
+
+
+def delivery_restart() -> Scenario:
+    return scenario(
+        "delivery-restart",
+        "the same with the crashed deliverer coming back",
         FOUR,
         deliverers="a b",
         events=(Expire("d2"),),
@@ -405,7 +439,9 @@ DELIVERY_SCENARIOS = (
     life_cycle,
     retiring,
     two_deliverers,
+    lease_returns,
     hand_over,
     lost_control,
     delivery,
+    delivery_restart,
 )

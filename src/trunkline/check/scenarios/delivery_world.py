@@ -344,5 +344,5 @@ class Control(Quiet):
         lease = self.leases[name]
         if lease.token != token:
             return []  # it belongs to another by now
-        self.leases[name] = replace(lease, token=seen)
+        self.leases[name] = replace(lease, token=max(lease.token, seen))
         return self._grant([name], lease.owner)

@@ -88,23 +88,24 @@ class SqliteDatabase:
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         [(application,)] = connection.execute("PRAGMA application_id")
-        [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master")
-        if application != APPLICATION_ID and tables > 0:
+        if _tables(connection) == 0:
+            self._create(connection)
+        elif application != APPLICATION_ID:
             raise ConfigError(f"control store {self._path} is the file of another program; give another name")
-        connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # a token that was granted must not be granted again
-        connection.execute("BEGIN IMMEDIATE")
-        [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master")
-        if tables == 0:
-            for statement in TABLES:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         [(version,)] = connection.execute("SELECT version FROM _trunkline_format")
-        connection.execute("COMMIT")
         if version != FORMAT_VERSION:
             raise ConfigError(
                 f"control store {self._path} has format {version}, and this program reads {FORMAT_VERSION}; upgrade it"
             )
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")  # the file remembers it
+        connection.execute("BEGIN IMMEDIATE")
+        if _tables(connection) == 0:  # nobody was quicker
+            for statement in (*TABLES, f"PRAGMA application_id = {APPLICATION_ID}"):
+                connection.execute(statement)
+        connection.execute("COMMIT")
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -120,6 +121,11 @@ class SqliteDatabase:
         if code == sqlite3.SQLITE_NOTADB:
             return ConfigError(f"{text}; give another file")
         return StorageError(f"{text}; restore it from a copy, or begin with a new one: no rows depend on it")
+
+
+def _tables(connection: sqlite3.Connection) -> int:
+    [(count,)] = connection.execute("SELECT count(*) FROM sqlite_master")
+    return int(count)
 
 
 def _primary(error: sqlite3.Error) -> int:

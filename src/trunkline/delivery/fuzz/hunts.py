@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.delivery.fuzz.histories import History, made_history
-from trunkline.delivery.fuzz.judge import SHIPPED, Suspect, Wrong, judge
+from trunkline.delivery.fuzz.judge import SHIPPED, Check, Suspect, Wrong, judge
 from trunkline.delivery.fuzz.mutants import LakeMutant
 
 BUDGET: Final = 300  # windows within which each mutant must be found
@@ -39,7 +39,8 @@ def hunt(mutants: Sequence[LakeMutant], budget: int, tell: Tell) -> list[Hunt]:
             return hunts
         with made_history(seed) as history:
             for place in at_large:
-                hunts[place] = _continued(hunts[place], history, mutants[place].suspect, budget)
+                mutant = mutants[place]
+                hunts[place] = _continued(hunts[place], history, mutant.suspect, budget, mutant.check)
         tell(f"{len(mutants) - len(at_large)} of {len(mutants)} done, history {seed}")
     raise AssertionError("seeds do not end")
 
@@ -56,11 +57,12 @@ def survive(part: int, windows: int, tell: Tell) -> Hunt:
     raise AssertionError("seeds do not end")
 
 
-def _continued(before: Hunt, history: History, suspect: Suspect, budget: int) -> Hunt:
+def _continued(before: Hunt, history: History, suspect: Suspect, budget: int, check: Check | None = None) -> Hunt:
+    """Judge one more history. Findings of other checks than the one that must object do not count."""
     windows = before.windows
     with closing(judge(history, suspect)) as verdicts:
         for _, wrong in islice(verdicts, budget - windows):
             windows += 1
-            if wrong is not None:
+            if wrong is not None and check in (None, wrong.check):
                 return Hunt(windows, wrong)
     return Hunt(windows, None)

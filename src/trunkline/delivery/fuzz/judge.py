@@ -1,13 +1,12 @@
 """Holds the read of every window of a history to what was true at its two ends, and the rule to the states.
 
-For a window (after, through] with both ends still there:
+Checks of a window (after, through]:
 
     rows      arrived - removed, as multisets of whole rows, is the difference of the two states
     arrivals  arrived are the rows at `through` that were written since `after`, as the lake itself said then; if files were
               rewritten in between, which makes all their rows new, no row is both arrived and removed
     rule      the settled window, applied to what the destinations hold at `after`, gives what they hold at `through`
-
-A window with an end that was expired is refused as such.
+    expiry    a window with an end that was expired is refused as such, and no other
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -30,6 +29,7 @@ from trunkline.delivery.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN
 from trunkline.errors import SourceExpired
 
 Rule = Callable[[NetChanges, Routes, tuple[str, ...]], Settled]
+Check = Literal["expiry", "rows", "arrivals", "rule"]
 SHOWN: Final = 3  # rows of a finding that are told
 
 
@@ -38,6 +38,7 @@ class Wrong(Struct, frozen=True):
 
     seed: int
     window: Window
+    check: Check
     what: str
 
 
@@ -56,8 +57,8 @@ def judge(history: History, suspect: Suspect = SHIPPED) -> Generator[tuple[Windo
     truth = Truth(history)
     with suspect.read(history) as reading:
         for window in windows(history):
-            what = _Case(history, truth, window, reading, suspect.rule).wrong()
-            yield window, None if what is None else Wrong(history.seed, window, what)
+            found = _Case(history, truth, window, reading, suspect.rule).wrong()
+            yield window, None if found is None else Wrong(history.seed, window, *found)
 
 
 def windows(history: History) -> Iterator[Window]:
@@ -82,15 +83,22 @@ class _Case:
         self._columns = tuple(Column(field.name, field.type) for field in self._layout)
         self._names = tuple(field.name for field in self._layout)
 
-    def wrong(self) -> str | None:
+    def wrong(self) -> tuple[Check, str] | None:
+        """The first check that fails, and how."""
         gone = self._history.expired.intersection((self._window.after, self._window.through))
         try:
             net = self._reading.net(self._window, Asked(self._columns, self._names, "tenant"))
         except SourceExpired:
-            return None if gone else "the window is refused as expired, and both its ends are there"
+            return None if gone else ("expiry", "the window is refused as expired, and both its ends are there")
         if gone:
-            return f"the window is read, and version {min(gone)} is gone"
-        return self._wrong_rows(net) or self._wrong_arrivals(net) or self._wrong_rule(net)
+            return "expiry", f"the window is read, and version {min(gone)} is gone"
+        checks: tuple[tuple[Check, Callable[[NetChanges], str | None]], ...] = (
+            ("rows", self._wrong_rows),
+            ("arrivals", self._wrong_arrivals),
+            ("rule", self._wrong_rule),
+        )
+        found = ((check, judged(net)) for check, judged in checks)
+        return next(((check, what) for check, what in found if what is not None), None)
 
     # --- the read ---
 

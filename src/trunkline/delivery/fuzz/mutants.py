@@ -6,8 +6,8 @@ usually read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import duckdb
@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.delivery.fuzz.histories import History
-from trunkline.delivery.fuzz.judge import Rule, Suspect
+from trunkline.delivery.fuzz.judge import Check, Rule, Suspect
 from trunkline.delivery.fuzz.readings import Exact, Reading
 from trunkline.delivery.fuzz.truth import Row, plain_rows
 from trunkline.delivery.lake import identifier, literal
@@ -30,10 +30,11 @@ from trunkline.errors import SourceExpired
 
 
 class LakeMutant(Struct, frozen=True):
-    """A mistake and what it is."""
+    """A mistake, and the check that must object to it."""
 
     name: str
     summary: str
+    check: Check
     suspect: Suspect
 
 
@@ -205,27 +206,25 @@ def _keys(rows: pa.Table, key: Sequence[str]) -> list[Row]:
     return plain_rows(rows.select(list(key)))
 
 
-def _reads(name: str, summary: str, opened: Callable[[History], AbstractContextManager[Reading]]) -> LakeMutant:
-    return LakeMutant(name, summary, Suspect(opened))
+def _read(name: str, summary: str, mutated: type[Exact] | type[Feed], check: Check = "rows") -> LakeMutant:
+    return LakeMutant(name, summary, check, Suspect(mutated.opened))
 
 
-def _settles(name: str, summary: str, rule: Rule) -> LakeMutant:
-    return LakeMutant(name, summary, Suspect(rule=rule))
+def _rule(name: str, summary: str, mutated: Rule) -> LakeMutant:
+    return LakeMutant(name, summary, "rule", Suspect(rule=mutated))
 
 
 MUTANTS: Final = (
-    _reads("inclusive-bound", "the changes of `after` itself are taken for changes after it", InclusiveBound.opened),
-    _settles("cancel-across-gap", "a removal is dropped because its key arrives again", cancelled_across_the_gap),
-    _reads("row-id-identity", "rows are known by row id: its last event wins", LastOfRowId.opened),
-    _reads(
-        "last-event-wins", "the last event of a key wins, in the order of row ids inside a version", LastOfKey.opened
-    ),
-    _reads("deletions-by-range", "insertions and deletions of a range, equal rows cancelled", CancelledRange.opened),
-    _reads("no-inlined-rows", "only files are read, not the rows that the catalog holds", NoInlinedRows.opened),
-    _reads("no-deletes", "deleted positions of data files are not looked at", NoDeletes.opened),
-    _reads("deletes-as-of-now", "deleted positions are taken as of now and not as of `through`", DeletesAsOfNow.opened),
-    _reads("undated-deletes", "all positions of a delete file count from its beginning on", UndatedDeletes.opened),
-    _reads("undated-rows", "all rows of a merged file count from its beginning on", UndatedRows.opened),
-    _reads("moved-rows-arrive", "rows that a rewrite moved are taken for changes", MovedRowsArrive.opened),
-    _settles("preimage-dropped", "a removal is routed by the row's new routing value", routed_by_the_new_value),
+    _read("inclusive-bound", "the changes of `after` itself are taken for changes after it", InclusiveBound),
+    _rule("cancel-across-gap", "a removal is dropped because its key arrives again", cancelled_across_the_gap),
+    _read("row-id-identity", "rows are known by row id: its last event wins", LastOfRowId),
+    _read("last-event-wins", "the last event of a key wins, by row id inside a version", LastOfKey),
+    _read("deletions-by-range", "insertions and deletions of a range, equal rows cancelled", CancelledRange),
+    _read("no-inlined-rows", "only files are read, not the rows that the catalog holds", NoInlinedRows),
+    _read("no-deletes", "deleted positions of data files are not looked at", NoDeletes),
+    _read("deletes-as-of-now", "deleted positions are taken as of now, not as of `through`", DeletesAsOfNow),
+    _read("undated-deletes", "all positions of a delete file count from its beginning on", UndatedDeletes),
+    _read("undated-rows", "all rows of a merged file count from its beginning on", UndatedRows),
+    _read("moved-rows-arrive", "rows that a rewrite moved are taken for changes", MovedRowsArrive, "arrivals"),
+    _rule("preimage-dropped", "a removal is routed by the row's new routing value", routed_by_the_new_value),
 )

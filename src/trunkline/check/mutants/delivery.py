@@ -1,0 +1,319 @@
+"""Known bugs of delivery: planners that believe too much, and destinations that check too little."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from trunkline.check.delivery_rows import Rows
+from trunkline.check.mutant import Mutant
+from trunkline.check.mutants.patching import patch
+from trunkline.check.scenarios import delivery_world
+from trunkline.check.scenarios.delivery_world import Apply, Table
+from trunkline.core import planner_groups
+from trunkline.core.delivery_messages import Grant, Outcome, Released, Result, SourceAt
+from trunkline.core.effects import Address, Effects, Message, Send
+from trunkline.core.fencing import Decision, decide_flush, decide_seed
+from trunkline.core.planner import Planner
+from trunkline.core.planner_schedule import Schedule
+from trunkline.core.planner_tracks import GroupKey, Job, Track
+
+_through = planner_groups._through
+_believe = Planner._believe
+_on_done = Planner._on_done
+_on_granted = Planner._on_granted
+_on_news = Planner._on_news
+_on_table_message = Table.on_message
+_release = Schedule.release
+_table_write = Table._write
+
+
+# ------------------------------------------------------------------------------------------------------- destinations
+
+
+def _unfenced_flush(position: int, token: int, *, expected: int, through: int, mine: int) -> Decision:
+    return decide_flush(position, 0, expected=expected, through=through, mine=mine)
+
+
+def _unfenced_seed(position: int, token: int, *, through: int, mine: int) -> Decision:
+    return decide_seed(position, 0, through=through, mine=mine)
+
+
+def _from_anywhere(position: int, token: int, *, expected: int, through: int, mine: int) -> Decision:
+    return decide_flush(position, token, expected=position, through=through, mine=mine)
+
+
+def _over_anything(position: int, token: int, *, through: int, mine: int) -> Decision:
+    return decide_seed(0, token, through=through, mine=mine)
+
+
+def _seeds_beside(self: Table, apply: Apply) -> None:
+    before = self.image.rows
+    _table_write(self, apply)
+    if apply.seed is not None:
+        self.image = replace(self.image, rows=_merged(before, apply.seed))
+
+
+def _merged(before: Rows, seed: Rows) -> Rows:
+    keys = {row.key for row in seed}
+    return tuple(sorted([*seed, *(row for row in before if row.key not in keys)]))
+
+
+def _rows_first(self: Table, apply: Apply) -> None:
+    """Rows now; position and token by a transaction of their own, which comes later."""
+    before = self.image
+    _table_write(self, apply)
+    if apply.seed is None:
+        self.later = self.image  # type: ignore[attr-defined]
+        self.image = replace(before, rows=self.image.rows)
+
+
+def _position_later(self: Table, source: Address, message: Message) -> Effects:
+    later = getattr(self, "later", None)
+    if later is not None:
+        self.image = replace(self.image, position=later.position, token=later.token)
+        self.later = None  # type: ignore[attr-defined]
+    return _on_table_message(self, source, message)
+
+
+# ----------------------------------------------------------------------------------------------------------- planners
+
+
+def _epoch_lost(self: Track) -> None:
+    """What is in flight is believed whatever happened meanwhile."""
+    self.known = self.job != 0
+
+
+def _job_forgotten(self: Track) -> None:
+    """Who is told to begin anew does so at once."""
+    self.known, self.job = False, 0
+
+
+def _failure_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+    """The next window begins where the failed one was to end."""
+    if result.outcome is Outcome.TRANSIENT:
+        self.schedule.note_empty(track, job.through)
+    return _believe(self, track, job, result)
+
+
+def _silence_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+    if result.outcome is Outcome.UNKNOWN and not job.stamp and job.through:
+        return self.schedule.note_empty(track, job.through)
+    return _believe(self, track, job, result)
+
+
+def _all_fail(self: Planner, number: int, results: tuple[Result, ...], rest: Outcome | None, error: str) -> Effects:
+    failed = [each for each in results if each.outcome is Outcome.TRANSIENT]
+    if failed:
+        results = tuple(replace(failed[0], destination=each.destination) for each in results)
+    return _on_done(self, number, results, rest, error)
+
+
+def _all_halt(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+    if result.outcome is not Outcome.PERMANENT:
+        return _believe(self, track, job, result)
+    return [effect for each in self.tracks.values() for effect in self.schedule.halt(each, result.error)]
+
+
+def _never_stamps(self: Schedule, track: Track) -> GroupKey:
+    return GroupKey(track.effective, False, False, track.failures > 0, track.crowd, None)
+
+
+def _says_settled(self: Schedule, *released: Released) -> Send:
+    return _release(self, *(replace(each, settled=True) for each in released))
+
+
+def _across_stops(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) -> int:
+    return _through(key, due, replace(source, stops=()), left)
+
+
+def _takes_late_grant(self: Planner, grant: Grant) -> Effects:
+    track = self.tracks[grant.destination]
+    track.token_floor = 0
+    return _on_granted(self, grant)
+
+
+def _grant_overrules(self: Planner, grant: Grant) -> Effects:
+    """What the grant says of a wish for a new seed counts, also if the wish came after it was written."""
+    self.tracks[grant.destination].reseed = 0
+    return _on_granted(self, grant)
+
+
+def _deaf_in_the_end(self: Planner, source: Address, message: Message) -> Effects:
+    return [] if self.state == "stopped" else _on_news(self, message) + self._go_on()
+
+
+def _expiry_unseen(self: Planner, message: Message) -> Effects:
+    return _on_news(self, replace(message, oldest=1) if isinstance(message, SourceAt) else message)
+
+
+def _never_ignores(self: Planner, source: Address, message: Message) -> bool:
+    return False
+
+
+DELIVERY_MUTANTS = (
+    Mutant(
+        "delivery-unfenced",
+        "a destination does not look at tokens",
+        "two-deliverers",
+        patch(
+            (delivery_world, "decide_flush", _unfenced_flush),
+            (delivery_world, "decide_seed", _unfenced_seed),
+        ),
+        "SingleDeliverer",
+        "breadth",
+        100_000,
+    ),
+    Mutant(
+        "expected-position-unchecked",
+        "a flush is written wherever the destination is",
+        "mirror",
+        patch((delivery_world, "decide_flush", _from_anywhere)),
+        ("NoLoss", "NoPhantom", "ExactlyOnce"),
+        "breadth",
+        20_000,
+    ),
+    Mutant(
+        "position-outside-transaction",
+        "rows are committed first, and the position afterwards",
+        "append-mode",
+        patch((Table, "_write", _rows_first), (Table, "on_message", _position_later)),
+        ("NoLoss", "NoPhantom", "ExactlyOnce"),
+        "breadth",
+        20_000,
+    ),
+    Mutant(
+        "seed-beside",
+        "a seed leaves what was there before",
+        "seeding",
+        patch((Table, "_write", _seeds_beside)),
+        "NoPhantom",
+        "breadth",
+        10_000,
+    ),
+    Mutant(
+        "late-seed",
+        "a seed that comes late takes a destination back",
+        "lost-answers",
+        patch((delivery_world, "decide_seed", _over_anything)),
+        "CursorMonotone",
+        "breadth",
+        60_000,
+    ),
+    Mutant(
+        "read-epoch-lost",
+        "the answer of a job is believed although the configuration changed after it had begun",
+        "rerouting",
+        patch((Track, "doubt", _epoch_lost)),
+        ("Progress", "NoPhantom", "NoLoss"),
+        "breadth",
+        20_000,
+    ),
+    Mutant(
+        "two-flushes-in-flight",
+        "a destination that begins anew does not wait for what is in flight to it",
+        "rerouting",
+        patch((Track, "doubt", _job_forgotten)),
+        "FlushState",
+        "breadth",
+        20_000,
+    ),
+    Mutant(
+        "planned-not-reset",
+        "after a failure the next window begins where the failed one was to end",
+        "backing-off",
+        patch((Planner, "_believe", _failure_is_empty)),
+        ("NoLoss", "NoPhantom", "ReadOnce"),
+        "breadth",
+        20_000,
+    ),
+    Mutant(
+        "silence-is-empty",
+        "a job that broke off is taken for a window without rows",
+        "lost-answers",
+        patch((Planner, "_believe", _silence_is_empty)),
+        ("NoLoss", "NoPhantom"),
+        "breadth",
+        60_000,
+    ),
+    Mutant(
+        "one-fails-for-all",
+        "the failure of one destination resets its whole group",
+        "backing-off",
+        patch((Planner, "_on_done", _all_fail)),
+        "ReadOnce",
+        "breadth",
+        20_000,
+    ),
+    Mutant(
+        "one-halts-all",
+        "the halt of one destination halts every other",
+        "halting",
+        patch((Planner, "_believe", _all_halt)),
+        "Progress",
+        "breadth",
+        20_000,
+    ),
+    Mutant(
+        "empty-unsettled",
+        "a window is left unwritten although an older flush may still land and change what it was measured from",
+        "mirror",
+        patch((Schedule, "_flush_key", _never_stamps)),
+        ("Progress", "NoPhantom", "NoLoss"),
+        "breadth",
+        100_000,
+    ),
+    Mutant(
+        "released-unsettled",
+        "a destination is handed over as settled, although an older flush may still land",
+        "hand-over",
+        patch((Schedule, "release", _says_settled)),
+        ("Progress", "NoPhantom", "NoLoss"),
+        "breadth",
+        200_000,
+    ),
+    Mutant(
+        "window-crosses-stop",
+        "a window goes on across a version that it may not cross",
+        "stops",
+        patch((planner_groups, "_through", _across_stops)),
+        ("NoPhantom", "NoLoss"),
+        "breadth",
+        20_000,
+    ),
+    Mutant(
+        "late-grant-taken",
+        "a grant that was overtaken by a later one is taken all the same",
+        "lease-returns",
+        patch((Planner, "_on_granted", _takes_late_grant), (Planner, "ignores", _never_ignores)),
+        "Progress",
+        "swarm",
+        2_000,
+    ),
+    Mutant(
+        "wish-overruled",
+        "a wish for a new seed is forgotten when a grant arrives that was written before it",
+        "reseeding",
+        patch((Planner, "_on_granted", _grant_overrules)),
+        "Progress",
+        "breadth",
+        50_000,
+    ),
+    Mutant(
+        "grant-after-the-end",
+        "a planner that has stopped keeps what it is granted",
+        "hand-over",
+        patch((Planner, "on_message", _deaf_in_the_end)),
+        "Progress",
+        "breadth",
+        200_000,
+    ),
+    Mutant(
+        "expiry-unseen",
+        "a destination whose position the source has forgotten is flushed for ever",
+        "expiring-source",
+        patch((Planner, "_on_news", _expiry_unseen)),
+        "Progress",
+        "swarm",
+        500,
+    ),
+)

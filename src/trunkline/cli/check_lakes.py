@@ -1,0 +1,105 @@
+"""The mutants of delivery's reads and of its rule, which the fuzz over real lakes must find: a part of ``check --mutants``.
+
+They need the packages of the extra ``delivery``, which all other checks do without: so those are imported when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from trunkline.check import report
+from trunkline.check.runner import Task, Tell, run_tasks
+from trunkline.cli.check_output import Output
+
+if TYPE_CHECKING:
+    from trunkline.delivery.fuzz.hunts import Hunt
+    from trunkline.delivery.fuzz.mutants import LakeMutant
+
+NEEDED = ("duckdb", "duckdb_extension_ducklake", "msgspec", "numpy", "pyarrow")
+MISSING = "the mutants of delivery are left out, because their packages are: pip install 'trunkline[delivery]'"
+
+
+def lake_mutants(names: Sequence[str], output: Output) -> list[LakeMutant]:
+    """Those of the names, or all without any. None, and a note, where their packages are not installed."""
+    if any(find_spec(package) is None for package in NEEDED):
+        output.note(f"note: {MISSING}")
+        return []
+    from trunkline.delivery.fuzz.mutants import MUTANTS
+
+    return [mutant for mutant in MUTANTS if not names or mutant.name in names]
+
+
+class LakeHunts:
+    """What became of the lake mutants, and of the code that ships."""
+
+    def __init__(self, mutants: Sequence[LakeMutant], jobs: int, output: Output) -> None:
+        """Look for every mutant; what ships must survive ten times as many windows as each of them may take."""
+        from trunkline.delivery.fuzz.hunts import BUDGET, SURVIVAL_FACTOR, hunt
+
+        self._mutants = mutants
+        self._budget = BUDGET
+        parts = max(1, jobs)
+        windows = -(-BUDGET * SURVIVAL_FACTOR // parts)
+        tasks: list[Task[list[Hunt]]] = [partial(hunt, mutants, BUDGET)]
+        tasks += [partial(_survive, part, windows) for part in range(parts)]
+        titles = ["mutants of delivery", *(f"correct delivery, part {part + 1} of {parts}" for part in range(parts))]
+        with output.progress(titles) as progress:
+            found = run_tasks(tasks, jobs=jobs, on_progress=progress.tell, on_result=progress.done)
+        self._hunts, *survivals = [each or [] for each in found]
+        self._survivals = [each for part in survivals for each in part]
+
+    @property
+    def good(self) -> bool:
+        """All mutants were found, and nothing is wrong with what ships."""
+        return all(each.wrong for each in self._hunts) and not any(each.wrong for each in self._survivals)
+
+    def text(self, seconds: float) -> str:
+        rows = [
+            (mutant.name, self._found(each), mutant.check, _where(each), mutant.summary)
+            for mutant, each in zip(self._mutants, self._hunts, strict=True)
+        ]
+        found = sum(each.wrong is not None for each in self._hunts)
+        table = report.table(("mutant of delivery", "found after", "check", "seed, window", "what"), rows)
+        return f"{table}\n\n{found} of {len(rows)} mutants of delivery found, {self._survival()}, {seconds:.1f} s"
+
+    def json(self) -> list[dict[str, Any]]:
+        survivals = {
+            "survival_windows": sum(part.windows for part in self._survivals),
+            "survives": not any(part.wrong for part in self._survivals),
+        }
+        return [
+            {
+                "mutant": mutant.name,
+                "check": mutant.check,
+                "found": each.wrong is not None,
+                "windows": each.windows,
+                "budget": self._budget,
+                "seed": each.wrong.seed if each.wrong else None,
+                "window": [each.wrong.window.after, each.wrong.window.through] if each.wrong else None,
+            }
+            | survivals
+            for mutant, each in zip(self._mutants, self._hunts, strict=True)
+        ]
+
+    def _found(self, hunt: Hunt) -> str:
+        return f"{hunt.windows:,} windows" if hunt.wrong else f"NOT FOUND in {self._budget:,} windows"
+
+    def _survival(self) -> str:
+        for each in self._survivals:
+            if each.wrong is not None:
+                return f"CORRECT CODE IS WRONG ({each.wrong.check}, {_where(each)}: {each.wrong.what})"
+        return f"correct code survives {sum(each.windows for each in self._survivals):,} windows"
+
+
+def _survive(part: int, windows: int, tell: Tell) -> list[Hunt]:
+    from trunkline.delivery.fuzz.hunts import survive
+
+    return [survive(part, windows, tell)]
+
+
+def _where(hunt: Hunt) -> str:
+    wrong = hunt.wrong
+    return "-" if wrong is None else f"{wrong.seed}, ({wrong.window.after}, {wrong.window.through}]"
