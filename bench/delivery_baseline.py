@@ -116,7 +116,7 @@ class Delivery:
         if not self._columns:
             self._columns = DuckLakeSource(self._source).columns(window.through)
         with LakeCatalog(self._connection, self._source) as catalog:
-            plan = plan_window(catalog, window, self._connection)
+            plan = plan_window(catalog, window)
             reader = WindowReader(self._connection, catalog, plan, Asked(self._columns, KEY, ROUTING))
         self._connection.execute(f"DETACH {CATALOG}")
         return reader.read(EVERYTHING)

@@ -36,6 +36,7 @@ class Idle:
 def measure_idle(directory: Path, source: LakeAddress, targets: Sequence[Target], seconds: float) -> Idle:
     (port,) = free_ports(1)
     config = directory / "pipeline.yaml"
+    (directory / "control").mkdir()
     config.write_text(json.dumps(_config(source, targets, port)))  # which is YAML too
     command: list[str | Path] = [Path(sys.executable).parent / "trunkline", "deliver", "run", config]
     with Processes() as processes:

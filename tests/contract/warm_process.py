@@ -1,4 +1,4 @@
-"""Imported by the process that the children of the contract suite are forked from: they inherit what takes long to load."""
+"""Imported by the process that children of the contract suite are forked from: they inherit what loads slowly."""
 
 from __future__ import annotations
 

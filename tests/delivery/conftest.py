@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from postgres_server import PostgresServer
 from trunkline.delivery.java import find_java
-from trunkline.delivery.session import spark_session, stop_session
+from trunkline.delivery.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.errors import ConfigError
 
 
@@ -29,7 +29,7 @@ def java() -> Path:
 @pytest.fixture(scope="session")
 def spark(java: Path) -> Iterator[SparkSession]:
     """A session for all tests; none of them changes its settings for good."""
-    session = spark_session(master="local[2]", name="tests")
+    session = spark_session("local[2]", conf=SHORT_LIVED, name="tests")
     try:
         yield session
     finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Final, Generic
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ from contract.delta_destination import DeltaKind, DeltaPlace
 from contract.destination_place import Table, content
 from contract.ducklake_destination import LakeKind, LakeTable
 from contract.postgres_destination import PostgresKind, PostgresTable
-from delivery.pipe_sources import SourceTable, Step
+from delivery.pipe_sources import SourceTable
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, Member, Outcome, SeedGroup, SeedMode
 from trunkline.delivery.addresses import Address, DeltaAddress
@@ -31,6 +31,7 @@ PATHS: Final[tuple[ReadPath, ...]] = ("small", "large")
 SMALL_BYTES: Final[dict[ReadPath, int]] = {"small": 2**60, "large": -1}  # all windows are small, or none
 TENANTS: Final[dict[str, tuple[str | None, ...]]] = {"acme": ("acme",), "bolt": ("bolt",)}
 WELL: Final = (Outcome.APPLIED, Outcome.ALREADY)
+SourceT = TypeVar("SourceT", bound=SourceTable)
 
 
 class Site(Struct, frozen=True):
@@ -76,11 +77,11 @@ def make_sites(
     return sites
 
 
-class Pipe(Generic[Step]):
+class Pipe(Generic[SourceT]):
     """Delivers what a test writes."""
 
     def __init__(
-        self, spark: SparkSession, table: SourceTable[Step], sites: Sequence[Site], *, key: Sequence[str] = ("id",)
+        self, spark: SparkSession, table: SourceT, sites: Sequence[Site], *, key: Sequence[str] = ("id",)
     ) -> None:
         self.table = table
         self.sites = {site.name: site for site in sites}
@@ -97,7 +98,7 @@ class Pipe(Generic[Step]):
 
     # --- whole windows ---
 
-    def deliver(self, *steps: Step) -> dict[ReadPath, JobReport]:
+    def deliver(self, *steps: Any) -> dict[ReadPath, JobReport]:
         """Deliver steps as one window, with something right before it and something behind it; all must be well."""
         self.catch_up(self.table.write_boundary())
         after = through = self.version
@@ -111,7 +112,7 @@ class Pipe(Generic[Step]):
         self.assert_equal()
         return reports
 
-    def given(self, *steps: Step) -> None:
+    def given(self, *steps: Any) -> None:
         """What a case begins with."""
         for step in steps:
             through = self.table.write(step)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -24,20 +24,19 @@ from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 
 Row = dict[str, Any]
-Step = TypeVar("Step", contravariant=True)
 EDGE: Final = 0  # the number of the row at both ends of a window; tests leave it alone
 EXTENSIONS: Final = ("ducklake", "sqlite_scanner", "postgres_scanner")
 ORDERS: Final = "id BIGINT, tenant VARCHAR, item VARCHAR, mark INTEGER"
 ORDER: Final = "n AS id, tenant, 'item ' || n AS item, n AS mark"
 
 
-class SourceTable(Protocol[Step]):
-    """A table whose changes are delivered. It has the columns ``tenant`` and ``mark``."""
+class SourceTable(Protocol):
+    """A table with the columns ``tenant`` and ``mark``, whose changes are delivered. Each kind has steps of its own."""
 
     @property
     def source(self) -> Source: ...
 
-    def write(self, step: Step) -> int:
+    def write(self, step: Any) -> int:
         """Commit one transaction; returns the newest version."""
         ...
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from trunkline.delivery.session import spark_session, stop_session
+from trunkline.delivery.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.errors import ConfigError
 
 LOOK_AGAIN_S = 0.05
@@ -39,7 +39,7 @@ def java_of(spark: SparkSession) -> int:
 
 def wait_in_a_task() -> None:
     """Print the ids of Java, the daemon of Python workers and a worker, which is busy from then on."""
-    spark = spark_session("local[2]")
+    spark = spark_session("local[2]", conf=SHORT_LIVED)
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         note = Path(directory) / "worker"
 
@@ -63,7 +63,7 @@ def drain_when_interrupted() -> None:
     interrupted = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: interrupted.set())
-    spark = spark_session("local[2]")
+    spark = spark_session("local[2]", conf=SHORT_LIVED)
     print("ready", flush=True)
     while not interrupted.wait(LOOK_AGAIN_S):
         pass
@@ -74,14 +74,14 @@ def drain_when_interrupted() -> None:
 
 def refused_master() -> None:
     try:
-        spark_session("local[some]")
+        spark_session("local[some]", conf=SHORT_LIVED)
     except ConfigError as error:
         print(error)
 
 
 def lose_java() -> None:
     """Stop after Java was killed; then PySpark must not count on a session any more."""
-    spark = spark_session("local[2]")
+    spark = spark_session("local[2]", conf=SHORT_LIVED)
     os.kill(java_of(spark), signal.SIGKILL)
     os.waitid(os.P_PID, java_of(spark), os.WEXITED | os.WNOWAIT)
     stop_session(spark)

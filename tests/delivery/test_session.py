@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from trunkline.delivery.java import DROPPED_OPTION, find_java, write_java_home
 from trunkline.delivery.session import spark_session
+from trunkline.delivery.session_directory import PREFIX, SessionDirectory
 from trunkline.errors import ConfigError
 
 WAIT_S_MAX = 120.0  # a loaded machine; usually a few seconds
@@ -124,6 +125,22 @@ def test_a_second_session_in_a_process_is_refused(spark: SparkSession) -> None:
 
 
 # --- how it ends ---
+
+
+def test_what_killed_drivers_left_is_removed_by_the_next_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned, new, foreign = (tmp_path / name for name in (f"{PREFIX}old", f"{PREFIX}new", "other"))
+    for directory in (abandoned, new, foreign):
+        directory.mkdir()
+    alive = SessionDirectory()
+    for directory in (abandoned, alive.path, foreign):
+        os.utime(directory, (0, 0))
+    other = SessionDirectory()
+    assert not abandoned.exists()
+    assert {new, foreign, alive.path, other.path} == set(tmp_path.iterdir())
+    other.remove()
+    alive.remove()
+    assert {new, foreign} == set(tmp_path.iterdir())
 
 
 @contextmanager

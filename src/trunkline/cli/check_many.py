@@ -76,7 +76,8 @@ def mutants(
     chosen = [known.mutant(name) for name in others] if names else list(known.mutants)
     if scenarios:
         chosen = [mutant for mutant in chosen if mutant.scenario in scenarios]
-    good, document = True, {}
+    good = True
+    document: dict[str, Any] = {}
     if chosen or not lakes:
         good, document = _protocol_mutants(known, chosen, bounds, jobs, output)
     if lakes:

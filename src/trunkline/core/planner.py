@@ -10,11 +10,12 @@ States of a destination
             --fenced--> unowned   --permanent--> halted (until resumed, reseeded or configured anew)
 
 Rules
- P1  One job in flight per destination; at most ``groups_max`` groups, and the last slot is for healthy flushes.
+ P1  One job in flight per destination; at most one seed and ``groups_max`` flushes at a time, the last of them for
+     destinations that did not fail.
  P2  position <= effective <= planned <= source. A failure takes ``planned`` back to where the destination stands.
  P3  The read epoch: an answer counts for a destination only if its job is the one in flight, and nothing happened since
      that makes what it read or wrote a thing of the past (lease, configuration, a wish for a new seed).
- P4  Who does not know where a destination stands (granted, moved, outcome unknown) reads it before planning.
+ P4  Who does not know where a destination stands (granted, resumed, moved, outcome unknown) reads it before planning.
  P5  A window without rows for a settled destination is not written. It is noted; the next window begins behind it, and
      still expects the stored position. Only an answer that says so makes a window empty: silence never does.
  P6  The note holds for the very position that is stored. A destination whose digest changed is left alone until it is
@@ -261,7 +262,8 @@ class Planner:
         if life is Life.DRAINING:
             track.drain_to = self.schedule.source.version
             return self._trigger() + self.schedule.place(track)
-        if life is Life.ACTIVE and track.halted:
+        meddled = life is Life.PAUSED or (life is Life.ACTIVE and (track.halted or track.retry_ms > 0))
+        if meddled:  # an operator may change the destination meanwhile (P4)
             return self._begin_anew(track)
         return self.schedule.place(track)
 

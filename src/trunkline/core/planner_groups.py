@@ -47,22 +47,42 @@ class Groups:
         return self.job_last
 
     def startable(self, due: int, source: SourceAt) -> list[Beginning]:
-        """The jobs for which there are slots, first come first served. Spare ones leave one slot free (P1)."""
-        flying = [job for job in self.jobs.values() if job.kind is not Stage.READING]
-        free = self.groups_max - len(flying)
-        spare = max(1, self.groups_max - 1) - sum(job.spare for job in flying)
+        """The jobs for which there are slots, first come first served."""
+        slots = Slots(self.groups_max, self.jobs)
         starting: list[tuple[GroupKey, list[str]]] = []
         left: list[GroupKey] = []
         for key in [key for key in self.waiting if _is_due(key, due, source)]:
-            slots = min(free, spare) if key.spare else free
-            names = sorted(self.waiting[key]) if slots > 0 else []
-            parts = [names[at : at + key.crowd] for at in range(0, len(names), key.crowd)]
-            starting += [(key, part) for part in parts[:slots]]
-            free -= min(slots, len(parts))
-            spare -= min(slots, len(parts)) if key.spare else 0
-            if slots < len(parts) or slots <= 0:
+            names = sorted(self.waiting[key]) if slots.free(key) else []
+            begun = 0
+            while begun < len(names) and slots.free(key):
+                starting.append((key, names[begun : begun + key.crowd]))
+                slots.take(key)
+                begun += key.crowd
+            if begun < len(self.waiting[key]):
                 left.append(key)
         return [Beginning(key, names, _through(key, due, source, left)) for key, names in starting]
+
+
+class Slots:
+    """What may begin beside the jobs in flight: one seed, and flushes. What fails leaves a slot to the others (P1)."""
+
+    def __init__(self, groups_max: int, jobs: dict[int, Job]) -> None:
+        flushes = [job.failing for job in jobs.values() if job.kind is Stage.FLUSHING]
+        self.seeds = 1 - sum(job.kind is Stage.SEEDING for job in jobs.values())
+        self.flushes = groups_max - len(flushes)
+        self.failing = max(1, groups_max - 1) - sum(flushes)
+
+    def free(self, key: GroupKey) -> bool:
+        if key.seed is not None:
+            return self.seeds > 0
+        return self.flushes > 0 and (self.failing > 0 or not key.failing)
+
+    def take(self, key: GroupKey) -> None:
+        if key.seed is not None:
+            self.seeds -= 1
+        else:
+            self.flushes -= 1
+            self.failing -= key.failing
 
 
 def _is_due(key: GroupKey, due: int, source: SourceAt) -> bool:

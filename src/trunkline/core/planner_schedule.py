@@ -190,7 +190,7 @@ class Schedule:
     def _begin(self, beginning: Beginning) -> Effects:
         key, names, through = beginning
         kind = Stage.FLUSHING if key.seed is None else Stage.SEEDING
-        number = self.groups.begin(Job(kind, names, through, stamp=key.stamp, spare=key.spare))
+        number = self.groups.begin(Job(kind, names, through, stamp=key.stamp, failing=key.failing))
         for track in map(self.tracks.__getitem__, names):
             self.groups.lift(track)
             track.stage, track.job, track.planned = kind, number, through

@@ -15,7 +15,7 @@ class PlannerConfig(Struct, frozen=True):
     interval_ms: int = 1000  # how long a change may wait for others; 0: not at all
     rows: int = 100_000  # as many waiting changes are flushed at once
     size_bytes: int = 64 * 2**20  # as many waiting bytes are flushed at once
-    groups_max: int = 2  # jobs at the same time; too small: those that catch up delay the others
+    groups_max: int = 2  # flushes at the same time, beside one seed; too small: those that catch up delay the others
     members_max: int = 20_000  # of one group; too small: more jobs; too big: one killed worker leaves more in doubt
     retry_first_ms: int = 500  # doubled with each failure
     retry_most_ms: int = 60_000  # too big: a mended destination is noticed late
@@ -49,11 +49,6 @@ class GroupKey(NamedTuple):
     failing: bool  # their last job failed: they are kept apart from the healthy ones
     crowd: int  # how many of them may share a job
     seed: SeedMode | None  # what they are seeded with; None: they are flushed
-
-    @property
-    def spare(self) -> bool:
-        """It may take long or fail: it never gets the last free slot."""
-        return self.failing or self.seed is not None
 
 
 class Track:
@@ -114,14 +109,14 @@ class Track:
 
 
 class Job:
-    """One job in flight. ``kind`` is READING, FLUSHING or SEEDING."""
+    """One job in flight. ``kind`` is READING, FLUSHING or SEEDING; ``failing`` as in its key."""
 
     def __init__(
-        self, kind: Stage, members: list[str], through: int = 0, *, stamp: bool = False, spare: bool = False
+        self, kind: Stage, members: list[str], through: int = 0, *, stamp: bool = False, failing: bool = False
     ) -> None:
         self.kind = kind
         self.members = set(members)  # those without a result so far
         self.size = len(members)
         self.through = through
         self.stamp = stamp
-        self.spare = spare
+        self.failing = failing

@@ -4,7 +4,7 @@
    supervisor's SIGTERM) reaches the driver alone, which can drain in order.
 2. It ends when the driver ends, however that ends: it reads a pipe that only the driver holds open. Spark's Python
    workers and its local executors end with it.
-3. Everything that it writes to disk by itself lies in one temporary directory, which it removes as it ends.
+3. Everything that it writes to disk by itself lies in one temporary directory, which is removed as it ends.
 4. Python's handler of SIGINT is the caller's, not the one that PySpark sets.
 5. A setting that the caller gives wins over ours.
 """
@@ -13,25 +13,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from trunkline.delivery.java import find_java, write_java_home
+from trunkline.delivery.java import find_java
+from trunkline.delivery.session_directory import SessionDirectory
 from trunkline.errors import ConfigError
 
 END_S_MAX: Final = 30.0  # for Java to end in order; then it is killed
@@ -56,25 +53,8 @@ ON_THIS_MACHINE: Final = {
     "spark.sql.shuffle.partitions": "8",
     "spark.python.daemon.module": "trunkline.delivery.worker_daemon",
 }
-LOGGING: Final = """\
-rootLogger.level = error
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
-# Spark takes the level of this one for the level of a shell, and a shell that is more talkative than the rest says so.
-logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
-logger.shell.level = error
-# What fails in a task or at the start is raised in the driver; it need not be told twice.
-logger.start.name = org.apache.spark.SparkContext
-logger.start.level = off
-logger.executor.name = org.apache.spark.executor.Executor
-logger.executor.level = off
-logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
-logger.tasks.level = off
-"""
+# For a session of a minute or so: Java compiles in a hurry, which halves the work of starting and of the first jobs.
+SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 
 def spark_session(
@@ -87,19 +67,20 @@ def spark_session(
         )
     if SparkContext._active_spark_context is not None:
         raise ConfigError("this process runs a Spark session already: stop that one first")
-    directory = Path(tempfile.mkdtemp(prefix="trunkline-spark-"))
+    directory = SessionDirectory()
     try:
         settings = _settings(master, name, directory) | dict(conf or {})
         with _environment(master, settings, directory), _own_interrupts():
             return _start(settings, directory)
     except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
+        directory.remove()
         raise
 
 
 def stop_session(session: SparkSession) -> None:
     """Stop Spark and end its Java, so that no process and no file of it is left. Java may be dead already."""
-    if _runs(SparkContext._gateway):
+    gateway: Any = SparkContext._gateway
+    if gateway.proc is None or gateway.proc.poll() is None:
         session.stop()
     else:
         context: Any = session.sparkContext
@@ -107,21 +88,21 @@ def stop_session(session: SparkSession) -> None:
         context.stop()
         SparkSession._instantiatedSession = SparkSession._activeSession = None
     _end_java()
+    gateway.directory.remove()
 
 
-def _settings(master: str, name: str, directory: Path) -> dict[str, str]:
-    (directory / "log4j2.properties").write_text(LOGGING)
+def _settings(master: str, name: str, directory: SessionDirectory) -> dict[str, str]:
     java_options = {
-        "log4j2.configurationFile": f"{directory}/log4j2.properties",
-        "java.io.tmpdir": str(directory),  # also where Spark keeps its blocks, and sockets to Python workers
+        "log4j2.configurationFile": directory.write_logging(),
+        "java.io.tmpdir": directory.path,  # also where Spark keeps its blocks, and sockets to Python workers
     }
     # Over TCP each exchange with a Python worker waits for a delayed acknowledgement: 40 ms a job.
-    unix_sockets = len(os.fsencode(directory)) <= SOCKET_DIRECTORY_BYTES_MAX
+    unix_sockets = len(os.fsencode(directory.path)) <= SOCKET_DIRECTORY_BYTES_MAX
     return {
         "spark.master": master,
         "spark.app.name": name,
-        "spark.sql.warehouse.dir": f"{directory}/warehouse",
-        "spark.driver.extraJavaOptions": " ".join(f"-D{key}={value}" for key, value in java_options.items()),
+        "spark.sql.warehouse.dir": f"{directory.path}/warehouse",
+        "spark.driver.defaultJavaOptions": " ".join(f"-D{key}={value}" for key, value in java_options.items()),
         "spark.python.unix.domain.socket.enabled": str(unix_sockets).lower(),
         **EVERYWHERE,
         **(ON_THIS_MACHINE if _is_local(master) else {}),
@@ -133,14 +114,14 @@ def _is_local(master: str) -> bool:
 
 
 @contextmanager
-def _environment(master: str, settings: Mapping[str, str], directory: Path) -> Iterator[None]:
+def _environment(master: str, settings: Mapping[str, str], directory: SessionDirectory) -> Iterator[None]:
     """What Spark reads from the environment and from nowhere else, while it starts."""
     wanted = {"PYSPARK_PYTHON": settings.get("spark.pyspark.python", sys.executable)}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit started us, and Java before us
-        wanted["JAVA_HOME"] = str(write_java_home(directory, find_java()))
+        wanted["JAVA_HOME"] = str(directory.write_java_home(find_java()))
     if _is_local(master):
         wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
-        wanted |= {"SPARK_HOME": os.environ.get("SPARK_HOME") or str(_write_spark_home(directory))}
+        wanted["SPARK_HOME"] = os.environ.get("SPARK_HOME") or str(directory.write_spark_home())
     before = {key: os.environ.get(key) for key in wanted}
     os.environ.update(wanted)
     try:
@@ -151,20 +132,6 @@ def _environment(master: str, settings: Mapping[str, str], directory: Path) -> I
                 del os.environ[key]
             else:
                 os.environ[key] = value
-
-
-def _write_spark_home(directory: Path) -> Path:
-    """Make a directory that serves Spark as ``SPARK_HOME``: only its jars and scripts.
-
-    Without the archives of PySpark's own sources that lie beside those, Python workers import the package that is
-    installed, already compiled: a worker starts in a quarter of the time. And executors of a ``local-cluster`` write
-    their files here, not between the installed ones.
-    """
-    home = directory / "spark"
-    home.mkdir()
-    for part in ("bin", "jars"):
-        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
-    return home
 
 
 @contextmanager
@@ -180,7 +147,7 @@ def _own_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _start(settings: Mapping[str, str], directory: Path) -> SparkSession:
+def _start(settings: Mapping[str, str], directory: SessionDirectory) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         gateway: Any = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
@@ -190,7 +157,7 @@ def _start(settings: Mapping[str, str], directory: Path) -> SparkSession:
     try:
         context = SparkContext(conf=conf, gateway=gateway)
         gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
-            gateway.jvm.java.io.File(str(directory))
+            gateway.jvm.java.io.File(str(directory.path))
         )
         return SparkSession(context)
     except Py4JError as error:
@@ -207,10 +174,6 @@ def _cause(error: Py4JError) -> str:
     return str(error) if exception is None else str(exception.getMessage())
 
 
-def _runs(gateway: Any) -> bool:
-    return gateway.proc is None or gateway.proc.poll() is None
-
-
 def _end_java() -> None:
     """End the Java process that PySpark holds for this process, and forget it: the next session starts another."""
     gateway: Any = SparkContext._gateway
@@ -225,4 +188,3 @@ def _end_java() -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    shutil.rmtree(gateway.directory, ignore_errors=True)

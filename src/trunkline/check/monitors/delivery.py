@@ -31,6 +31,7 @@ class TableWritten(Event, frozen=True):
     position: int
     token: int
     seeded: int  # the version of its last seed; 0: nobody vouches for its rows
+    restored: bool = False  # an operator took it back to a backup
 
 
 class Parts(NamedTuple):
@@ -115,7 +116,7 @@ class ExactlyOnce(Stateless):
 
 
 class CursorMonotone:
-    """The position of a destination never goes back."""
+    """The position of a destination never goes back, but by a backup."""
 
     name = "CursorMonotone"
 
@@ -127,7 +128,7 @@ class CursorMonotone:
         if not isinstance(event, TableWritten):
             return state
         last = dict(state)
-        if event.position < last.get(event.destination, 0):
+        if event.position < last.get(event.destination, 0) and not event.restored:
             raise Violation(f"{event.destination} went back from {last[event.destination]} to {event.position}")
         return tuple(sorted({**last, event.destination: event.position}.items()))
 
@@ -148,7 +149,7 @@ class SingleDeliverer:
         if not isinstance(event, TableWritten):
             return state
         last = dict(state)
-        if event.token < last.get(event.destination, 0):
+        if event.token < last.get(event.destination, 0) and not event.restored:
             raise Violation(
                 f"{event.destination} was written under token {event.token}, after {last[event.destination]}"
             )

@@ -114,6 +114,10 @@ def _all_halt(self: Planner, track: Track, job: Job, result: Result) -> Effects:
     return [effect for each in self.tracks.values() for effect in self.schedule.halt(each, result.error)]
 
 
+def _noted_for_any(self: Track) -> int:
+    return max(self.position, self.empty.through)
+
+
 def _never_stamps(self: Schedule, track: Track) -> GroupKey:
     return GroupKey(track.effective, False, False, track.failures > 0, track.crowd, None)
 
@@ -254,6 +258,15 @@ DELIVERY_MUTANTS = (
         20_000,
     ),
     Mutant(
+        "note-for-any-position",
+        "a note of a window without rows is used for a destination that is at another position by now",
+        "restored-backup",
+        patch((Track, "effective", property(_noted_for_any))),
+        ("NoLoss", "NoPhantom", "Progress"),
+        "breadth",
+        20_000,
+    ),
+    Mutant(
         "empty-unsettled",
         "a window is left unwritten although an older flush may still land and change what it was measured from",
         "mirror",
@@ -287,7 +300,7 @@ DELIVERY_MUTANTS = (
         patch((Planner, "_on_granted", _takes_late_grant), (Planner, "ignores", _never_ignores)),
         "Progress",
         "swarm",
-        2_000,
+        400,
     ),
     Mutant(
         "wish-overruled",
@@ -314,6 +327,6 @@ DELIVERY_MUTANTS = (
         patch((Planner, "_on_news", _expiry_unseen)),
         "Progress",
         "swarm",
-        500,
+        50,
     ),
 )

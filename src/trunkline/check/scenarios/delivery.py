@@ -14,7 +14,7 @@ from trunkline.check.disks import Nothing
 from trunkline.check.monitors import Progress
 from trunkline.check.monitors.delivery import EventualConsistency, Parts, delivery_safety
 from trunkline.check.scenario import NO_FAULTS, Boot, Faults, Operation, ProcessSpec, Scenario
-from trunkline.check.scenarios.delivery_work import Host, Tell, Worker, tenants_of
+from trunkline.check.scenarios.delivery_work import Host, TakeBack, Tell, Worker, tenants_of
 from trunkline.check.scenarios.delivery_world import (
     CONTROL,
     LAKE,
@@ -76,9 +76,10 @@ def operations(role: str, *requests: Message) -> tuple[Operation, ...]:
     return tuple(Operation(role, request) for request in requests)
 
 
-def told(*news: Message) -> tuple[Operation, ...]:
-    """What an operator says to a deliverer, one after another."""
-    return operations("host", *(Tell(number, each) for number, each in enumerate(news, start=1)))
+def told(*news: Message | str) -> tuple[Operation, ...]:
+    """What an operator says to a deliverer, one after another. A name: that table is restored from a backup."""
+    numbered = enumerate(news, start=1)
+    return operations("host", *(TakeBack(n, each) if isinstance(each, str) else Tell(n, each) for n, each in numbered))
 
 
 def moves(past: History, *oldest: int) -> tuple[MoveOn, ...]:
@@ -299,6 +300,18 @@ def reseeding() -> Scenario:
     )
 
 
+def restored_backup() -> Scenario:
+    """What was noted of windows without rows holds for the position that it was measured from."""
+    return scenario(
+        "restored-backup",
+        "a destination is paused, restored from a backup and resumed: it goes on from what it is now",
+        history((Change("k", 1),), (Change("k", 1),), (Change("l", 2),)),
+        planned=PLANNED[:1],
+        asked={"a": told(LifeChanged("d1", Life.PAUSED), "d1", LifeChanged("d1", Life.ACTIVE))},
+        sometimes=("TableWritten", "PlanDropped"),
+    )
+
+
 def backing_off() -> Scenario:
     return scenario(
         "backing-off",
@@ -434,6 +447,7 @@ DELIVERY_SCENARIOS = (
     stops,
     rerouting,
     reseeding,
+    restored_backup,
     backing_off,
     halting,
     life_cycle,

@@ -20,6 +20,8 @@ from trunkline.check.scenarios.delivery_world import (
     Look,
     Looked,
     Quiet,
+    Restore,
+    Restored,
 )
 from trunkline.core.delivery_events import JobEnded
 from trunkline.core.delivery_messages import (
@@ -51,24 +53,41 @@ class Tell(Message, frozen=True):
     news: Message
 
 
+class TakeBack(Message, frozen=True):
+    """An operator restores a table from a backup."""
+
+    operation: int
+    destination: str
+
+
 class Host(Quiet):
     """What surrounds a planner: tells it the configuration and asks for leases."""
 
     def __init__(self, planned: tuple[Planned, ...]) -> None:
         self.planned = planned
+        self.restoring = 0  # the operation that waits for it
 
     def on_start(self) -> Effects:
         return [Send(PLANNER, Configured(self.planned)), Send(CONTROL, Acquire())]
 
     def on_message(self, source: Address, message: Message) -> Effects:
-        assert isinstance(message, Tell)
-        done = Complete(message.operation, Happened())
-        if not isinstance(message.news, Configured):
-            return [Send(PLANNER, message.news), done]
-        changed = [new for old, new in zip(self.planned, message.news.destinations, strict=True) if old != new]
-        self.planned = message.news.destinations
-        forget = [Send(CONTROL, Forget(planned.destination)) for planned in changed]
-        return [Send(Address(SELF, "worker"), message.news), Send(PLANNER, message.news), *forget, done]
+        match message:
+            case Tell(operation, Configured(destinations) as news):
+                return [*self._on_configured(destinations), Send(PLANNER, news), Complete(operation, Happened())]
+            case Tell(operation, news):
+                return [Send(PLANNER, news), Complete(operation, Happened())]
+            case TakeBack(operation, destination):
+                self.restoring = operation
+                return [Send(Address(destination, "table"), Restore())]
+            case Restored():
+                return [Complete(self.restoring, Happened())]
+        raise AssertionError(f"a host does not take {message}")
+
+    def _on_configured(self, planned: tuple[Planned, ...]) -> Effects:
+        changed = [new for old, new in zip(self.planned, planned, strict=True) if old != new]
+        self.planned = planned
+        told = Send(Address(SELF, "worker"), Configured(planned))
+        return [told, *(Send(CONTROL, Forget(each.destination)) for each in changed)]
 
 
 class Worker:

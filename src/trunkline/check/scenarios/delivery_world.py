@@ -137,6 +137,14 @@ class Ask(Message, frozen=True):
     job: int
 
 
+class Restore(Message, frozen=True):
+    """An operator takes the table back to what it was in the beginning."""
+
+
+class Restored(Message, frozen=True):
+    """It is."""
+
+
 class Answered(Message, frozen=True):
     start: int
     job: int
@@ -157,7 +165,7 @@ class Table(Quiet):
         self, name: str, image: TableImage, *, append: bool, troubles: int = 0, broken: Outcome | None = None
     ) -> None:
         self.name = name
-        self.image = image
+        self.image = self.backup = image
         self.append = append
         self.troubles = troubles
         self.broken = broken
@@ -168,6 +176,9 @@ class Table(Quiet):
             case Ask(start, job):
                 stands = Result(self.name, Outcome.STANDS, self.image.position, self.image.token)
                 return [Send(source, Answered(start, job, stands))]
+            case Restore():
+                self.image = self.backup
+                return [self._told(restored=True), Send(source, Restored())]
             case Apply() if self.broken is not None:
                 return [self._answer(source, message, Result(self.name, self.broken, error="broken"))]
             case Apply() if self.troubles:
@@ -218,9 +229,9 @@ class Table(Quiet):
         kept = [row for row in self.image.rows if row.key not in touched]
         return tuple(sorted([*kept, *(edit.row for edit in edits if edit.row is not None)]))
 
-    def _told(self) -> Announce:
+    def _told(self, *, restored: bool = False) -> Announce:
         image = self.image
-        return Announce(TableWritten(self.name, image.rows, image.position, image.token, image.seeded))
+        return Announce(TableWritten(self.name, image.rows, image.position, image.token, image.seeded, restored))
 
     def _answer(self, source: Address, apply: Apply, result: Result) -> Send:
         return Send(source, Answered(apply.start, apply.job, result))

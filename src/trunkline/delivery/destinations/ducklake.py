@@ -1,12 +1,15 @@
 """A table of a DuckLake. Rules T1 to T7 are in ``contract.py``; here is how they are kept.
 
 Rules
- K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source. It is read and written in the transaction
-     that writes the rows, and no transaction commits unless it saw every earlier one (L2). So of two flushes that race, one commits;
-     the other is judged again by what the first one left.
- K2  Rows are staged in a temporary table first: nothing is held in the lake while they arrive, and a refused commit costs no rows.
- K3  One statement removes all staged keys. It fails by itself on a row whose key only an INSERT names (T4, policy halt).
- K4  Keys are compared with ``=``; only where a staged key has a NULL with ``IS NOT DISTINCT FROM``, which prunes no files.
+ K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source. It is read and written in the
+     transaction that writes the rows, and no transaction commits unless it saw every earlier one (L2). So of two
+     flushes that race one commits, and the other is judged again by what the first one left.
+ K2  Rows are staged in a temporary table first: nothing is held in the lake while they arrive, and a commit that was
+     refused costs no rows.
+ K3  One statement removes all staged keys. It fails by itself on a row whose key only an INSERT names (T4, halt).
+ K4  Keys are compared with ``=``; only where a staged key has a NULL with ``IS NOT DISTINCT FROM``, which is slower.
+ K5  Every so many flushes the smallest files become one, in a transaction of its own after that of the flush. It
+     changes no row, and what becomes of it does not matter.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from trunkline.delivery.destinations.ducklake_catalogs import (
     NoLake,
     process_catalogs,
 )
+from trunkline.delivery.destinations.ducklake_compaction import COMPACT_EVERY, compact
 from trunkline.delivery.destinations.ducklake_stage import (
     DUPLICATE,
     INCOMING,
@@ -46,7 +50,9 @@ from trunkline.errors import (
     DestinationHalted,
     DuplicateKey,
     Fenced,
+    OutcomeUnknown,
     PositionMoved,
+    Refused,
     SchemaMismatch,
     Unreachable,
 )
@@ -60,6 +66,7 @@ class Found(Struct, frozen=True):
     """What a transaction sees of the destination."""
 
     standing: Standing | None  # as recorded; it says nothing without a table
+    flushes: int  # since the record was made
     columns: Columns | None  # of the table, if there is one
 
 
@@ -69,18 +76,16 @@ class DuckLakeDestination:
     def __init__(self, address: LakeAddress, catalogs: LakeCatalogs | None = None) -> None:
         if address.table.lower().startswith(RESERVED_PREFIX):
             raise ConfigError(
-                f"table {address.table!r} cannot be a destination: names that begin with {RESERVED_PREFIX} are reserved; "
-                "choose another"
+                f"table {address.table!r} cannot be a destination: names that begin with {RESERVED_PREFIX} are "
+                "reserved; choose another"
             )
         self._address = address
         self._catalogs = process_catalogs() if catalogs is None else catalogs
         self._what = f"table {address.schema}.{address.table} of {address.catalog}"
-        self._readings: list[ExitStack] = []
+        self._reading = ExitStack()  # what `rows` has open
 
     def close(self) -> None:
-        for reading in self._readings:
-            reading.close()
-        self._readings.clear()
+        self._reading.close()
 
     # -------------------------------------------------------------------------------------------------------- looking
 
@@ -100,7 +105,8 @@ class DuckLakeDestination:
             return None
 
     def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
-        """The lake stays in use until the rows are read to their end, or ``close``."""
+        """The lake stays in use until the rows are read to their end, the next call of ``rows``, or ``close``."""
+        self._reading.close()
         with ExitStack() as stack:
             lake = stack.enter_context(self._catalogs.session(self._address))
             lake.run("BEGIN")
@@ -108,24 +114,18 @@ class DuckLakeDestination:
             if found.columns is None or found.standing is None:
                 raise DestinationHalted(f"{self._what} has no position: it was not delivered; seed it first")
             reader = lake.read(f"SELECT {travelling(found.columns)} FROM {self._table(lake)}", BATCH_ROWS)
-            kept = stack.pop_all()
-            self._readings.append(kept)
-            return found.standing, self._batches(reader, arrow_schema(found.columns), kept)
-
-    def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema, kept: ExitStack) -> Iterator[pa.RecordBatch]:
-        with kept:
-            for batch in reader:
-                yield batch.cast(schema)
+            self._reading = stack.pop_all()
+            return found.standing, _batches(reader, arrow_schema(found.columns), self._reading)
 
     def _look(self, lake: LakeSession) -> Found:
-        return Found(self._record(lake), self._described(lake))
-
-    def _record(self, lake: LakeSession) -> Standing | None:
+        columns = self._described(lake)
         try:
-            rows = lake.run(f"SELECT position, token, source FROM {self._positions(lake)}")
+            rows = lake.run(f"SELECT position, token, source, flushes FROM {self._positions(lake)}")
         except duckdb.CatalogException:
-            return None
-        return Standing(*rows[0]) if rows else None
+            return Found(None, 0, columns)
+        for position, token, source, flushes in rows:
+            return Found(Standing(position, token, source), flushes, columns)
+        return Found(None, 0, columns)
 
     def _described(self, lake: LakeSession) -> Columns | None:
         try:
@@ -154,7 +154,7 @@ class DuckLakeDestination:
     def _flush(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
         lake.run("BEGIN")
         found = self._look(lake)
-        held = self._judged(found, flush.source)
+        held = self._held(found, flush.source)
         decision = decide_flush(
             held.position, held.token, expected=flush.expected, through=flush.through, mine=flush.token
         )
@@ -172,22 +172,27 @@ class DuckLakeDestination:
         applied = self._apply(lake, flush, stage)
         self._move(lake, found, Standing(flush.through, flush.token, flush.source))
         lake.commit()
+        if (found.flushes + 1) % COMPACT_EVERY == 0:
+            self._compact_if_possible(lake)
         return applied
 
-    def _judged(self, found: Found, source: str) -> Standing:
-        """Where the destination stands, for those who deliver from ``source``."""
-        if found.columns is None:
-            return Standing(0, 0, source)
-        if found.standing is None:
-            raise DestinationHalted(
-                f"{self._what} holds rows that were not delivered; set replace_existing to replace them, or choose another"
-            )
-        if found.standing.source != source:
-            raise DestinationHalted(
-                f"{self._what} holds the rows of {found.standing.source}, not of {source}; "
-                "set replace_existing to replace them, or choose another"
-            )
-        return found.standing
+    def _held(self, found: Found, source: str, *, replacing: bool = False) -> Standing:
+        """Where the destination stands for deliverers of ``source``; of rows that will go only the token counts."""
+        recorded = found.standing
+        if found.columns is not None and not replacing:
+            if recorded is None:
+                raise DestinationHalted(
+                    f"{self._what} holds rows that were not delivered; set replace_existing to replace them, "
+                    "or choose another table"
+                )
+            if recorded.source != source:
+                raise DestinationHalted(
+                    f"{self._what} holds the rows of {recorded.source}, not of {source}; "
+                    "set replace_existing to replace them, or choose another table"
+                )
+        if recorded is None or recorded.source != source or found.columns is None:
+            return Standing(0, recorded.token if recorded is not None else 0, source)
+        return recorded
 
     def _apply(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
         if stage.rows == 0:
@@ -227,13 +232,13 @@ class DuckLakeDestination:
         for column in change.added:
             lake.run(f"ALTER TABLE {self._table(lake)} ADD COLUMN {identifier(column.name)} {column.type}")
         for column in change.widened:
+            name = identifier(column.name)
             try:
-                lake.run(
-                    f"ALTER TABLE {self._table(lake)} ALTER COLUMN {identifier(column.name)} SET DATA TYPE {column.type}"
-                )
+                lake.run(f"ALTER TABLE {self._table(lake)} ALTER COLUMN {name} SET DATA TYPE {column.type}")
             except duckdb.Error as error:
                 raise SchemaMismatch(
-                    f"{self._what} cannot widen column {column.name!r} to {column.type} ({first_line(error)}); reseed it"
+                    f"{self._what} cannot widen column {column.name!r} to {column.type} ({first_line(error)}); "
+                    "reseed it"
                 ) from error
 
     # -------------------------------------------------------------------------------------------------------- seeding
@@ -266,17 +271,12 @@ class DuckLakeDestination:
         return Applied(seed.through, removed, written)
 
     def _may_seed(self, found: Found, seed: Seed) -> Applied | None:
-        """``None`` if it may; raises, or says what was done already, if not."""
-        standing = found.standing if found.columns is not None else None
-        if standing is None or standing.source != seed.source:
-            if not seed.replace_existing:
-                self._judged(found, seed.source)
-            if standing is None or standing.token <= seed.token:
-                return None
-        decision = decide_seed(standing.position, standing.token, through=seed.through, mine=seed.token)
+        """``None`` if it may; what was done already, if it comes too late."""
+        held = self._held(found, seed.source, replacing=seed.replace_existing)
+        decision = decide_seed(held.position, held.token, through=seed.through, mine=seed.token)
         if decision is Decision.FENCED:
-            raise Fenced(standing.token, seed.token)
-        return Applied(standing.position, already=True) if decision is Decision.ALREADY else None
+            raise Fenced(held.token, seed.token)
+        return Applied(held.position, already=True) if decision is Decision.ALREADY else None
 
     def _check_unique(self, lake: LakeSession, key: Sequence[str]) -> None:
         names = ", ".join(map(identifier, key))
@@ -298,10 +298,14 @@ class DuckLakeDestination:
         """Write the record; the first time, make it."""
         record = self._positions(lake)
         if found.standing is None:
-            lake.run(f"CREATE OR REPLACE TABLE {record} (position BIGINT, token BIGINT, source VARCHAR)")
-            lake.run(f"INSERT INTO {record} VALUES ({to.position}, {to.token}, {literal(to.source)})")
+            columns = "position BIGINT, token BIGINT, source VARCHAR, flushes BIGINT"
+            lake.run(f"CREATE OR REPLACE TABLE {record} ({columns})")
+            lake.run(f"INSERT INTO {record} VALUES ({to.position}, {to.token}, {literal(to.source)}, 1)")
         else:
-            lake.run(f"UPDATE {record} SET position = {to.position}, token = {to.token}, source = {literal(to.source)}")
+            lake.run(
+                f"UPDATE {record} SET position = {to.position}, token = {to.token}, source = {literal(to.source)}, "
+                f"flushes = {found.flushes + 1}"
+            )
 
     # -------------------------------------------------------------------------------------------------------- tidying
 
@@ -312,10 +316,21 @@ class DuckLakeDestination:
         except NoLake:
             return
 
-    def clean_orphans(self, age_s: int = ORPHAN_AGE_S) -> int:
-        """Remove files of the whole lake that no snapshot refers to: a process that is killed leaves those it was writing.
+    def compact(self) -> int:
+        """Make one file of the smallest ones, if there are enough; returns how many there were. Flushes do it too."""
+        with self._catalogs.session(self._address) as lake:
+            return compact(lake, self._address.schema, self._address.table)
 
-        Nobody may be writing to the lake, unless for less time than ``age_s``. Returns how many files went.
+    def _compact_if_possible(self, lake: LakeSession) -> None:
+        try:
+            compact(lake, self._address.schema, self._address.table)
+        except (duckdb.Error, Refused, OutcomeUnknown):  # the flush is done; the next one meets what is wrong here
+            lake.roll_back()
+
+    def clean_orphans(self, age_s: int = ORPHAN_AGE_S) -> int:
+        """Remove files of the whole lake that nothing refers to: a process that is killed leaves those it was writing.
+
+        A file younger than ``age_s`` may belong to a flush that is under way. Returns how many went.
         """
         with self._catalogs.session(self._address) as lake:
             age = f"now() - INTERVAL {age_s} SECONDS"
@@ -329,3 +344,9 @@ class DuckLakeDestination:
     def _positions(self, lake: LakeSession) -> str:
         name = f"{RESERVED_PREFIX}_{self._address.table}"
         return f"{lake.alias}.{identifier(self._address.schema)}.{identifier(name)}"
+
+
+def _batches(reader: pa.RecordBatchReader, schema: pa.Schema, reading: ExitStack) -> Iterator[pa.RecordBatch]:
+    with reading:
+        for batch in reader:
+            yield batch.cast(schema)

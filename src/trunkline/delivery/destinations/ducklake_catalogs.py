@@ -1,10 +1,11 @@
-"""The lakes that a process has attached, in one DuckDB instance: loading the extension and attaching cost more than a small flush.
+"""The lakes that a process has attached, in one DuckDB instance: loading and attaching cost more than a small flush.
 
 Rules
- L1  A catalog in a DuckDB file can be open in one process at a time, so it is attached for the length of one call. The others stay
-     attached; of those that nobody uses, the one used longest ago goes when there are too many, or when anything went wrong with it.
- L2  DuckLake never repeats a commit by itself: snapshots are numbered, and one that is not the next after the one that was read is
-     refused by the catalog. So a transaction that commits saw everything that was committed before it.
+ L1  A catalog in a DuckDB file can be open in one process at a time, so it is attached for the length of one call. The
+     others stay attached; of those that nobody uses the one used longest ago goes when there are too many, and any
+     one that something went wrong with.
+ L2  DuckLake never repeats a commit by itself: snapshots are numbered, and the catalog refuses one that is not the
+     next after the one that was read. So a transaction that commits saw all that was committed before it.
  L3  A lake is made only by those who are about to write; whoever looks learns that there is none.
 """
 
@@ -38,7 +39,7 @@ ATTACHED_MOST: Final = 128  # catalogs that wait attached for their next use; on
 MEMORY_MB_MOST: Final = 1024  # of an instance; what does not fit goes to a temporary file
 TEXT_MOST: Final = 400  # characters of a foreign error message that are worth showing
 SCANNERS: Final[dict[str, Extension]] = {"sqlite": "sqlite_scanner", "postgres": "postgres_scanner"}
-# Most of a small flush is the planning of DuckLake's own queries against its catalog. These are the optimizers that pay.
+# Most of a small flush is the planning of DuckLake's own queries against its catalog: these optimizers pay for that.
 OPTIMIZERS: Final = ("filter_pushdown", "unused_columns", "join_filter_pushdown")
 CONFLICTS: Final = ("Exceeded the maximum retry count", "Transaction conflict")
 NOT_A_LAKE: Final = "creating a new DuckLake is explicitly disabled"
@@ -93,6 +94,10 @@ class LakeSession:
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         return self._catalogs.run(self.cursor, statement).fetchall()
 
+    def roll_back(self) -> None:
+        with suppress(duckdb.Error):  # there may be no transaction
+            self.cursor.execute("ROLLBACK")
+
     def read(self, statement: str, batch_rows: int) -> pa.RecordBatchReader:
         return self._catalogs.run(self.cursor, statement).to_arrow_reader(batch_rows)
 
@@ -129,18 +134,18 @@ class LakeCatalogs:
     def session(self, address: LakeAddress, *, create: bool = False) -> Iterator[LakeSession]:
         """A connection with the lake attached. Leaving it with an error rolls back, and attaches anew the next time.
 
-        Errors of DuckDB become ``Unreachable`` or ``DestinationHalted``: until ``LakeSession.commit`` nothing has happened.
+        Errors of DuckDB become ``Unreachable`` or ``DestinationHalted``: before a commit nothing has happened.
         """
         what = f"table {address.schema}.{address.table} of {address.catalog}"
         catalog = Catalog(address.catalog, address.data_path, address.password_env)
         with _translated(what, address):
             cursor, attached = self._enter(address, catalog, create=create)
+            session = LakeSession(self, cursor, attached.alias, address)
             try:
-                yield LakeSession(self, cursor, attached.alias, address)
+                yield session
             except BaseException as error:
                 attached.suspect = attached.suspect or isinstance(error, duckdb.Error | OutcomeUnknown)
-                with suppress(duckdb.Error):  # there may be no transaction
-                    cursor.execute("ROLLBACK")
+                session.roll_back()
                 raise
             finally:
                 cursor.close()
@@ -198,6 +203,10 @@ class LakeCatalogs:
             _find_file(Path(place), address, create=create)
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
+        if kind == "sqlite" and create and not Path(place).exists():
+            options.append(
+                "META_JOURNAL_MODE 'WAL'"
+            )  # whoever reads does not keep us from writing; the file remembers it
         prefix = "ducklake:" if kind == "duckdb" else f"ducklake:{kind}:"
         self._numbered += 1
         alias = f"lake{self._numbered}"

@@ -1,4 +1,4 @@
-"""Rows on their way into a lake: Arrow batches, a temporary table of DuckDB, and the statements that take them from there."""
+"""Rows on their way into a lake: Arrow batches, a temporary table, and the statements that take them from there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY_TEXT_MOST: Final = 200  # characters of a key in a message
 
 @contextmanager
 def incoming(lake: LakeSession, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
-    """Batches as the table ``INCOMING``, which can be read once. What goes wrong where they come from is raised as it is."""
+    """Batches as the table ``INCOMING``, which can be read once. Errors of who makes them are raised as they are."""
     failed: list[BaseException] = []
 
     def shaped() -> Iterator[pa.RecordBatch]:

@@ -70,13 +70,13 @@ class UndatedRows(Exact):
 class MovedRowsArrive(Exact):
     def plan(self, window: Window) -> WindowPlan:
         passage = replace(self.catalog.passage(window), complete=False)  # so that no version is known to hold nothing
-        return replace(plan_passage(self.catalog, window, self.connection, passage), moved=False)
+        return replace(plan_passage(self.catalog, window, passage), moved=False)
 
 
 class DeletesAsOfNow(Exact):
     def reader(self, plan: WindowPlan, asked: Asked) -> WindowReader:
         newest = self.catalog.state(plan.window.through).version
-        later = plan_window(self.catalog, Window(plan.window.after, newest), self.connection)
+        later = plan_window(self.catalog, Window(plan.window.after, newest))
         return _ReaderWithDeletesOf(later, self, plan, asked)
 
 

@@ -36,11 +36,11 @@ class Exact:
         return self.reader(self.plan(window), asked).read(EVERYTHING)
 
     def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
-        plan = plan_window(self.catalog, Window(BEFORE_ALL, version), self.connection)
+        plan = plan_window(self.catalog, Window(BEFORE_ALL, version))
         return WindowReader(self.connection, self.catalog, plan, asked).arrived_among(keys)
 
     def plan(self, window: Window) -> WindowPlan:
-        return plan_window(self.catalog, window, self.connection)
+        return plan_window(self.catalog, window)
 
     def reader(self, plan: WindowPlan, asked: Asked) -> WindowReader:
         return WindowReader(self.connection, self.catalog, plan, asked)

@@ -6,6 +6,7 @@ There is no shuffle, and no row leaves the process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,11 @@ from trunkline.delivery.job.applying import flush_destination, seed_destination
 from trunkline.delivery.job.outcomes import failed
 from trunkline.delivery.job.work import Counted, FlushWork, Portion, SeedWork, TaskReport, Work
 from trunkline.delivery.rule import Routes, Settled, from_state, settle, settle_append, touched_keys
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.windows import BEFORE_ALL, DESTINATION_COLUMN, Window
 from trunkline.errors import DuplicateKey
+
+SHARE_VALUES_MOST: Final = 500  # more of them in a query cost more than the rows of others, which routing leaves out
 
 
 def flush_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
@@ -108,13 +111,14 @@ def _seeded(work: Work, rows: pa.Table, empty: pa.Table, routes: Routes, members
 
 
 def share_of(work: Work, portion: Portion) -> Share:
-    """The routing values that one portion reads."""
+    """The routing values that one portion reads; with very many of them it reads all, and routes only its own."""
     values = tuple(
         dict.fromkeys(
             value for member in portion.members for value in work.targets[work.index[member.destination]].values
         )
     )
-    return Share(values, tuple(work.routes) if portion.counts_unrouted else None)
+    unless = tuple(work.routes) if portion.counts_unrouted else None
+    return EVERYTHING if len(values) + len(unless or ()) > SHARE_VALUES_MOST else Share(values, unless)
 
 
 def routes_to(routes: Routes, places: set[int]) -> Routes:
@@ -133,7 +137,7 @@ def unrouted_values(work: Work, window: Window, columns: Columns) -> dict[str | 
     """The arrivals of a window that no destination takes, by value; only the routing column is read."""
     routing = tuple(column for column in columns if column.name == work.routing)
     asked = Asked(routing, (work.routing,), work.routing)
-    share = Share((), tuple(work.routes))
+    share = Share((), tuple(work.routes)) if len(work.routes) <= SHARE_VALUES_MOST else EVERYTHING
     return count_unrouted(work.source.net_changes(window, asked, share).arrived, work.routes)
 
 

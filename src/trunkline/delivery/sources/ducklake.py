@@ -68,7 +68,7 @@ class DuckLakeSource(Struct, frozen=True):
     def opened(self, window: Window) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog, WindowPlan]]:
         """The catalog in one transaction, with the plan of a window as it is now."""
         with self.catalog() as (connection, catalog):
-            yield connection, catalog, plan_window(catalog, window, connection)
+            yield connection, catalog, plan_window(catalog, window)
 
     def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
         with self._reader(window, asked) as reader:
@@ -88,7 +88,7 @@ class DuckLakeSource(Struct, frozen=True):
     def _reader(self, window: Window, asked: Asked) -> Iterator[WindowReader]:
         with self._instance() as connection:
             with self._attached(connection) as catalog:
-                reader = WindowReader(connection, catalog, plan_window(catalog, window, connection), asked)
+                reader = WindowReader(connection, catalog, plan_window(catalog, window), asked)
             yield reader
 
     @contextmanager

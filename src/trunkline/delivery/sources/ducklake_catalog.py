@@ -140,6 +140,8 @@ class LakeCatalog:
         self._data_path = ""
         self._tables: dict[int | None, TableFacts] = {}  # as of each version that was asked for
         self._columns: dict[int, list[tuple[Any, ...]]] = {}  # every column that a table ever had
+        self._inlined: dict[int, list[tuple[Any, ...]]] = {}  # its tables of rows, and the version of their columns
+        self._present: dict[str, bool] = {}  # whether the catalog has a table
         attach_catalog(connection, address, CATALOG)
 
     def __enter__(self) -> LakeCatalog:
@@ -292,22 +294,28 @@ class LakeCatalog:
         )
 
     def inlined_tables(self, version: int) -> tuple[InlinedTable, ...]:
-        """The catalog's own tables of rows, up to a version."""
-        table = self.table(version)
-        found = self._rows(
-            f"""SELECT i.table_name, v.begin_snapshot FROM {{ducklake_inlined_data_tables}} i
-            JOIN {{ducklake_schema_versions}} v ON v.schema_version = i.schema_version AND v.table_id = i.table_id
-            WHERE i.table_id = {table.id} AND v.begin_snapshot <= {version} ORDER BY v.begin_snapshot"""
-        )
-        return tuple(InlinedTable(name, self._columns_of(table.id, begin)) for name, begin in found)
+        """The catalog's own tables of rows, up to a version. Each belongs to a version of the lake's schema, and has the
+        columns that the table got with the last change of its own up to then."""
+        table = self.table(version).id
+        if table not in self._inlined:
+            self._inlined[table] = self._rows(
+                f"""SELECT i.table_name, max(v.begin_snapshot) AS begin FROM {{ducklake_inlined_data_tables}} i
+                JOIN {{ducklake_schema_versions}} v ON v.table_id = i.table_id AND v.schema_version <= i.schema_version
+                WHERE i.table_id = {table} GROUP BY ALL ORDER BY ALL"""
+            )
+        found = [(name, begin) for name, begin in self._inlined[table] if begin <= version]
+        return tuple(InlinedTable(name, self._columns_of(table, begin)) for name, begin in found)
 
-    def inlined_deletes(self, version: int) -> str | None:
-        """The name of the catalog's table of deleted positions, if there is one."""
+    def inlined_dead(self, version: int) -> list[tuple[int, int, int]]:
+        """(file id, position, version) of the deletes up to a version that the catalog itself holds."""
         name = f"ducklake_inlined_delete_{self.table(version).id}"
-        found = self._connection.execute(
-            f"SELECT 1 FROM duckdb_tables() WHERE database_name = '{CATALOG}' AND table_name = '{name}'"
-        ).fetchall()
-        return name if found else None
+        if name not in self._present:
+            asked = f"database_name = '{CATALOG}' AND table_name = '{name}'"
+            self._present[name] = bool(self._rows(f"SELECT 1 FROM duckdb_tables() WHERE {asked}"))
+        if not self._present[name]:
+            return []
+        chosen = f"SELECT file_id, row_id, begin_snapshot FROM {self.reference(name)}"
+        return self._rows(f"{chosen} WHERE begin_snapshot <= {version} ORDER BY ALL")
 
     def reference(self, table: str) -> str:
         """A catalog table's name for use in SQL."""

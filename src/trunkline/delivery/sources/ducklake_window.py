@@ -20,7 +20,7 @@ added ones with the default that the lake gives to older rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import duckdb
@@ -80,17 +80,17 @@ class WindowPlan(Struct, frozen=True):
         return whole + dead + sum(version > self.window.after for *_, version in self.inlined_dead)
 
 
-def plan_window(catalog: LakeCatalog, window: Window, read: duckdb.DuckDBPyConnection) -> WindowPlan:
+def plan_window(catalog: LakeCatalog, window: Window) -> WindowPlan:
     """Find the files in which a row was born or died in the window. Call it inside the catalog's transaction."""
-    return plan_passage(catalog, window, read, catalog.passage(window))
+    return plan_passage(catalog, window, catalog.passage(window))
 
 
-def plan_passage(catalog: LakeCatalog, window: Window, read: duckdb.DuckDBPyConnection, passage: Passage) -> WindowPlan:
+def plan_passage(catalog: LakeCatalog, window: Window, passage: Passage) -> WindowPlan:
     """The plan of a window of which it is known what happened in it."""
     columns = catalog.columns(window.through)
     if not passage.changes_rows:
         return WindowPlan(window, columns, quiet=True)
-    dead = _inlined_dead(catalog, window, read)
+    dead = catalog.inlined_dead(window.through)
     deletes = catalog.delete_files(window)
     touched = {file for file, _, version in dead if version > window.after}
     touched |= {file.data_file for file in deletes if file.begin > window.after or file.id >= passage.new_files}
@@ -106,14 +106,6 @@ def plan_passage(catalog: LakeCatalog, window: Window, read: duckdb.DuckDBPyConn
         tuple(row for row in dead if row[0] in ids),
         moved=passage.may_move_rows and ended,
     )
-
-
-def _inlined_dead(catalog: LakeCatalog, window: Window, read: duckdb.DuckDBPyConnection) -> list[tuple[int, int, int]]:
-    table = catalog.inlined_deletes(window.through)
-    if table is None:
-        return []
-    chosen = f"SELECT file_id, row_id, begin_snapshot FROM {catalog.reference(table)}"
-    return read.execute(f"{chosen} WHERE begin_snapshot <= {window.through} ORDER BY ALL").fetchall()
 
 
 def _parts(files: Iterable[DataFile], window: Window) -> Iterator[WindowFile]:
@@ -261,28 +253,33 @@ class WindowReader:
                 yield f"SELECT {self._rows(names)} FROM {self._parquet(mixed, names, partial)} p {joined}{where}"
 
     def _rows(self, names: Sequence[str]) -> str:
-        route = f"CAST(p.{identifier(self._asked.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
-        return ", ".join([route, *(f"p.{identifier(name)}" for name in names)])
+        return self._chosen(names, lambda column: f"p.c{column.id}")
 
     def _parquet(self, files: Sequence[DataFile], names: Sequence[str], partial: bool) -> str:
+        """Files with columns called after their ids: a name of the table's may mean something else to DuckDB."""
         wanted = [self._known[name] for name in dict.fromkeys([*names, self._asked.routing])]
-        fields = {column.id: (column.column.name, column.column.type, column.default) for column in wanted}
+        fields = {column.id: (f"c{column.id}", column.column.type, column.default) for column in wanted}
         if partial:
             fields[SNAPSHOT_FIELD] = ("_snapshot", "BIGINT", None)
         return parquet([file.path for file in files], fields)
+
+    def _chosen(self, names: Sequence[str], value: Callable[[LakeColumn], str]) -> str:
+        """ROUTE_COLUMN and some columns, as SQL."""
+        route = f"CAST({value(self._known[self._asked.routing])} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+        return ", ".join([route, *(f"{value(self._known[name])} AS {identifier(name)}" for name in names)])
 
     # --- rows that the catalog holds ---
 
     def _held(self, catalog: LakeCatalog, names: Sequence[str], condition: str) -> pa.Table:
         parts = [self._inlined(catalog, table, names, condition) for table in self._plan.inlined]
-        return self._connection.sql(" UNION ALL ".join(parts or [self._nothing(names)])).to_arrow_table()
+        nothing = f"SELECT {self._chosen(names, lambda column: f'CAST(NULL AS {column.column.type})')} WHERE false"
+        return self._connection.sql(" UNION ALL ".join(parts or [nothing])).to_arrow_table()
 
     def _inlined(self, catalog: LakeCatalog, table: InlinedTable, names: Sequence[str], condition: str) -> str:
         """Rows under the names and types that they have as of `through`."""
         held = {known.id: known.column for known in table.columns}
 
-        def value(name: str) -> str:
-            column = self._known[name]
+        def value(column: LakeColumn) -> str:
             if column.id not in held:
                 return f"CAST({'NULL' if column.default is None else literal(column.default)} AS {column.column.type})"
             kept = held[column.id]
@@ -291,13 +288,7 @@ class WindowReader:
                 stored = f"decode({stored})"  # PostgreSQL's text cannot hold every string, so these are bytes there
             return f"CAST(CAST({stored} AS {kept.type}) AS {column.column.type})"
 
-        route = f"CAST({value(self._asked.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
-        chosen = ", ".join([route, *(f"{value(name)} AS {identifier(name)}" for name in names)])
-        return f"SELECT {chosen} FROM {catalog.reference(table.name)} WHERE {condition}"
-
-    def _nothing(self, names: Sequence[str]) -> str:
-        columns = [f"CAST(NULL AS {self._known[name].column.type}) AS {identifier(name)}" for name in names]
-        return f"SELECT CAST(NULL AS VARCHAR) AS {identifier(ROUTE_COLUMN)}, {', '.join(columns)} WHERE false"
+        return f"SELECT {self._chosen(names, value)} FROM {catalog.reference(table.name)} WHERE {condition}"
 
 
 def _inlined_arrived(window: Window) -> str:
@@ -327,7 +318,7 @@ def parquet(paths: Sequence[str], fields: Mapping[int, tuple[str, str, str | Non
         for field, (name, kind, default) in fields.items()
     )
     listed = ", ".join(literal(path) for path in paths)
-    return f"read_parquet([{listed}], schema = MAP {{{entries}}}, file_row_number = true)"
+    return f"read_parquet([{listed}], schema = MAP {{{entries}}})"
 
 
 def route_condition(share: Share) -> str:
