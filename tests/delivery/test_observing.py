@@ -40,7 +40,7 @@ from trunkline.delivery.deliverer.progress import SIGHTINGS_MAX, DestinationView
 from trunkline.delivery.job.runner import JobReport
 from trunkline.delivery.job.work import Counted
 from trunkline.delivery.windows import BEFORE_ALL, Window
-from trunkline.errors import SourceExpired, Unreachable
+from trunkline.errors import SourceExpired, TrunklineError, Unreachable
 
 PIPELINE = "orders"
 HOST = Address(SELF, "host")
@@ -68,8 +68,18 @@ class Rig:
         self.planner = Planner(PlannerConfig(interval_ms=0))
         self.observer = Observer(PIPELINE, "one", clock=self.clock, wall=self.clock)
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.broken: list[TrunklineError] = []
         store.configure(PIPELINE, "digest", dict.fromkeys(names, "digest"))
-        self.ownership = Ownership(store, PIPELINE, "one", "digest", 600_000, self._told.put)
+        self.ownership = Ownership(
+            store,
+            PIPELINE,
+            "one",
+            "digest",
+            600_000,
+            tell=self._told.put,
+            away=self.observer.store_error,
+            broken=self.broken.append,
+        )
         self.observer.began(self.planner, self.ownership)
         self.tell(Configured(tuple(Planned(name) for name in names)))
         self.ownership.begin()

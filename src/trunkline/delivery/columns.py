@@ -87,7 +87,9 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
 
 
 def widens(old: str, new: str) -> bool:
-    """Whether every value of ``old`` is one of ``new``, so that a destination may follow without loss."""
+    """Whether ``new`` has every value of ``old`` and more, so that a destination may follow without loss."""
+    if old == new:
+        return False
     if (before := decimal_of(old)) is not None and (after := decimal_of(new)) is not None:
         return after[1] >= before[1] and after[0] - after[1] >= before[0] - before[1]
     return new in WIDER.get(old, ())

@@ -5,6 +5,8 @@ The same rule as ``rule.settle``, written as a plan and held to it by the same f
     removed --route--\\
                       union -- shuffle by destination -- sort by key -- ops -- apply, one destination after another
     arrived --route--/
+
+With policy warn, all rows that are live under a touched key take the place of those that arrived (``rule.settle_live``).
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import Member
 from trunkline.delivery.columns import arrow_schema
 from trunkline.delivery.job.answers import answer_batch
 from trunkline.delivery.job.applying import flush_destination, seed_destination
-from trunkline.delivery.job.work import FlushWork, SeedWork, Work
+from trunkline.delivery.job.work import FlushWork, SeedWork, Target, Work
+from trunkline.delivery.rule import row_codes, winners
 from trunkline.delivery.sources.contract import ROUTE_COLUMN
 from trunkline.delivery.windows import DESTINATION_COLUMN, OP_COLUMN, Op
 from trunkline.errors import DuplicateKey
@@ -34,15 +39,36 @@ VALUE = "_trunkline_value"
 def settled_frame(
     removed: DataFrame, arrived: DataFrame, routes: DataFrame, key: tuple[str, ...], partitions: int
 ) -> DataFrame:
-    """DESTINATION_COLUMN, OP_COLUMN, SHARED and every column; one row per (destination, key) unless arrivals share it.
+    """DESTINATION_COLUMN, OP_COLUMN, SHARED and every column, by destination and key; one row for each of these unless
+    arrivals share it."""
+    return _settled(routed_frame(removed, routes), routed_frame(arrived, routes), key, partitions)
 
-    The shuffle is by destination alone, and serves the window function too: it groups by destination and key.
-    """
+
+def settled_live_frame(
+    removed: DataFrame,
+    arrived: DataFrame,
+    live: DataFrame,
+    routes: DataFrame,
+    key: tuple[str, ...],
+    partitions: int,
+) -> DataFrame:
+    """In the form of ``settled_frame``; ``live`` are all rows at `through`."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    gone, came, held = (routed_frame(rows, routes) for rows in (removed, arrived, live))
+    names = [DESTINATION_COLUMN, *(_quoted(name) for name in key)]
+    touched = gone.select(*names).unionByName(came.select(*names)).distinct().alias("touched")
+    same_key = [f"held.{name} <=> touched.{name}" for name in names]
+    found = held.alias("held").join(touched, F.expr(" AND ".join(same_key)), "left_semi")
+    return _settled(gone, found, key, partitions)
+
+
+def _settled(gone: DataFrame, came: DataFrame, key: tuple[str, ...], partitions: int) -> DataFrame:
+    """The shuffle is by destination alone, and serves the window function too: it groups by destination and key."""
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as F  # noqa: N812
 
-    gone = routed_frame(removed, routes).withColumn(ARRIVED, F.lit(0))
-    came = routed_frame(arrived, routes).withColumn(ARRIVED, F.lit(1))
+    gone, came = gone.withColumn(ARRIVED, F.lit(0)), came.withColumn(ARRIVED, F.lit(1))
     both = came.unionByName(gone, allowMissingColumns=True).repartition(partitions, DESTINATION_COLUMN)
     same_key = Over.partitionBy(DESTINATION_COLUMN, *(F.col(_quoted(name)) for name in key))
     ranked = (
@@ -57,7 +83,7 @@ def settled_frame(
         .otherwise(int(Op.INSERT))
         .cast("tinyint")
     )
-    names = [name for name in arrived.columns if name != ROUTE_COLUMN]
+    names = [name for name in came.columns if name not in (DESTINATION_COLUMN, ARRIVED)]
     return kept.select(DESTINATION_COLUMN, op.alias(OP_COLUMN), SHARED, *(F.col(_quoted(name)) for name in names))
 
 
@@ -109,15 +135,15 @@ def applier(
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for place, rows in by_destination(batches):
             target, member = work.targets[place], members[place]
-            checked = unshared(rows, target.name, work.key, halts=target.mode == "mirror")
-            staged = in_schema(checked, job, with_op=isinstance(job, FlushWork))
+            keys = SharedKeys(target, work.key)
+            staged = in_schema(keys.settled(rows), job, with_op=isinstance(job, FlushWork))
             if isinstance(job, FlushWork):
                 result, counted = flush_destination(target, member, job, work.key, staged)
             else:
                 result, counted = seed_destination(target, member, job, work.key, staged)
             for _ in rows:
                 pass  # a destination that stopped early leaves rows behind; the next one's come after them
-            yield answer_batch(result, counted)
+            yield answer_batch(result, replace(counted, duplicates=max(counted.duplicates, keys.extra)))
 
     return apply
 
@@ -152,18 +178,44 @@ def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Ite
         yield place, of(place)
 
 
-def unshared(
-    rows: Iterator[pa.RecordBatch], name: str, key: tuple[str, ...], *, halts: bool
-) -> Iterator[pa.RecordBatch]:
-    """The rows, until one shares its key with another: then the flush is given up before anything is committed."""
-    for batch in rows:
-        shared = batch.column(SHARED).to_numpy(zero_copy_only=False)
-        if halts and len(shared) and shared.max() > 1:
-            raise DuplicateKey(
-                f"rows of the source share a key ({', '.join(key)}) with another row of {name}; make the key unique, "
-                "or set duplicates: warn, and resume the destination"
-            )
-        yield batch
+class SharedKeys:
+    """What becomes of rows that share a key, in a stream that is sorted by key: by the policy of the destination."""
+
+    def __init__(self, target: Target, key: tuple[str, ...]) -> None:
+        self._target = target
+        self._key = key
+        self.extra = 0  # rows that gave way to another
+
+    def settled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """At most one row of each key. With policy halt the flush is given up before anything is committed."""
+        waiting: pa.Table | None = None  # rows of shared keys; more of the last key may follow
+        for batch in rows:
+            shared = batch.column(SHARED).to_numpy(zero_copy_only=False) > 1
+            if not shared.any():
+                yield batch
+                continue
+            if self._target.duplicates == "halt":
+                raise DuplicateKey(
+                    f"rows of the source share a key ({', '.join(self._key)}) with another row of "
+                    f"{self._target.name}; make the key unique, or set duplicates: warn, and resume the destination"
+                )
+            yield batch.filter(pa.array(~shared))
+            found = pa.Table.from_batches([batch.filter(pa.array(shared))])
+            waiting = found if waiting is None else pa.concat_tables([waiting, found])
+            codes = row_codes(waiting.select(self._key))
+            last = codes == codes[-1]
+            yield from self._won(waiting.filter(pa.array(~last)))
+            waiting = waiting.filter(pa.array(last))
+        if waiting is not None:
+            yield from self._won(waiting)
+
+    def _won(self, rows: pa.Table) -> list[pa.RecordBatch]:
+        """One row of each key, by rule R3."""
+        columns = rows.drop_columns([DESTINATION_COLUMN, OP_COLUMN, SHARED])
+        chosen = np.sort(winners(columns, row_codes(rows.select(self._key))))
+        self.extra += rows.num_rows - len(chosen)
+        found: list[pa.RecordBatch] = rows.take(chosen).to_batches()
+        return found
 
 
 def in_schema(rows: Iterator[pa.RecordBatch], job: FlushWork | SeedWork, *, with_op: bool) -> Iterator[pa.RecordBatch]:

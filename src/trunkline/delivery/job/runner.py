@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import FlushGroup, JobDone, Member, Outcome, Result, SeedGroup, SeedMode
+from trunkline.delivery.columns import Columns
 from trunkline.delivery.destinations.opening import forget, kept_open
 from trunkline.delivery.job.answers import ANSWER_TEXT, report
 from trunkline.delivery.job.large import (
@@ -25,11 +26,12 @@ from trunkline.delivery.job.large import (
     applier,
     routes_frame,
     settled_frame,
+    settled_live_frame,
     unrouted_frame,
 )
 from trunkline.delivery.job.outcomes import failed
-from trunkline.delivery.job.small import flush_portion, seed_portion, unrouted_values
-from trunkline.delivery.job.work import Counted, FlushWork, Portion, ReadPath, SeedWork, TaskReport, Work
+from trunkline.delivery.job.small import flush_portion, seed_portion, stamp_portion, unrouted_values
+from trunkline.delivery.job.work import Counted, FlushWork, Policy, Portion, ReadPath, SeedWork, TaskReport, Work
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import WindowFrames
 from trunkline.delivery.windows import BEFORE_ALL, Window
@@ -74,23 +76,15 @@ class JobRunner:
         if survey.backlog.quiet and not group.stamp:
             return JobReport(JobDone(group.job, (), Outcome.EMPTY), unrouted={})
         work = FlushWork(window, survey.columns, survey.identity, group.stamp)
-        if (
-            survey.backlog.size_bytes > self._small_bytes
-            and isinstance(self._work.source, DuckLakeSource)
-            and not group.stamp
-        ):
-            return self._ran(group.job, lambda: [self._large_flush(work, group.members)])
+        if survey.backlog.size_bytes > self._small_bytes and isinstance(self._work.source, DuckLakeSource):
+            return self._ran(group.job, lambda: self._large_flush(work, group.members))
         return self._ran(group.job, lambda: self._small(flush_portion, work, group.members))
 
-    def _large_flush(self, work: FlushWork, members: Sequence[Member]) -> TaskReport:
-        source = self._work.source
-        assert isinstance(source, DuckLakeSource)
-        asked = self._work.asked(work.columns)
-        frames = WindowFrames(self._spark, source, source.plan(work.window), asked)
-        return self._large(work, members, frames, mirror=self._settled)
-
-    def _settled(self, frames: WindowFrames, routes: DataFrame, partitions: int) -> DataFrame:
-        return settled_frame(frames.removed(), frames.arrived(), routes, self._work.key, partitions)
+    def _large_flush(self, work: FlushWork, members: Sequence[Member]) -> list[TaskReport]:
+        """Those with rows by Spark; if all are to be stamped, the others after them."""
+        filled = self._large(work, members, work.window)
+        rest = filled.without_result(members) if work.stamp else ()
+        return [filled, *(self._small(stamp_portion, work, rest) if rest else ())]
 
     # --- seeds ---
 
@@ -108,39 +102,40 @@ class JobRunner:
 
     def _large_seed(self, work: SeedWork, members: Sequence[Member]) -> list[TaskReport]:
         """Those with rows by Spark; the others after them, with none."""
-        source = self._work.source
-        assert isinstance(source, DuckLakeSource)
-        window = Window(BEFORE_ALL, work.through)
-        frames = WindowFrames(self._spark, source, source.plan(window), self._work.asked(work.columns))
-        filled = self._large(work, members, frames, mirror=self._settled)
-        seen = {result.destination for result in filled.results}
-        rest = [member for member in members if member.destination not in seen]
+        filled = self._large(work, members, Window(BEFORE_ALL, work.through))
+        rest = filled.without_result(members)
         return [filled, *(self._small(seed_portion, replace(work, nothing=True), rest) if rest else ())]
 
     # --- both ---
 
-    def _large(
-        self,
-        work: FlushWork | SeedWork,
-        members: Sequence[Member],
-        frames: WindowFrames,
-        mirror: Callable[[WindowFrames, DataFrame, int], DataFrame],
-    ) -> TaskReport:
+    def _large(self, work: FlushWork | SeedWork, members: Sequence[Member], window: Window) -> TaskReport:
         places = {self._work.index[member.destination]: member for member in members}
-        mirrors = {place for place in places if self._work.targets[place].mode == "mirror"}
-        appends = places.keys() - mirrors
-        partitions = max(1, min(len(places), LARGE_PARTITIONS_MOST))
+        frames = self._frames(window, work.columns)
         apply = applier(self._work, work, places)
-        answers = unrouted_frame(
-            frames.arrived(), routes_frame(self._spark, self._work, set(range(len(self._work.targets))))
-        )
-        if mirrors:
-            rows = mirror(frames, routes_frame(self._spark, self._work, mirrors), partitions)
-            answers = answers.unionByName(rows.mapInArrow(apply, ANSWER_TEXT))
-        if appends:
-            rows = appended_frame(frames.arrived(), routes_frame(self._spark, self._work, set(appends)), partitions)
+        everywhere = routes_frame(self._spark, self._work, set(range(len(self._work.targets))))
+        answers = unrouted_frame(frames.arrived(), everywhere)
+        for policy, alike in self._work.by_policy(places).items():
+            rows = self._settled(work, policy, alike, frames)
             answers = answers.unionByName(rows.mapInArrow(apply, ANSWER_TEXT))
         return report((row.kind, row.text, row.number, row.body) for row in answers.collect())
+
+    def _frames(self, window: Window, columns: Columns) -> WindowFrames:
+        source = self._work.source
+        assert isinstance(source, DuckLakeSource)
+        return WindowFrames(self._spark, source, source.plan(window), self._work.asked(columns))
+
+    def _settled(
+        self, work: FlushWork | SeedWork, policy: Policy, places: set[int], frames: WindowFrames
+    ) -> DataFrame:
+        """The rows of destinations that are treated alike."""
+        routes = routes_frame(self._spark, self._work, places)
+        key, partitions = self._work.key, min(len(places), LARGE_PARTITIONS_MOST)
+        if policy == "append":
+            return appended_frame(frames.arrived(), routes, partitions)
+        if policy == "halt" or isinstance(work, SeedWork):
+            return settled_frame(frames.removed(), frames.arrived(), routes, key, partitions)
+        live = self._frames(Window(BEFORE_ALL, work.window.through), work.columns)
+        return settled_live_frame(frames.removed(), frames.arrived(), live.arrived(), routes, key, partitions)
 
     def _small(
         self, run: Callable[[Work, Asked, Portion], TaskReport], work: Asked, members: Sequence[Member]

@@ -10,13 +10,14 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import Member, Result
 from trunkline.delivery.columns import Columns
 from trunkline.delivery.job.applying import flush_destination, seed_destination
 from trunkline.delivery.job.outcomes import failed
 from trunkline.delivery.job.work import Counted, FlushWork, Portion, SeedWork, TaskReport, Work
-from trunkline.delivery.rule import Routes, Settled, from_state, settle, settle_append, touched_keys
+from trunkline.delivery.rule import Routes, Settled, settle, settle_append, settle_live, touched_keys
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.windows import BEFORE_ALL, DESTINATION_COLUMN, Window
 from trunkline.errors import DuplicateKey
@@ -42,32 +43,37 @@ def flush_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
         rows = staged.drop_columns([DESTINATION_COLUMN]).to_batches()
         result, count = flush_destination(target, member, flush, work.key, rows)
         results.append(result)
-        counted.append(count)
+        counted.append(replace(count, duplicates=max(count.duplicates, duplicates)))
     if flush.stamp:
-        for place in members.keys() - seen:
-            result, count = flush_destination(work.targets[place], members[place], flush, work.key, ())
-            results.append(result)
-            counted.append(count)
+        rest = tuple(member for place, member in members.items() if place not in seen)
+        stamped = stamp_portion(work, flush, replace(portion, members=rest))
+        results += stamped.results
+        counted += stamped.counted
     return TaskReport(tuple(results), tuple(counted), unrouted, "small")
+
+
+def stamp_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
+    """Move the positions of members for which a window has nothing."""
+    done = [
+        flush_destination(work.targets[work.index[member.destination]], member, flush, work.key, ())
+        for member in portion.members
+    ]
+    return TaskReport(tuple(result for result, _ in done), tuple(count for _, count in done), None, "small")
 
 
 def _settled(
     work: Work, flush: FlushWork, asked: Asked, net: NetChanges, members: dict[int, Member]
 ) -> Iterator[tuple[int, pa.Table, int]]:
     """The staged rows of each destination that has any, by the mode and the policy of each."""
-    classes: dict[tuple[str, str], set[int]] = {}
-    for place in members:
-        target = work.targets[place]
-        classes.setdefault((target.mode, "" if target.mode == "append" else target.duplicates), set()).add(place)
-    for (mode, policy), places in classes.items():
+    for policy, places in work.by_policy(members).items():
         routes = routes_to(work.routes, places)
-        if mode == "append":
+        if policy == "append":
             settled = settle_append(net, routes)
         elif policy == "warn":
             # A key may be shared, so what is live under it is looked up and not concluded.
-            keys = touched_keys(net, work.key)
+            keys = touched_keys(net, work.key, routes)
             live = work.source.live(flush.window.through, asked, keys) if keys.num_rows else net.arrived
-            settled = settle(from_state(net, live), routes, work.key)
+            settled = settle_live(net, live, routes, work.key)
         else:
             settled = settle(net, routes, work.key)
         yield from slices(settled)
@@ -93,7 +99,7 @@ def seed_portion(work: Work, seed: SeedWork, portion: Portion) -> TaskReport:
         batches = [] if table is None else table.select([column.name for column in seed.columns]).to_batches()
         result, count = seed_destination(target, member, seed, work.key, batches)
         results.append(result)
-        counted.append(count)
+        counted.append(replace(count, duplicates=max(count.duplicates, duplicates)))
     unrouted = count_unrouted(rows, work.routes) if portion.counts_unrouted and not seed.nothing else None
     return TaskReport(tuple(results), tuple(counted), unrouted, "small")
 

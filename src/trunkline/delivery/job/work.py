@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -16,6 +17,7 @@ from trunkline.delivery.sources.contract import Asked, Source
 from trunkline.delivery.windows import Window
 
 ReadPath = Literal["small", "large"]
+Policy = Literal["append", "halt", "warn"]  # how rows are settled: as they come, or by key
 
 
 class Target(Struct, frozen=True):
@@ -47,6 +49,14 @@ class Work(Struct, frozen=True, dict=True):
         for place, target in enumerate(self.targets):
             for value in target.values:
                 found[value] = (*found.get(value, ()), place)
+        return found
+
+    def by_policy(self, places: Iterable[int]) -> dict[Policy, set[int]]:
+        """Destinations, put together where they are treated alike."""
+        found: dict[Policy, set[int]] = {}
+        for place in places:
+            target = self.targets[place]
+            found.setdefault("append" if target.mode == "append" else target.duplicates, set()).add(place)
         return found
 
     def asked(self, columns: Columns) -> Asked:

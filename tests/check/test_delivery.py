@@ -1,0 +1,191 @@
+"""Delivery in the checked world: monitors by hand, scripts of the source, and every short script with a crash anywhere."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from check.histories import Case, by, watched
+from trunkline.check.campaign import Bounds, check_exhaustively
+from trunkline.check.delivery_rows import Change, Edit, History, Row, Rows, history
+from trunkline.check.monitors.delivery import (
+    BufferBound,
+    CursorMonotone,
+    EventualConsistency,
+    ExactlyOnce,
+    FlushState,
+    NoLoss,
+    NoPhantom,
+    Parts,
+    PartitionCorrectness,
+    ReadOnce,
+    SingleDeliverer,
+    SourceMoved,
+    TableWritten,
+    delivery_safety,
+)
+from trunkline.check.scenario import Faults, ProcessEnded, Violation
+from trunkline.check.scenarios.delivery import scenario
+from trunkline.core.delivery_events import GroupStarted, JobEnded, PlanDropped
+from trunkline.core.delivery_messages import Member, Outcome, Result, Span
+
+# ----------------------------------------------------------------------------------------------------- what is judged
+
+PAST = history((Change("k", 1),), (Change("l", 1),), (Change("k", 2),), (Change("l"),))
+K1, L2, K3 = Row("k", 1, 1), Row("l", 1, 2), Row("k", 2, 3)
+MIRROR = Parts(PAST, {"d1": (1,), "d2": (2,)})
+APPEND = Parts(PAST, {"d1": (1,), "d2": (2,)}, append=True)
+
+
+def written(*rows: Row, at: int, of: str = "d1", token: int = 1, seeded: int = 1, back: bool = False) -> TableWritten:
+    return TableWritten(of, rows, at, token, seeded, back)
+
+
+def begun(job: int, after: int, through: int, *names: str, expected: int | None = None) -> GroupStarted:
+    at = after if expected is None else expected
+    return GroupStarted(job, after, through, tuple(Member(name, at, 1) for name in names))
+
+
+def ended(job: int, **outcomes: Outcome) -> JobEnded:
+    return JobEnded(job, tuple(Result(name, outcome) for name, outcome in outcomes.items()))
+
+
+def accept(clause: str, monitor: object, *events: object) -> Case:
+    return Case(clause, monitor, by("a", *events))  # type: ignore[arg-type]
+
+
+def reject(clause: str, monitor: object, verdict: str, *events: object) -> Case:
+    return Case(clause, monitor, by("a", *events), verdict)  # type: ignore[arg-type]
+
+
+FIVE = SourceMoved(5, 1)
+BOTH = begun(1, 1, 2, "d1", "d2")
+
+CASES = [
+    accept("a mirror holds what the source has", NoPhantom(MIRROR), written(K1, L2, at=2), written(L2, at=3)),
+    accept("append holds what the source once had", NoPhantom(APPEND), written(K1, L2, at=4)),
+    accept("nobody vouches for rows before the first seed", NoPhantom(MIRROR), written(Row("x", 1, 0), at=2, seeded=0)),
+    reject("a row is left that the source deleted", NoPhantom(MIRROR), "holds k=1@1", written(K1, L2, at=3)),
+    reject("a row came before its time", NoPhantom(APPEND), "holds l=2@1", written(K1, L2, at=1)),
+    accept("nothing is missing", NoLoss(MIRROR), written(K1, L2, at=2)),
+    reject("a row is missing", NoLoss(MIRROR), "d1 at 2 lacks l=2@1", written(K1, at=2)),
+    accept("rows are their destination's own", PartitionCorrectness(MIRROR), written(K3, at=3, of="d2")),
+    reject("a row is another one's", PartitionCorrectness(MIRROR), "is not its own", written(K3, at=3)),
+    accept("each row is there once", ExactlyOnce(APPEND), written(K1, L2, at=2)),
+    reject("a row was appended twice", ExactlyOnce(APPEND), "2 times", written(K1, K1, at=2)),
+    reject("a key is there twice", ExactlyOnce(MIRROR), "holds k 2 times", written(K1, K3, at=3)),
+    accept("a position stays or grows", CursorMonotone(), written(at=2), written(at=2), written(at=3)),
+    accept("a backup takes it back", CursorMonotone(), written(at=2), written(at=1, back=True), written(at=2)),
+    reject("a position goes back", CursorMonotone(), "went back from 2 to 1", written(at=2), written(at=1)),
+    accept("tokens grow", SingleDeliverer(), written(at=1, token=1), written(at=2, token=3)),
+    reject("an older token writes", SingleDeliverer(), "token 1, after 2", written(at=1, token=2), written(at=2)),
+    accept("one job ends before the next", FlushState(), BOTH, ended(1), begun(2, 2, 3, "d1"), begun(3, 2, 3, "d2")),
+    accept("a crash ends all jobs", FlushState(), BOTH, ProcessEnded("crash"), begun(1, 1, 2, "d1")),
+    reject("two jobs of one destination", FlushState(), "two jobs for d2", BOTH, begun(2, 2, 3, "d2")),
+    accept("a window lies in the source", BufferBound(), FIVE, written(at=2), begun(1, 4, 5, "d1", expected=2)),
+    reject("a window ends past the source", BufferBound(), "the source is at 5", FIVE, begun(1, 1, 6, "d1")),
+    reject(
+        "a window begins before the position", BufferBound(), "to get (1, 5]", FIVE, begun(1, 1, 5, "d1", expected=2)
+    ),
+    reject(
+        "a position is expected too early", BufferBound(), "not at 2 yet", FIVE, written(at=1), begun(1, 2, 5, "d1")
+    ),
+    accept("windows follow each other", ReadOnce(), BOTH, ended(1, d1=Outcome.EMPTY), begun(2, 2, 3, "d1", "d2")),
+    accept("after a failure it is read again", ReadOnce(), BOTH, ended(1, d1=Outcome.TRANSIENT), begun(2, 1, 3, "d1")),
+    accept("after a dropped plan, too", ReadOnce(), BOTH, PlanDropped("d1"), begun(2, 1, 3, "d1")),
+    accept("and after a crash", ReadOnce(), BOTH, ProcessEnded("crash"), begun(1, 1, 3, "d1", "d2")),
+    reject("a window is read twice", ReadOnce(), "up to 2, and now from 1", BOTH, begun(2, 1, 3, "d1")),
+    reject("a version is passed over", ReadOnce(), "up to 2, and now from 3", BOTH, begun(2, 3, 4, "d1")),
+    reject(
+        "the failure of another is no reason",
+        ReadOnce(),
+        "d2",
+        BOTH,
+        ended(1, d1=Outcome.UNKNOWN),
+        begun(2, 1, 3, "d2"),
+    ),
+]
+
+
+def named(cases: list[Case]) -> list[str]:
+    return [f"{case.monitor.name}: {case.clause}" for case in cases]
+
+
+ACCEPTED = [case for case in CASES if not case.verdict]
+REJECTED = [case for case in CASES if case.verdict]
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=named(ACCEPTED))
+def test_a_delivery_is_accepted_in_which(case: Case) -> None:
+    assert case.monitor.hot(watched(case.monitor, case.history)) == ""
+
+
+@pytest.mark.parametrize("case", REJECTED, ids=named(REJECTED))
+def test_a_delivery_is_rejected_at_its_last_event_in_which(case: Case) -> None:
+    state = watched(case.monitor, case.history[:-1])
+    with pytest.raises(Violation) as caught:
+        case.monitor.observe(state, case.history[-1])
+    assert case.verdict in str(caught.value)
+
+
+def test_every_monitor_accepts_something_and_rejects_something() -> None:
+    names = sorted(monitor.name for monitor in delivery_safety(MIRROR))
+    for cases in (ACCEPTED, REJECTED):
+        assert sorted({case.monitor.name for case in cases}) == names
+
+
+@pytest.mark.parametrize(
+    ("rows", "version", "resting"),
+    [((K1,), 1, True), ((K1,), 2, False), ((K1, L2), 2, True), ((K1, L2), 3, False), ((L2,), 3, True)],
+)
+def test_a_mirror_rests_when_it_is_its_part_of_the_newest_version(rows: Rows, version: int, resting: bool) -> None:
+    monitor = EventualConsistency(MIRROR, {"d1": ()})
+    state = watched(monitor, by("a", SourceMoved(version, 1), written(*rows, at=1)))
+    assert (monitor.hot(state) == "") is resting
+
+
+def test_append_rests_with_rows_that_the_source_has_no_more() -> None:
+    monitor = EventualConsistency(APPEND, {"d1": ()})
+    assert monitor.hot(watched(monitor, by("a", SourceMoved(4, 1), written(K1, L2, at=4)))) == ""
+    assert monitor.hot(watched(monitor, by("a", SourceMoved(2, 1), written(K1, at=2)))) != ""
+
+
+# ------------------------------------------------------------------------------------------------------------- scripts
+
+
+def test_the_edits_of_a_window_are_the_net_difference_of_its_ends() -> None:
+    assert PAST.edits((1,), Span(1, 2)) == (Edit("l", L2),)
+    assert PAST.edits((1,), Span(1, 3)) == (Edit("k", None), Edit("l", L2))
+    assert PAST.edits((2,), Span(1, 3)) == (Edit("k", K3),)
+    assert PAST.edits((1,), Span(1, 4)) == (Edit("k", None),)
+    updated = history((Change("k", 1),), (Change("k", 1),))
+    assert updated.edits((1,), Span(1, 2)) == (Edit("k", Row("k", 1, 2), replaces=True),)
+
+
+def test_a_window_that_crosses_a_stop_shows_no_removals_but_one_that_ends_there_does() -> None:
+    past = PAST._replace(stops=(3,))
+    assert past.edits((1,), Span(1, 4)) == ()
+    assert past.edits((1,), Span(1, 3)) == (Edit("k", None), Edit("l", L2))
+    assert past.edits((1,), Span(3, 4)) == (Edit("l", None),)
+
+
+CHANGES = [Change(key, tenant) for key in "kl" for tenant in (0, 1, 2)]
+FIRST = (Change("k", 1),)
+
+
+def short_scripts() -> list[History]:
+    """Every script of two versions after the first, one change in each."""
+    return [history(FIRST, (one,), (other,)) for one, other in product(CHANGES, CHANGES)]
+
+
+@pytest.mark.parametrize("append", [False, True], ids=["mirror", "append"])
+def test_every_short_script_is_delivered_whatever_the_moment_of_a_crash(append: bool) -> None:
+    states = 0
+    for past in short_scripts():
+        checked = scenario("short", "", past, append=append, faults=Faults(crash=1, restart=1), crashable="a")
+        report = check_exhaustively(checked, Bounds(), lambda text: None)
+        assert report.violations == (), past.versions
+        assert report.complete
+        states += report.states
+    assert states > 50_000
