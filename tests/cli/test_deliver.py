@@ -9,6 +9,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -406,6 +407,20 @@ def test_a_bad_credential_names_the_destination_and_is_not_shown(
         assert "a-guess" not in refused.text
         monkeypatch.setenv("ORDERS_PASSWORD", "right")
         assert command("deliver", "validate", "orders.yaml").code == 0
+
+
+def test_a_destination_that_never_answers_delays_no_other(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.delivery.preflight.ANSWER_S", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        dsn = f"host=127.0.0.1 port={port} dbname=x connect_timeout=60"
+        pipeline_file(tmp_path, f"  - {{name: silent, type: postgres, dsn: {dsn}, table: orders}}\n{LOST}")
+        problems = command("deliver", "validate", "orders.yaml").text.splitlines()
+    assert problems[0] == "silent: does not answer within 2 s; check its address and the network"
+    assert problems[1].startswith("lost: ")
+    assert len(problems) == 3
 
 
 @pytest.mark.parametrize("action", ["init", "run", "status", "verify", "validate"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from trunkline.delivery.lake import borrowed, catalog_place, extension_file, ide
 
 TABLE: Final = "orders 50%"
 LAKE: Final = "independent"
+NAMES_EACH: Final = 100_000  # of attached lakes, which share an instance
+_numbers = itertools.count()
 
 
 @cache
@@ -38,6 +41,7 @@ class WatchedCatalogs(LakeCatalogs):
     def __init__(self, watch: Watch | None) -> None:
         super().__init__()
         self._watch = watch
+        self._numbered = next(_numbers) * NAMES_EACH
 
     def run(self, cursor: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyConnection:
         if self._watch is not None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from contract.delta_destination import DeltaKind, DeltaPlace
-from contract.destination_place import Table, content
+from contract.destination_place import Kind, Table, content
 from contract.ducklake_destination import LakeKind, LakeTable
 from contract.postgres_destination import PostgresKind, PostgresTable
 from delivery.pipe_sources import SourceTable
@@ -26,7 +26,7 @@ from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
 from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import ReadPath, Target, Work
 
-KINDS: Final = {"ducklake": LakeKind("duckdb"), "delta": DeltaKind(), "postgres": PostgresKind()}
+KINDS: Final[dict[str, Kind]] = {"ducklake": LakeKind("duckdb"), "delta": DeltaKind(), "postgres": PostgresKind()}
 PATHS: Final[tuple[ReadPath, ...]] = ("small", "large")
 SMALL_BYTES: Final[dict[ReadPath, int]] = {"small": 2**60, "large": -1}  # all windows are small, or none
 TENANTS: Final[dict[str, tuple[str | None, ...]]] = {"acme": ("acme",), "bolt": ("bolt",)}

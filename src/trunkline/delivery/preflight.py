@@ -13,7 +13,7 @@ import importlib.util
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,9 @@ from trunkline.delivery.columns import Columns, check_columns, evolution
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
 from trunkline.delivery.control.opening import open_control_store
 from trunkline.delivery.deliverer.assembling import source_of
+from trunkline.delivery.destinations.contract import Destination
+from trunkline.delivery.destinations.ducklake import DuckLakeDestination
+from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs
 from trunkline.delivery.destinations.opening import open_destination
 from trunkline.delivery.java import find_java
 from trunkline.delivery.lake import catalog_place
@@ -176,13 +179,14 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
         waiting.put(destination)
 
     def probe() -> None:
-        while True:
-            try:
-                destination = waiting.get_nowait()
-            except queue.Empty:
-                return
-            asked.add(destination.name)
-            answers.put((destination.name, list(_destination_problems(destination, source))))
+        with closing(LakeCatalogs()) as lakes:  # its own: one that hangs in a catalog would hold up the others
+            while True:
+                try:
+                    destination = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                asked.add(destination.name)
+                answers.put((destination.name, list(_destination_problems(destination, source, lakes))))
 
     for _ in range(min(PROBES_MOST, len(pipeline.destinations))):
         threading.Thread(target=probe, name="probe", daemon=True).start()  # one that hangs does not outlive the process
@@ -201,13 +205,15 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
     return [problem for each in pipeline.destinations for problem in found[each.name]]
 
 
-def _destination_problems(destination: DestinationConfig, source: SourceFacts | None) -> Iterator[Problem]:
+def _destination_problems(
+    destination: DestinationConfig, source: SourceFacts | None, lakes: LakeCatalogs
+) -> Iterator[Problem]:
     name, address = destination.name, destination.address
     if (place := _not_made_yet(address)) is not None:
         yield from (Problem(name, why) for why in _unwritable(place))
         return
     try:
-        with closing(open_destination(address)) as opened:
+        with closing(_opened(address, lakes)) as opened:
             standing, columns = opened.standing(), opened.columns()
     except TrunklineError as error:
         yield Problem(name, str(error))
@@ -226,6 +232,10 @@ def _destination_problems(destination: DestinationConfig, source: SourceFacts | 
         yield from (Problem(name, f"{why}; mend it, or reseed the destination") for why in difference.problems)
 
 
+def _opened(address: Address, lakes: LakeCatalogs) -> Destination:
+    return DuckLakeDestination(address, lakes) if isinstance(address, LakeAddress) else open_destination(address)
+
+
 def _not_made_yet(address: Address) -> Path | None:
     """The folder in which a destination of files will be made, if it does not exist yet (W3)."""
     match address:
@@ -236,11 +246,3 @@ def _not_made_yet(address: Address) -> Path | None:
             if kind != "postgres" and not Path(place).exists():
                 return Path(place).parent
     return None
-
-
-def summary(pipeline: Pipeline, problems: Sequence[Problem]) -> str:
-    """In one line."""
-    count = len(pipeline.destinations)
-    if problems:
-        return f"pipeline {pipeline.name}: {len(problems)} problems"
-    return f"pipeline {pipeline.name}: all is well; {count} destinations"

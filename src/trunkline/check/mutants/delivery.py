@@ -300,7 +300,7 @@ DELIVERY_MUTANTS = (
         patch((Planner, "_on_granted", _takes_late_grant), (Planner, "ignores", _never_ignores)),
         "Progress",
         "swarm",
-        400,
+        800,
     ),
     Mutant(
         "wish-overruled",

@@ -376,7 +376,7 @@ def lease_returns() -> Scenario:
     return scenario(
         "lease-returns",
         "a destination goes to another deliverer and back, with a flush of its first owner still in flight",
-        COMING_AND_GOING,
+        history((Change("k", 1),), (Change("k", 2),)),
         deliverers="a b",
         planned=PLANNED[1:],
         events=(Expire("d2"), Expire("d2", 2)),

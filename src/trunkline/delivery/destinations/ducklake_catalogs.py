@@ -222,7 +222,11 @@ class LakeCatalogs:
     def _detach(self, catalog: Catalog) -> None:
         alias = self._attached.pop(catalog).alias
         if self._instance is not None:
-            self.run(self._instance, f"DETACH {alias}")
+            try:
+                self.run(self._instance, f"DETACH {alias}")
+            except duckdb.Error:
+                self._instance = None  # it goes with the last who uses it; what it has attached could not be trusted
+                self._attached.clear()
 
 
 @cache

@@ -6,7 +6,7 @@ The same rule as ``rule.settle``, written as a plan and held to it by the same f
                       union -- shuffle by destination -- sort by key -- ops -- apply, one destination after another
     arrived --route--/
 
-With policy warn, all rows that are live under a touched key take the place of those that arrived (``rule.settle_live``).
+With policy warn, all rows that are live under a touched key stand in for those that arrived (``rule.settle_live``).
 """
 
 from __future__ import annotations

@@ -124,9 +124,7 @@ class JobRunner:
         assert isinstance(source, DuckLakeSource)
         return WindowFrames(self._spark, source, source.plan(window), self._work.asked(columns))
 
-    def _settled(
-        self, work: FlushWork | SeedWork, policy: Policy, places: set[int], frames: WindowFrames
-    ) -> DataFrame:
+    def _settled(self, work: FlushWork | SeedWork, policy: Policy, places: set[int], frames: WindowFrames) -> DataFrame:
         """The rows of destinations that are treated alike."""
         routes = routes_frame(self._spark, self._work, places)
         key, partitions = self._work.key, min(len(places), LARGE_PARTITIONS_MOST)

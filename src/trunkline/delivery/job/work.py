@@ -108,3 +108,8 @@ class TaskReport(Struct, frozen=True):
     unrouted: dict[str | None, int] | None  # None: this task did not count them
     path: ReadPath
     expired: bool = False  # the source no longer has the window
+
+    def without_result(self, members: Sequence[Member]) -> tuple[Member, ...]:
+        """Those for which there were no rows."""
+        seen = {result.destination for result in self.results}
+        return tuple(member for member in members if member.destination not in seen)

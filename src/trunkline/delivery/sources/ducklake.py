@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
@@ -51,7 +51,8 @@ class DuckLakeSource(Struct, frozen=True):
 
     def survey(self, window: Window) -> Survey:
         with self.opened(window) as (_, catalog, plan):
-            backlog = Backlog(plan.rows, plan.size_bytes, quiet=plan.quiet)
+            rows = 0 if plan.quiet else plan.rows + catalog.inlined_rows(window)
+            backlog = Backlog(rows, plan.size_bytes, quiet=plan.quiet)
             return Survey(backlog, plain(plan.columns), catalog.table(window.through).uuid)
 
     def plan(self, window: Window) -> WindowPlan:
@@ -71,24 +72,28 @@ class DuckLakeSource(Struct, frozen=True):
             yield connection, catalog, plan_window(catalog, window)
 
     def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
-        with self._reader(window, asked) as reader:
+        with self.reader(window, asked) as reader:
             return reader.read(share)
 
     def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
-        with self._reader(Window(BEFORE_ALL, version), asked) as reader:
+        with self.reader(Window(BEFORE_ALL, version), asked) as reader:
             return reader.arrived_among(keys)
 
     def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
-        with self._reader(Window(BEFORE_ALL, version), asked) as reader:
+        with self.reader(Window(BEFORE_ALL, version), asked) as reader:
             yield from reader.arrived(EVERYTHING if routes is None else Share(tuple(routes)))
 
     # --- opening ---
 
     @contextmanager
-    def _reader(self, window: Window, asked: Asked) -> Iterator[WindowReader]:
+    def reader(
+        self, window: Window, asked: Asked, part_of: Callable[[WindowPlan], WindowPlan] | None = None
+    ) -> Iterator[WindowReader]:
+        """Reads a window, or the part of it that ``part_of`` takes from its plan."""
         with self._instance() as connection:
             with self._attached(connection) as catalog:
-                reader = WindowReader(connection, catalog, plan_window(catalog, window), asked)
+                plan = plan_window(catalog, window)
+                reader = WindowReader(connection, catalog, part_of(plan) if part_of else plan, asked)
             yield reader
 
     @contextmanager

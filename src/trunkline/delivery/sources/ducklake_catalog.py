@@ -317,6 +317,22 @@ class LakeCatalog:
         chosen = f"SELECT file_id, row_id, begin_snapshot FROM {self.reference(name)}"
         return self._rows(f"{chosen} WHERE begin_snapshot <= {version} ORDER BY ALL")
 
+    def inlined_rows(self, window: Window) -> int:
+        """How many rows that the catalog holds were written or deleted in a window."""
+        parts = [
+            f"SELECT begin_snapshot, end_snapshot FROM {self.reference(table.name)} WHERE end_snapshot > {window.after} "
+            f"OR begin_snapshot > {window.after}"
+            for table in self.inlined_tables(window.through)
+        ]
+        if not parts:
+            return 0
+        counts = " + ".join(
+            f"count(*) FILTER ({end} > {window.after} AND {end} <= {window.through})"
+            for end in ("begin_snapshot", "end_snapshot")
+        )
+        ((count,),) = self._rows(f"SELECT {counts} FROM ({' UNION ALL '.join(parts)})")
+        return int(count)
+
     def reference(self, table: str) -> str:
         """A catalog table's name for use in SQL."""
         return f"{CATALOG}.{identifier(table)}"

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.delivery.columns import Column, arrow_schema, decimal_of
+from trunkline.delivery.columns import Column, arrow_type, decimal_of
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import DataFile
-from trunkline.delivery.sources.ducklake_window import POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan, WindowReader
+from trunkline.delivery.sources.ducklake_window import POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
 from trunkline.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -45,6 +45,16 @@ NATIVE_TYPES = {
     "TIMESTAMP": "timestamp_ntz",
     "TIMESTAMP WITH TIME ZONE": "timestamp",
 }  # a type that is not here is read by DuckDB
+CARRIERS = {
+    "UTINYINT": pa.int16(),
+    "USMALLINT": pa.int32(),
+    "UINTEGER": pa.int64(),
+    "UBIGINT": pa.decimal128(20),
+    "TIME": pa.int64(),
+    "TIMESTAMP_S": pa.timestamp("us"),
+    "TIMESTAMP_MS": pa.timestamp("us"),
+    "TIMESTAMP_NS": pa.int64(),
+}  # how values travel through Spark, which does not have their own types
 FAR = 2**62
 TASK_BYTES = 64 * 1024 * 1024  # of files that one task reads with DuckDB
 
@@ -59,8 +69,18 @@ def native_type(column: Column) -> str | None:
     return NATIVE_TYPES.get(column.type)
 
 
+def carrier_type(column: Column) -> pa.DataType:
+    """The type of Arrow in which a column that DuckDB read travels through Spark."""
+    if column.type.endswith("[]"):
+        return pa.list_(carrier_type(Column(column.name, column.type[:-2])))
+    return CARRIERS.get(column.type) or arrow_type(column)
+
+
 class WindowFrames:
-    """The removed and the arrived rows of a window, as data frames of ROUTE_COLUMN and columns."""
+    """The removed and the arrived rows of a window, as data frames of ROUTE_COLUMN and columns.
+
+    Values of some types are carried in others (``carrier_type``); a cast brings them back.
+    """
 
     def __init__(self, spark: SparkSession, source: DuckLakeSource, plan: WindowPlan, asked: Asked) -> None:
         self._spark = spark
@@ -68,6 +88,7 @@ class WindowFrames:
         self._plan = plan
         self._asked = asked
         self._known = {column.column.name: column for column in plan.columns}
+        self._columns = tuple(column.name for column in asked.columns)
 
     @property
     def native(self) -> bool:
@@ -75,8 +96,18 @@ class WindowFrames:
         return all(native_type(column) and self._known[column.name].default is None for column in self._asked.columns)
 
     def removed(self) -> DataFrame:
+        if not self._plan.moved:
+            return self._removed(self._asked.key)
+        gone = self._removed(self._columns).exceptAll(self._arrived(self._columns))
+        return gone.select(ROUTE_COLUMN, *(_quoted(name) for name in self._asked.key))
+
+    def arrived(self) -> DataFrame:
+        if not self._plan.moved:
+            return self._arrived(self._columns)
+        return self._arrived(self._columns).exceptAll(self._removed(self._columns))
+
+    def _removed(self, names: Sequence[str]) -> DataFrame:
         window = self._plan.window
-        names = self._asked.key
         if not self.native:
             return self._by_duckdb("removed", names)
         ended = [part.file for part in self._plan.files if part.at_after and not part.at_through]
@@ -93,9 +124,8 @@ class WindowFrames:
             parts.append(self._joined(both, names, f"{born} AND by_through AND NOT by_after"))
         return reduce(lambda left, right: left.unionByName(right), parts)
 
-    def arrived(self) -> DataFrame:
+    def _arrived(self, names: Sequence[str]) -> DataFrame:
         window = self._plan.window
-        names = [column.name for column in self._asked.columns]
         if not self.native:
             return self._by_duckdb("arrived", names)
         whole = [part.file for part in self._plan.files if part.at_through and not part.at_after]
@@ -203,10 +233,10 @@ class WindowFrames:
         return self._tasks(side, names, [*chunks, None])
 
     def _tasks(self, side: str, names: Sequence[str], chunks: Sequence[tuple[int, ...] | None]) -> DataFrame:
-        schema = pa.schema(
-            [pa.field(ROUTE_COLUMN, pa.string()), *arrow_schema([self._known[name].column for name in names])]
-        )
-        read = chunk_reader(self._source, self._plan, self._asked, side, tuple(chunks), schema)
+        carried = [pa.field(name, carrier_type(self._known[name].column)) for name in names]
+        schema = pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *carried])
+        asked = replace(self._asked, key=tuple(names)) if side == "removed" else self._asked
+        read = chunk_reader(self._source, self._plan, asked, side, tuple(chunks), schema)
         count = max(len(chunks), 1)
         numbers = self._spark.range(0, len(chunks), 1, count)
         return numbers.mapInArrow(read, _spark_schema(schema))
@@ -239,14 +269,19 @@ def chunk_reader(
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                part = part_of(plan, chunks[number])
-                with source.opened(plan.window) as (connection, catalog, now):
-                    if now != plan:
-                        raise Unreachable("the source's files were reorganised meanwhile; the window is read again")
-                    found = WindowReader(connection, catalog, part, asked).read(EVERYTHING)
-                yield from (found.removed if side == "removed" else found.arrived).cast(schema).to_batches()
+                with source.reader(plan.window, asked, partial(_part, plan, chunks[number])) as reader:
+                    if side == "removed":
+                        yield from reader.read(EVERYTHING).removed.cast(schema).to_batches()
+                    else:
+                        yield from (batch.cast(schema) for batch in reader.arrived(EVERYTHING))
 
     return read
+
+
+def _part(plan: WindowPlan, chunk: tuple[int, ...] | None, now: WindowPlan) -> WindowPlan:
+    if now != plan:
+        raise Unreachable("the source's files were reorganised meanwhile; the window is read again")
+    return replace(part_of(plan, chunk), moved=False)  # what moved is known only when all parts are
 
 
 def part_of(plan: WindowPlan, chunk: tuple[int, ...] | None) -> WindowPlan:
@@ -265,6 +300,10 @@ def part_of(plan: WindowPlan, chunk: tuple[int, ...] | None) -> WindowPlan:
 
 def _text(rows: DataFrame, routing: str) -> SparkColumn:
     return rows[routing].cast("string").alias(ROUTE_COLUMN)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _parsed(kind: str) -> DataType:

@@ -1,0 +1,373 @@
+"""What only a DuckLake destination has: catalogs of three kinds, tables that share a lake, files, maintenance by others."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from contract.destination_place import Change, Row, apply, content, plain, run_until, staged, worker
+from contract.destination_steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED
+from contract.ducklake_destination import LakeKind, LakeTable, WatchedCatalogs, unwatched
+from postgres_server import PostgresServer
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.columns import WIDER, Column
+from trunkline.delivery.destinations import ducklake_catalogs
+from trunkline.delivery.destinations.contract import Applied, Flush
+from trunkline.delivery.destinations.ducklake import DuckLakeDestination
+from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs, process_catalogs
+from trunkline.delivery.destinations.ducklake_compaction import COMPACT_EVERY, FILES_LEAST, worth_merging
+from trunkline.delivery.lake import borrowed, identifier, literal
+from trunkline.delivery.windows import Op
+from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, SchemaMismatch, Unreachable
+
+KEYED: Final = (Column("id", "BIGINT"), Column("v", "BIGINT"))
+
+
+def no_server() -> PostgresServer:
+    raise AssertionError("this test needs no server")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    return LakeKind("sqlite").make(tmp_path, no_server)
+
+
+def ask(table: LakeTable, *statements: str) -> list[tuple[Any, ...]]:
+    """What somebody else does with the lake, attached as ``l``; the table is ``{t}``."""
+    with borrowed("ducklake", "sqlite_scanner") as connection:
+        connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
+        for statement in statements:
+            rows = connection.execute(statement.format(t=f"l.main.{identifier(table.address.table)}")).fetchall()
+        connection.execute("DETACH l")
+        return rows
+
+
+def random_flushes(seed_number: int, count: int) -> Iterator[tuple[Flush, list[Change], dict[int, Row]]]:
+    """Flushes of a table that was seeded empty at version 1, and what the table holds after each."""
+    draw = random.Random(seed_number)
+    model: dict[int, Row] = {}
+    for version in range(1, count + 1):
+        changes: list[Change] = []
+        for key in draw.sample(range(60), draw.choice((1, 4, 30))):
+            row = {"id": key, "v": version}
+            if key not in model:
+                changes.append((Op.INSERT, row))
+            elif draw.random() < 0.6:
+                changes.append((Op.REPLACE, row))
+            else:
+                changes.append((Op.REMOVE, row))
+            model[key] = row
+            if changes[-1][0] is Op.REMOVE:
+                del model[key]
+        yield Flush(version, version + 1, 1, SEED.source, KEYED, ("id",)), changes, dict(model)
+
+
+# ------------------------------------------------------------------------------------------------------------- the lake
+
+
+def test_a_catalog_in_a_duckdb_file_is_free_for_others_after_each_call(tmp_path: Path) -> None:
+    table = LakeKind("duckdb").make(tmp_path, no_server)
+    destination = table.open()
+    with worker(table) as other:  # which is another process
+        apply(destination, (SEED, SEEDED))
+        other.send((FLUSH, CHANGES))
+        assert other.recv() == Applied(20, removed=2, written=2)
+        assert destination.flush(FLUSH, staged(ORDERS, ("id",), CHANGES)) == Applied(20, already=True)
+        other.send((replace(FLUSH, expected=20, through=21), []))
+        assert other.recv() == Applied(21)
+
+
+def test_a_catalog_in_a_duckdb_file_that_somebody_has_open_is_unreachable_for_now(tmp_path: Path) -> None:
+    table = LakeKind("duckdb").make(tmp_path, no_server)
+    destination = table.open()
+    apply(destination, (SEED, SEEDED))
+    with borrowed("ducklake") as connection:
+        connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
+        with pytest.raises(Unreachable, match="cannot be reached"):
+            destination.standing()
+        connection.execute("DETACH l")
+    assert destination.standing() is not None
+
+
+def test_a_lake_is_made_by_a_seed_and_not_by_a_look(tmp_path: Path) -> None:
+    address = LakeAddress(f"sqlite:{tmp_path}/new/catalog.sqlite", "t", "tenants", data_path=f"{tmp_path}/data")
+    destination = DuckLakeDestination(address)
+    assert destination.standing() is None
+    assert destination.columns() is None
+    destination.retire()
+    with pytest.raises(DestinationHalted, match="no lake"):
+        destination.rows()
+    assert list(tmp_path.iterdir()) == []
+    assert destination.seed(SEED, plain(ORDERS, SEEDED)) == Applied(10, written=3)
+    assert [tuple(batch.schema.names) for batch in destination.rows()[1]] == [("id", "tenant", "amount")]
+    destination.close()
+
+
+def test_a_file_that_is_no_catalog_halts_the_destination(tmp_path: Path) -> None:
+    junk = tmp_path / "junk"
+    junk.write_bytes(b"not a database" * 1000)
+    for catalog in (f"{junk}", f"sqlite:{junk}"):
+        with pytest.raises(DestinationHalted, match="junk"):
+            DuckLakeDestination(LakeAddress(catalog, "t")).standing()
+
+
+def test_another_data_path_than_the_lake_has_halts_the_destination(table: LakeTable) -> None:
+    apply(table.open(), (SEED, SEEDED))
+    elsewhere = replace(table.address, data_path=f"{table.address.data_path}-elsewhere")
+    with pytest.raises(DestinationHalted, match="data path"):
+        DuckLakeDestination(elsewhere).standing()
+
+
+def test_a_table_whose_name_is_reserved_is_refused() -> None:
+    for name in ("_trunkline_orders", "_Trunkline"):
+        with pytest.raises(ConfigError, match="reserved"):
+            DuckLakeDestination(LakeAddress("lake", name))
+
+
+def test_tables_of_one_lake_have_positions_of_their_own(table: LakeTable) -> None:
+    other = LakeTable(replace(table.address, table="others"))
+    apply(table.open(), (SEED, SEEDED))
+    apply(other.open(), (replace(SEED, through=5, token=9), []))
+    apply(table.open(), (FLUSH, CHANGES))
+    standings = [each.open().standing() for each in (table, other)]
+    assert [(each.position, each.token) for each in standings if each] == [(20, 1), (5, 9)]
+    assert content(table.held()) == content(FLUSHED)
+
+
+def test_flushes_of_two_tables_of_one_lake_do_not_keep_each_other_from_committing(postgres: PostgresServer) -> None:
+    kind = LakeKind("postgres")
+    tables = [kind.make(Path(), lambda: postgres) for _ in range(2)]
+    for table in tables:
+        apply(table.open(), (SEED, SEEDED))
+    with worker(tables[0]) as one, worker(tables[1]) as two:
+        for number in range(10):
+            flush = replace(FLUSH, expected=10 + number, through=11 + number)
+            for each in (one, two):
+                each.send((flush, [(Op.REPLACE, {"id": 1, "tenant": "acme", "amount": number})]))
+            for each in (one, two):
+                assert each.recv() == Applied(11 + number, removed=1, written=1)
+
+
+def test_catalogs_that_nobody_uses_are_detached_when_there_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ducklake_catalogs, "ATTACHED_MOST", 2)
+    catalogs = WatchedCatalogs(None)
+    lakes = [
+        DuckLakeDestination(LakeAddress(f"sqlite:{tmp_path}/{n}.sqlite", "t", data_path=f"{tmp_path}/{n}"), catalogs)
+        for n in range(4)
+    ]
+    for round_number in range(2):
+        for lake in lakes:
+            apply(lake, (replace(SEED, through=10 + round_number), SEEDED))
+            assert len(catalogs._attached) <= 2
+    catalogs.close()
+
+
+def test_destinations_of_one_process_can_be_used_by_many_threads(tmp_path: Path) -> None:
+    kinds = [LakeKind("sqlite"), LakeKind("duckdb"), LakeKind("sqlite"), LakeKind("duckdb")]
+    tables = [kind.make(tmp_path / str(n), no_server) for n, kind in enumerate(kinds)]
+    assert process_catalogs() is process_catalogs()
+    catalogs = LakeCatalogs()
+    counts: list[int] = []
+
+    def deliver(address: LakeAddress) -> None:
+        destination = DuckLakeDestination(address, catalogs)
+        destination.seed(SEED, plain(ORDERS, SEEDED))
+        for number in range(4):
+            changes: list[Change] = [(Op.INSERT, {"id": 100 + number})]
+            flush = replace(FLUSH, expected=10 + number, through=11 + number)
+            destination.flush(flush, staged(ORDERS, ("id",), changes))
+        counts.append(sum(batch.num_rows for batch in destination.rows()[1]))
+
+    threads = [threading.Thread(target=deliver, args=(table.address,)) for table in tables]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    catalogs.close()
+    assert counts == [7] * 4
+
+
+# -------------------------------------------------------------------------------------------------- PostgreSQL catalogs
+
+
+def test_a_password_is_taken_from_the_environment_and_never_shown(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS guarded")
+        connection.execute("DROP ROLE IF EXISTS deliverer")
+        connection.execute("CREATE ROLE deliverer LOGIN PASSWORD 'it''s \\ secret'")
+        connection.execute("CREATE DATABASE guarded OWNER deliverer")
+    catalog = f"postgres:{postgres.dsn('guarded', user='deliverer')}"
+    address = LakeAddress(catalog, "t", data_path=str(tmp_path), password_env="LAKE_PASSWORD")
+    with pytest.raises(ConfigError, match="LAKE_PASSWORD"):
+        DuckLakeDestination(address, unwatched()).standing()
+    monkeypatch.setenv("LAKE_PASSWORD", "wr'ong")
+    with pytest.raises(DestinationHalted, match="password authentication failed") as refused:
+        DuckLakeDestination(address, unwatched()).standing()
+    assert "wr" not in str(refused.value)
+    monkeypatch.setenv("LAKE_PASSWORD", "it's \\ secret")
+    destination = DuckLakeDestination(address, unwatched())
+    assert destination.standing() is None
+    assert destination.seed(SEED, plain(ORDERS, SEEDED)).written == 3
+
+
+def test_a_database_that_does_not_exist_halts_the_destination(postgres: PostgresServer) -> None:
+    with pytest.raises(DestinationHalted, match="nowhere"):
+        DuckLakeDestination(LakeAddress(f"postgres:{postgres.dsn('nowhere')}", "t"), unwatched()).standing()
+
+
+def test_a_server_that_dies_and_comes_back_is_used_again(tmp_path: Path) -> None:
+    with PostgresServer() as server:
+        server.create_database("lake")
+        address = LakeAddress(f"postgres:{server.dsn('lake')}", "t", data_path=str(tmp_path))
+        dying = False
+
+        def watch(statement: str) -> None:
+            if dying and statement == "COMMIT":
+                server.kill()
+
+        destination = DuckLakeDestination(address, WatchedCatalogs(watch))
+        destination.seed(SEED, plain(ORDERS, SEEDED))
+        dying = True
+        with pytest.raises(OutcomeUnknown, match="position is read again"):
+            destination.flush(FLUSH, staged(ORDERS, ("id",), CHANGES))
+        with pytest.raises(Unreachable):
+            destination.standing()
+        dying = False
+        server.restart()
+        assert destination.flush(FLUSH, staged(ORDERS, ("id",), CHANGES)).position == 20
+        _, batches = destination.rows()
+        assert content(row for batch in batches for row in batch.to_pylist()) == content(FLUSHED)
+
+
+# --------------------------------------------------------------------------------------------------- files and versions
+
+
+@pytest.mark.parametrize("inlined", [0, 10], ids=["files", "inlined"])
+def test_every_version_of_the_table_is_right_whatever_maintenance_others_do(table: LakeTable, inlined: int) -> None:
+    """Also where the owner of the lake wants small changes kept in the catalog."""
+    destination = table.open()
+    destination.seed(replace(SEED, through=1, columns=KEYED), iter(()))
+    ask(table, f"CALL l.set_option('data_inlining_row_limit', {inlined})")
+    versions: dict[int, dict[int, Row]] = {}
+    for flush, changes, model in random_flushes(inlined, 20):
+        assert destination.flush(flush, staged(KEYED, ("id",), changes)).missing == 0
+        [(newest,)] = ask(table, "SELECT max(snapshot_id) FROM l.snapshots()")
+        versions[newest] = model
+        if flush.expected % 5 == 0:
+            ask(
+                table,
+                "CALL ducklake_flush_inlined_data('l')",
+                "CALL ducklake_rewrite_data_files('l', delete_threshold => 0)",
+                "CALL ducklake_merge_adjacent_files('l')",
+            )
+    for version, model in versions.items():
+        rows = ask(table, f"SELECT id, v FROM {{t}} AT (VERSION => {version}) ORDER BY id")
+        assert rows == [(key, model[key]["v"]) for key in sorted(model)], version
+    ask(
+        table,
+        "CALL ducklake_expire_snapshots('l', older_than => now())",
+        "CALL ducklake_cleanup_old_files('l', cleanup_all => true)",
+    )
+    assert content(table.held()) == content(model.values())
+    assert destination.flush(replace(flush, expected=21, through=22), iter(())) == Applied(22)
+
+
+def test_files_stay_few_however_many_flushes_there_are(table: LakeTable) -> None:
+    destination = table.open()
+    destination.seed(replace(SEED, through=1, columns=KEYED), plain(KEYED, []))
+    for flush, changes, model in random_flushes(3, 3 * COMPACT_EVERY):  # noqa: B007
+        destination.flush(flush, staged(KEYED, ("id",), changes))
+    [(files,)] = ask(table, f"SELECT count(*) FROM ducklake_list_files('l', {literal(table.address.table)})")
+    assert files <= COMPACT_EVERY + FILES_LEAST
+    assert content(table.held()) == content(model.values())
+    assert destination.flush(replace(flush, expected=flush.through, through=100), iter(())) == Applied(100)
+
+
+def test_files_are_merged_from_the_smallest_up_while_the_next_is_no_bigger_than_the_sum() -> None:
+    assert worth_merging([1] * (FILES_LEAST - 1)) == 0
+    assert worth_merging([1] * FILES_LEAST) == FILES_LEAST
+    assert worth_merging([1] * FILES_LEAST + [FILES_LEAST, 2 * FILES_LEAST, 100]) == FILES_LEAST + 2
+    assert worth_merging([1] * FILES_LEAST + [FILES_LEAST + 1]) == FILES_LEAST
+    assert worth_merging([2**30] * FILES_LEAST) == 0
+
+
+def test_files_of_a_process_that_was_killed_can_be_removed(table: LakeTable) -> None:
+    destination = table.open()
+    apply(destination, (SEED, SEEDED))
+    assert destination.clean_orphans(0) == 0
+    for at in range(20):  # one of these moments is after the rows were written and before they were committed
+        if run_until(table, (FLUSH, CHANGES), at):
+            break
+    assert destination.clean_orphans() == 0  # they are young: a flush may be under way
+    assert destination.clean_orphans(0) > 0
+    assert destination.clean_orphans(0) == 0
+    assert content(table.held()) == content(FLUSHED)
+
+
+# -------------------------------------------------------------------------------------------------------------- columns
+
+
+def test_every_widening_is_followed_or_named(table: LakeTable) -> None:
+    pairs = [(old, new) for old, all_new in WIDER.items() for new in all_new] + [("DECIMAL(10,2)", "DECIMAL(18,3)")]
+    old = (Column("id", "BIGINT"), *(Column(f"c{n}", pair[0]) for n, pair in enumerate(pairs)))
+    new = (Column("id", "BIGINT"), *(Column(f"c{n}", pair[1]) for n, pair in enumerate(pairs)))
+    destination = table.open()
+    destination.seed(replace(SEED, columns=old), plain(old, [{"id": 1}]))
+    change: list[Change] = [(Op.INSERT, {"id": 2})]
+    for n in range(1, len(new)):
+        columns = (*old[:n], new[n], *old[n + 1 :])
+        flush = replace(FLUSH, columns=columns)
+        if new[n].type.startswith("DECIMAL"):  # which DuckLake does not widen
+            with pytest.raises(SchemaMismatch, match=new[n].name):
+                destination.flush(flush, staged(columns, ("id",), change))
+            assert destination.columns() == old
+        else:
+            destination.flush(flush, staged(columns, ("id",), change))
+            assert destination.columns() == columns
+        destination.seed(replace(SEED, through=30 + n, columns=old), plain(old, [{"id": 1}]))
+
+
+def test_a_column_may_have_any_name(table: LakeTable) -> None:
+    columns = (
+        Column("id", "BIGINT"),
+        Column("at", "BIGINT"),
+        Column('a "b" %s {}', "VARCHAR"),
+        Column("rowid", "BIGINT"),
+    )
+    rows: list[Row] = [{"id": 1, "at": 2, 'a "b" %s {}': "x", "rowid": 77}]
+    destination = table.open()
+    destination.seed(replace(SEED, columns=columns), plain(columns, rows))
+    changes: list[Change] = [(Op.REPLACE, {**rows[0], "at": 3}), (Op.INSERT, {**rows[0], "id": 2, "rowid": None})]
+    flush = replace(FLUSH, columns=columns)
+    assert destination.flush(flush, staged(columns, ("id",), changes)) == Applied(20, removed=1, written=2)
+    assert content(table.held()) == content(row for _, row in changes)
+
+
+def test_a_million_rows_are_seeded_and_read_back_batch_by_batch(table: LakeTable) -> None:
+    size, count = 50_000, 20
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for n in range(count):
+            ids = pa.array(range(n * size, (n + 1) * size), pa.int64())
+            yield pa.record_batch({"id": ids, "v": ids})
+
+    destination = table.open()
+    assert destination.seed(replace(SEED, columns=KEYED), batches()) == Applied(10, written=size * count)
+    _, read = destination.rows()
+    rows = 0
+    for batch in read:
+        assert batch.num_rows <= 200_000
+        rows += batch.num_rows
+    assert rows == size * count
