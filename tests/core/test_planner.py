@@ -488,6 +488,17 @@ def test_who_does_not_know_where_it_stands_reads_that_first(outcome: Outcome) ->
     assert pipeline.done(Result("d1", Outcome.STANDS, 6, 1)) == []
 
 
+def test_a_position_that_keeps_moving_backs_off() -> None:
+    pipeline = Pipeline("d1")
+    pipeline.own(5)
+    pipeline.tell(SourceAt(9))
+    pipeline.done(Result("d1", Outcome.MOVED, 6))
+    pipeline.done(Result("d1", Outcome.STANDS, 6, 1))
+    assert pipeline.done(Result("d1", Outcome.MOVED, 7)) == []
+    assert "let one pipeline alone write to it" in pipeline.planner.tracks["d1"].error
+    assert pipeline.fire("retry 500") == [ReadStandings(5, ("d1",))]
+
+
 def test_a_destination_that_is_past_a_flush_goes_on_from_there() -> None:
     pipeline = Pipeline("d1")
     pipeline.own(5)

@@ -1,4 +1,4 @@
-"""What only a DuckLake destination has: catalogs of three kinds, tables that share a lake, files, maintenance by others."""
+"""What only a DuckLake destination has: kinds of catalogs, tables that share a lake, files, maintenance by others."""
 
 from __future__ import annotations
 
@@ -227,17 +227,19 @@ def test_a_database_that_does_not_exist_halts_the_destination(postgres: Postgres
         DuckLakeDestination(LakeAddress(f"postgres:{postgres.dsn('nowhere')}", "t"), unwatched()).standing()
 
 
-def test_a_server_that_dies_and_comes_back_is_used_again(tmp_path: Path) -> None:
+def test_a_server_that_dies_and_comes_back_is_used_again(tmp_path: Path, table: LakeTable) -> None:
     with PostgresServer() as server:
         server.create_database("lake")
-        address = LakeAddress(f"postgres:{server.dsn('lake')}", "t", data_path=str(tmp_path))
+        address = LakeAddress(f"postgres:{server.dsn('lake')}", "t", data_path=str(tmp_path / "files"))
         dying = False
 
         def watch(statement: str) -> None:
             if dying and statement == "COMMIT":
                 server.kill()
 
-        destination = DuckLakeDestination(address, WatchedCatalogs(watch))
+        catalogs = WatchedCatalogs(watch)
+        destination = DuckLakeDestination(address, catalogs)
+        another = DuckLakeDestination(table.address, catalogs)
         destination.seed(SEED, plain(ORDERS, SEEDED))
         dying = True
         with pytest.raises(OutcomeUnknown, match="position is read again"):
@@ -245,10 +247,13 @@ def test_a_server_that_dies_and_comes_back_is_used_again(tmp_path: Path) -> None
         with pytest.raises(Unreachable):
             destination.standing()
         dying = False
+        assert another.standing() is None  # a lake of the same process
+        another.seed(SEED, plain(ORDERS, SEEDED))
         server.restart()
         assert destination.flush(FLUSH, staged(ORDERS, ("id",), CHANGES)).position == 20
         _, batches = destination.rows()
         assert content(row for batch in batches for row in batch.to_pylist()) == content(FLUSHED)
+        catalogs.close()
 
 
 # --------------------------------------------------------------------------------------------------- files and versions

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Row, plain
+from contract.destination_place import Change, Row, plain, staged
 from contract.postgres_destination import PostgresKind, PostgresTable
 from postgres_server import PostgresServer
 from trunkline.delivery.columns import Column, Columns, arrow_schema
 from trunkline.delivery.destinations.contract import Flush, Seed, Standing
 from trunkline.delivery.destinations.postgres import PostgresDestination
 from trunkline.delivery.lake import connect
+from trunkline.delivery.windows import Op
 from trunkline.errors import DestinationHalted, SchemaMismatch
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("note", "VARCHAR"))
@@ -129,3 +130,28 @@ def test_a_type_that_cannot_be_held_is_refused_by_its_column(destination: Postgr
     with pytest.raises(SchemaMismatch, match="'odd'"):
         destination.flush(replace(FLUSH, columns=columns), [])
     assert destination.standing() == Standing(10, 1, "lake/orders")
+
+
+@pytest.mark.parametrize(
+    ("type_name", "values"),
+    {
+        "TINYINT": [-128, 127],
+        "UTINYINT": [0, 255],
+        "USMALLINT": [0, 65535],
+        "UINTEGER": [0, 2**32 - 1],
+        "UBIGINT": [0, 2**64 - 1],
+        "BIGINT": [-(2**63), 2**63 - 1],
+    }.items(),
+)
+@pytest.mark.parametrize("with_null", [False, True])
+def test_keys_of_whole_numbers_are_found(
+    table: PostgresTable, destination: PostgresDestination, type_name: str, values: list[int | None], with_null: bool
+) -> None:
+    columns = (Column("k", type_name), Column("n", "SMALLINT"))
+    keys = [*values, None] if with_null else values
+    rows: list[Row] = [{"k": key, "n": n} for key in keys for n in (-1, 1)]
+    destination.seed(replace(SEED, columns=columns, key=("k", "n")), plain(columns, rows))
+    changes: list[Change] = [(Op.REMOVE, row) for row in rows[1:]]
+    how = replace(FLUSH, columns=columns, key=("k", "n"))
+    assert destination.flush(how, staged(columns, how.key, changes)).removed == len(rows) - 1
+    assert table.held() == rows[:1]

@@ -1,6 +1,6 @@
-"""The mutants of delivery's reads and of its rule, which the fuzz over real lakes must find: a part of ``check --mutants``.
+"""The mutants of delivery, which the fuzz over real lakes must find: a part of ``trunkline check --mutants``.
 
-They need the packages of the extra ``delivery``, which all other checks do without: so those are imported when asked for.
+They need the packages of the extra ``delivery``, which all other checks do without: those are imported when asked for.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def lake_mutants(names: Sequence[str], output: Output) -> list[LakeMutant]:
 class LakeHunts:
     """What became of the lake mutants, and of the code that ships."""
 
-    def __init__(self, mutants: Sequence[LakeMutant], jobs: int, output: Output) -> None:
+    def __init__(self, mutants: Sequence[LakeMutant], jobs: int, output: Output, budget: int | None = None) -> None:
         """Look for every mutant; what ships must survive ten times as many windows as each of them may take."""
         from trunkline.delivery.fuzz.hunts import BUDGET, SURVIVAL_FACTOR, hunt
 
         self._mutants = mutants
-        self._budget = BUDGET
+        self._budget = BUDGET if budget is None else budget
         parts = max(1, jobs)
-        windows = -(-BUDGET * SURVIVAL_FACTOR // parts)
-        tasks: list[Task[list[Hunt]]] = [partial(hunt, mutants, BUDGET)]
+        windows = -(-self._budget * SURVIVAL_FACTOR // parts)
+        tasks: list[Task[list[Hunt]]] = [partial(hunt, mutants, self._budget)]
         tasks += [partial(_survive, part, windows) for part in range(parts)]
         titles = ["mutants of delivery", *(f"correct delivery, part {part + 1} of {parts}" for part in range(parts))]
         with output.progress(titles) as progress:

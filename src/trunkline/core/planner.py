@@ -30,7 +30,7 @@ Rules
  P11 Settled: nothing that anybody may still have on its way to a destination can be written. A write under my token
      makes it so; a grant, an unknown outcome and a position that moved end it. Until then every window is written, rows
      or not: an older flush that lands late would otherwise change what an empty window was measured from.
- P12 Idle is idle: without news nothing is asked for, and no timer runs.
+ P12 Idle is idle: without news nothing is asked for, and where nothing waits no timer runs.
  P13 A destination is released only when nothing is in flight to it.
 """
 
@@ -335,8 +335,7 @@ class Planner:
                 assert job.kind is Stage.FLUSHING and not job.stamp, f"a job of {track.name} cannot be empty"
                 return self.schedule.note_empty(track, job.through) + self._on_success(track)
             case Outcome.MOVED | Outcome.ALREADY:
-                track.doubt()  # P4
-                return [Announce(PlanDropped(track.name))]
+                return self._on_moved(track)
             case Outcome.FENCED:
                 return self._on_fenced(track, result.token)
             case Outcome.TRANSIENT | Outcome.UNKNOWN:
@@ -363,6 +362,13 @@ class Planner:
                 effects.append(Send(self.config.control, Reseeded(track.name, track.token, track.reseed)))
                 track.reseed, track.reseed_done = 0, track.reseed
         return effects
+
+    def _on_moved(self, track: Track) -> Effects:
+        """Once is an older flush that landed late; again and again is somebody else who writes there."""
+        again, track.moved = track.moved, True
+        track.doubt()  # P4
+        why = "its position keeps moving; let one pipeline alone write to it"
+        return [Announce(PlanDropped(track.name)), *(self.schedule.back_off(track, why) if again else [])]
 
     def _on_success(self, track: Track) -> Effects:
         closed = track.failures >= self.config.breaker_after

@@ -74,6 +74,7 @@ class Track:
         self.key: GroupKey | None = None  # of the group in which it waits for a slot
         self.retry_ms = 0  # it waits this long before it is tried again; 0: it does not wait
         self.failures = 0  # in a row
+        self.moved = False  # it was not where it was expected, and has not been written since
         self.crowd = crowd
         self.halted = False
         self.error = ""  # of the last failure
@@ -104,7 +105,7 @@ class Track:
 
     def revive(self, crowd: int) -> None:
         """Forget its failures."""
-        self.halted, self.error = False, ""
+        self.halted, self.moved, self.error = False, False, ""
         self.failures, self.retry_ms, self.crowd = 0, 0, crowd
 
 

@@ -1,19 +1,21 @@
 """The rule of delivery, as a pure function: Arrow in, Arrow out.
 
-What is right is defined by state, not by events: after a flush to `through`, a destination equals its part of the source as
-of `through`. The input is the net difference of two states (see ``sources.contract``). Each row is routed by its own routing
-value, so that one that moved to another tenant is removed at one destination and arrives at the other.
+What is right is defined by state, not by events: after a flush to `through`, a destination equals its part of the
+source as of `through`. The input is the net difference of two states (see ``sources.contract``). Each row is routed by
+its own routing value, so that one that moved to another tenant is removed at one destination and arrives at the other.
 
 Rules
  R1  Keys are equal when every key column is, NULL equal to NULL; by name and type, never by row id.
  R2  A key that was removed and did not arrive is a REMOVE; one that arrived is a REPLACE if it was removed too, else an
      INSERT.
- R3  There is at most one row for each (destination, key). Arrivals that share a key are duplicates: they are counted, and
-     with policy warn the winner is the row that sorts last, column by column, among all that are live under the key
+ R3  There is at most one row for each (destination, key). Arrivals that share a key are duplicates: they are counted,
+     and with policy warn the winner is the row that sorts last, column by column, among all that are live under the key
      (``settle_live``). So it depends on nothing but the state.
  R4  An arrival that no destination takes is counted by its routing value; NULL is a value like any other.
  R5  With mode append every arrival is an INSERT, nothing is removed and keys do not matter. A row arrives when it is
-     written: by an insert, by an update (even one that changes no value), by a merge. What only moved did not arrive.
+     written: by an insert, by an update (even one that changes no value), by a merge. What was only moved to another
+     file did not arrive. (In a window that crosses a rewrite of files, which happens only after versions were expired,
+     a row that was written again with the same values counts as moved.)
 """
 
 from __future__ import annotations
@@ -82,14 +84,8 @@ def touched_keys(net: NetChanges, key: Sequence[str], routes: Routes | None = No
     return pa.concat_tables(parts).combine_chunks()
 
 
-def from_state(net: NetChanges, live: pa.Table) -> NetChanges:
-    """The window with its arrivals replaced by every row that is live under a touched key. See ``settle_live``, which is
-    also right where a destination takes several routing values."""
-    return NetChanges(net.removed, live.select(net.arrived.column_names))
-
-
 def routed(rows: pa.Table, routes: Routes) -> tuple[pa.Table, dict[str | None, int]]:
-    """The rows with the destination of each, doubled where several take it; and the counts of those that nobody takes."""
+    """The rows with their destinations, doubled where several take one; and the counts of those that nobody takes."""
     encoded = rows.column(ROUTE_COLUMN).combine_chunks().dictionary_encode(null_encoding="encode")
     values: list[str | None] = encoded.dictionary.to_pylist()
     targets = [routes.get(value, ()) for value in values]

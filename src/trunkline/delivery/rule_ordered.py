@@ -2,13 +2,13 @@
 
 Rules, beside those of ``rule``
  O1  Order is (version, ordinal). No two changes have the same place.
- O2  A preimage and a delete remove *their own* key from *their own* destination; an insert and a postimage are arrivals.
- O3  The last event of a (destination, key) decides. An arrival is a REPLACE if the first event was a removal, because then
-     the key was there before, else an INSERT. A removal is a REMOVE even if the key also arrived in the window: the
-     destination ends right whatever it held.
+ O2  A preimage and a delete remove *their own* key from *their own* destination; inserts and postimages are arrivals.
+ O3  The last event of a (destination, key) decides. An arrival is a REPLACE if the first event was a removal, because
+     then the key was there before, else an INSERT. A removal is a REMOVE even if the key also arrived in the window:
+     the destination ends right whatever it held.
  O4  An insert right after another arrival of its key is a duplicate; it is counted, and the last row wins.
- O5  A truncation removes every earlier row, at every destination. Nothing before it counts; what comes after it arrives in
-     empty tables.
+ O5  A truncation removes every earlier row, at every destination. Nothing before it counts; what comes after it arrives
+     in empty tables.
 """
 
 from __future__ import annotations

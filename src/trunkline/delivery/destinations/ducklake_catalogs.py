@@ -43,10 +43,9 @@ SCANNERS: Final[dict[str, Extension]] = {"sqlite": "sqlite_scanner", "postgres":
 OPTIMIZERS: Final = ("filter_pushdown", "unused_columns", "join_filter_pushdown")
 CONFLICTS: Final = ("Exceeded the maximum retry count", "Transaction conflict")
 NOT_A_LAKE: Final = "creating a new DuckLake is explicitly disabled"
-BUSY: Final = (
-    "database is locked",
-    "Unique file handle conflict",
-)  # by another process, or by another instance of ours
+STILL_OPEN: Final = "Unique file handle conflict"  # in this process
+BUSY: Final = ("database is locked", STILL_OPEN)
+WAIT_S_MOST: Final = 5.0  # for another session to end
 LASTING: Final = ("password", "FATAL:  database", "FATAL:  role", "pg_hba.conf", "not a valid DuckDB database")
 PASSING: Final = (
     duckdb.ConnectionException,
@@ -125,6 +124,7 @@ class LakeCatalogs:
         self._attached: OrderedDict[Catalog, _Attached] = OrderedDict()  # by last use
         self._numbered = 0
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)  # told whenever a session ends
 
     def run(self, cursor: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyConnection:
         """Every statement passes here."""
@@ -168,15 +168,28 @@ class LakeCatalogs:
                 self._instance = self._new_instance()
             attached = self._attached.get(catalog)
             if attached is None:
-                attached = self._attach(self._instance, address, create=create)
+                attached = self._attach_when_free(self._instance, address, create=create)
                 self._attached[catalog] = attached
             self._attached.move_to_end(catalog)
             attached.users += 1
             return self._instance.cursor(), attached
 
+    def _attach_when_free(
+        self, instance: duckdb.DuckDBPyConnection, address: LakeAddress, *, create: bool
+    ) -> _Attached:
+        """A file that was detached stays open for as long as any query that ran at that moment."""
+        while True:
+            try:
+                return self._attach(instance, address, create=create)
+            except duckdb.BinderException as error:
+                others = any(each.users for each in self._attached.values())
+                if STILL_OPEN not in str(error) or not others or not self._left.wait(WAIT_S_MOST):
+                    raise
+
     def _leave(self, catalog: Catalog, attached: _Attached) -> None:
         with self._lock:
             attached.users -= 1
+            self._left.notify_all()
             if attached.users == 0 and (attached.suspect or catalog_place(catalog.place)[0] == "duckdb"):
                 self._detach(catalog)
             idle = [each for each, held in self._attached.items() if held.users == 0]
@@ -190,6 +203,7 @@ class LakeCatalogs:
             ("threads", self._threads),
             ("memory_limit", f"{MEMORY_MB_MOST}MB"),
             ("ducklake_max_retry_count", 0),
+            ("catalog_error_max_schemas", 0),  # or a table that is missing is looked for in every other lake
             ("disabled_optimizers", ",".join(name for name in names if name not in OPTIMIZERS)),
         ):
             instance.execute(f"SET {setting} = {literal(value)}")

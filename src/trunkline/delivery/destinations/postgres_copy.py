@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from functools import cache
 from typing import Final
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -32,6 +34,15 @@ from trunkline.errors import DestinationHalted
 CHUNK_ROWS: Final = 65_536  # rows that are applied at once; more: more memory, fewer: more statements
 CHUNK_BYTES: Final = 32 * 2**20
 READ_BLOCK_BYTES: Final = 32 * 2**20  # the longest row that can be read back, as text
+INTEGERS: Final = {  # identifier and form of PostgreSQL's type for each
+    "TINYINT": (21, ">i2"),
+    "UTINYINT": (21, ">i2"),
+    "SMALLINT": (21, ">i2"),
+    "USMALLINT": (23, ">i4"),
+    "INTEGER": (23, ">i4"),
+    "UINTEGER": (20, ">i8"),
+    "BIGINT": (20, ">i8"),
+}
 COPY_HEADER_BYTES: Final = 19  # signature, flags and length of the extension
 
 
@@ -86,7 +97,7 @@ class Encoder:
         with self._lock:
             self._duck.register("chunk", table)
             try:
-                yield Chunk(self._duck, self._file)
+                yield Chunk(table, self._duck, self._file)
             finally:
                 self._duck.unregister("chunk")
 
@@ -94,7 +105,8 @@ class Encoder:
 class Chunk:
     """Rows that can be written. Raises ``DestinationHalted`` that names a column with a value that cannot be."""
 
-    def __init__(self, duck: duckdb.DuckDBPyConnection, file: int) -> None:
+    def __init__(self, table: pa.Table, duck: duckdb.DuckDBPyConnection, file: int) -> None:
+        self._table = table
         self._duck = duck
         self._file = file
 
@@ -105,6 +117,8 @@ class Chunk:
 
     def keys(self, key: Columns, filled: Columns, *, inserts: bool) -> list[Packed]:
         """An array of operations, then one for each filled column, of rows in which just these are filled."""
+        if (quick := _whole_numbers(self._table, key, inserts=inserts)) is not None:
+            return quick
         lists = [f"list({OP_COLUMN}::SMALLINT)", *(f"list({key_form(column).expression})" for column in filled)]
         tests = [f"{identifier(column.name)} IS {'NOT ' if column in filled else ''}NULL" for column in key]
         if not inserts:
@@ -144,6 +158,28 @@ class Chunk:
 def shared_encoder() -> Encoder:
     """The encoder of this process: it takes a while to load, and some memory."""
     return Encoder()
+
+
+def _whole_numbers(table: pa.Table, key: Columns, *, inserts: bool) -> list[Packed] | None:
+    """The arrays of a key that is all whole numbers, without DuckDB: a quarter of the time of a small flush."""
+    forms = [INTEGERS.get(column.type) for column in key]
+    if None in forms or any(table[column.name].null_count for column in key):
+        return None
+    rows = table.select([OP_COLUMN, *(column.name for column in key)])
+    if not inserts:
+        rows = rows.filter(pc.not_equal(rows[OP_COLUMN], int(Op.INSERT)))
+    return [
+        _array(values, form) for values, form in zip(rows.columns, [INTEGERS["SMALLINT"], *forms], strict=True) if form
+    ]
+
+
+def _array(values: pa.ChunkedArray, form: tuple[int, str]) -> Packed:
+    """An array of PostgreSQL: dimensions, whether it has NULLs, type, length, first index; then sizes and values."""
+    oid, number = form
+    elements = np.empty(len(values), [("size", ">i4"), ("value", number)])
+    elements["size"] = elements.dtype["value"].itemsize
+    elements["value"] = values.to_numpy()
+    return Packed(struct.pack(">iiIii", 1, 0, oid, len(values), 1) + elements.tobytes() if len(values) else b"")
 
 
 def _fields(content: bytes) -> list[Packed]:

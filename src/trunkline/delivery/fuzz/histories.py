@@ -1,7 +1,7 @@
 """Random histories of a real DuckLake table, and what was true at each of their versions.
 
-The same seed gives the same statements, on any machine. The truth of a version is what the lake itself showed right after
-the version was made, so that nothing that happens later can change it.
+The same seed gives the same statements, on any machine. The truth of a version is what the lake itself showed right
+after it was made, so that nothing that happens later can change it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class History:
     def __init__(self, seed: int, folder: Path, catalog: str | None = None) -> None:
         """Make a lake in a folder. ``catalog`` is where its catalog is, if not in a DuckDB file there."""
         chance = random.Random(seed)
+        folder.mkdir(exist_ok=True)
         self.seed = seed
         self.shape = draw_shape(chance)
         self.address = LakeAddress(

@@ -2,11 +2,11 @@
 
 Checks of a window (after, through]:
 
+    expiry    it is refused as expired if one of its ends was, and only then
     rows      arrived - removed, as multisets of whole rows, is the difference of the two states
-    arrivals  arrived are the rows at `through` that were written since `after`, as the lake itself said then; if files were
-              rewritten in between, which makes all their rows new, no row is both arrived and removed
-    rule      the settled window, applied to what the destinations hold at `after`, gives what they hold at `through`
-    expiry    a window with an end that was expired is refused as such, and no other
+    arrivals  arrived are the rows at `through` that were written since `after`, as the lake itself said at the time; if
+              files were rewritten in between, which makes all their rows new, no row is both arrived and removed
+    rule      the settled window, applied to what destinations hold at `after`, gives what they hold at `through`
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ class _Case:
         for (destination, op), row in zip(marks, rows, strict=True):
             place = destination, self._key_of(row)
             if strict and (place in held) != (op != Op.INSERT):
-                return f"{Op(op).name} of key {place[1]} at destination {destination}, which {'holds' if place in held else 'lacks'} it"
+                holds = "holds" if place in held else "lacks"
+                return f"{Op(op).name} of key {place[1]} at destination {destination}, which {holds} it"
             held.pop(place, None)
             if op != Op.REMOVE:
                 held[place] = row

@@ -1,7 +1,7 @@
-"""Known mistakes in reading a DuckLake and in settling what was read, each put back on purpose. The fuzz must find them.
+"""Known mistakes in reading a DuckLake and in settling what was read, put back on purpose: the fuzz must find them.
 
-Most change one thing about the read that ships. Three read DuckLake's own feed of insertions and deletions, the way it is
-usually read.
+Most change one thing about the read that ships. Three read DuckLake's own feed of insertions and deletions, the way it
+is usually read.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _ReaderByBooks(WindowReader):
 
 
 class Feed:
-    """Insertions and deletions between two versions, as DuckLake tells them; each mutant makes its own sense of them."""
+    """Insertions and deletions between two versions, as DuckLake tells them; mutants make sense of them."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, history: History) -> None:
         self._connection = connection

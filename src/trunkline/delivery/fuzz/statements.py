@@ -1,9 +1,9 @@
 """Random statements about a random table: changes of rows in every way that SQL knows, of columns, and maintenance.
 
-Where keys must stay unique, every statement keeps them so. Left out is what DuckLake 1.0 itself cannot do: it refuses to
-rewrite or merge files and to change rows in one transaction; it breaks down when it deletes by a column that was widened
-under inlined rows, or deletes rows that the same transaction flushed; and a transaction that deletes inlined rows and then
-flushes takes them out of all older versions too.
+Where keys must stay unique, every statement keeps them so. Left out is what DuckLake 1.0 itself cannot do. It refuses
+to rewrite or merge files and to change rows in one transaction. It breaks down when it deletes by a column that was
+widened under inlined rows, and when it deletes rows that the same transaction flushed. A transaction that deletes
+inlined rows and then flushes takes them out of all older versions too.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ EXTENSIONS: dict[str, tuple[Extension, ...]] = {"sqlite": ("sqlite_scanner",), "
 class DuckLakeSource(Struct, frozen=True):
     """A table of a lake; a value that can be sent to a task.
 
-    Each call opens the catalog for itself, and closes it before any file is read: a catalog in a DuckDB file is open in one
-    process at a time, and a reader of one in SQLite keeps writers waiting.
+    Each call opens the catalog for itself, and closes it before any file is read: a catalog in a DuckDB file is open in
+    one process at a time, and a reader of one in SQLite keeps writers waiting.
     """
 
     address: LakeAddress

@@ -1,17 +1,18 @@
-"""What a DuckLake's catalog says about one table: versions, columns, and which files and inlined rows make up its states.
+"""What a DuckLake's catalog says about one table: versions, columns, and the files and inlined rows of its states.
 
 The catalog is read as plain tables, through DuckDB, whatever database holds it. The state of a table at version v is:
 
-    data files with        begin <= v < end (a NULL end is infinite); of a file with `partial_max` only the rows whose own
-                           snapshot id is <= v
-    less the positions in  delete files with begin <= v < end, by the position's own snapshot id where the file has them,
+    data files with        begin <= v < end (a NULL end is infinite); of a file with `partial_max` only the rows whose
+                           own snapshot id is <= v
+    less the positions in  delete files with begin <= v < end, by the position's own snapshot id where the file has any,
     and in                 ducklake_inlined_delete_T with begin <= v,
     and rows of            ducklake_inlined_data_T_S with begin <= v < end.
 
-Merging files and flushing inlined rows keep each row's own snapshot id, so that every earlier state can still be read from
-the new files. Only ``rewrite_data_files`` loses it: its version shows every row that it moved as removed and arrived, with no
-change of state. DuckLake commits it in a version of its own, so that such a version is known by its change list and holds
-nothing. A window may cross one only where versions were expired: then whole rows are compared (``WindowPlan.moved``).
+Merging files and flushing inlined rows keep each row's own snapshot id, so that every earlier state can still be read
+from the new files. Only ``rewrite_data_files`` loses it: its version shows every row that it moved as removed and
+arrived, with no change of state. DuckLake gives it a version of its own, so that such a version is known by its change
+list and holds nothing. A window crosses one only where versions were expired: then whole rows are compared
+(``WindowPlan.moved``).
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class DataFile(Struct, frozen=True):
 
 
 class DeleteFile(Struct, frozen=True):
-    """Positions of a data file. Each has a snapshot id of its own if the file holds such ids, which ``partial_max`` does not
-    always tell; else all were deleted at ``begin``."""
+    """Positions of a data file. Each has a snapshot id of its own if the file holds such ids, which ``partial_max``
+    does not always tell; else all were deleted at ``begin``."""
 
     data_file: int
     path: str
@@ -183,15 +184,15 @@ class LakeCatalog:
         for version, made, _ in found:
             if version > window.after and made >= REWRITES_HISTORY:
                 raise SourceExpired(
-                    f"snapshot {version} of the lake {self._address.catalog} deleted rows and flushed inlined data in one "
-                    "transaction, which DuckLake applies to older snapshots too; seed the destination again"
+                    f"snapshot {version} of the lake {self._address.catalog} deleted rows and flushed inlined data in "
+                    "one transaction, which DuckLake applies to older snapshots too; seed the destination again"
                 )
         kinds = frozenset(kind for version, made, _ in found if version > window.after for kind in made)
         return Passage(kinds, len(found) == window.through - window.after + 1, there.get(window.after, 0))
 
     def _versions(self, table: int, after: int, through: int) -> Iterator[tuple[int, frozenset[str], int]]:
-        """Each version in ``(after, through]`` that is still there, with the kinds of what it did to a table and the id of
-        the next file that is written after it."""
+        """Each version in ``(after, through]`` that is still there, with the kinds of what it did to a table and the id
+        of the next file that is written after it."""
         found = self._rows(
             f"""SELECT s.snapshot_id, c.changes_made, s.next_file_id
             FROM {{ducklake_snapshot}} s LEFT JOIN {{ducklake_snapshot_changes}} c USING (snapshot_id)
@@ -268,8 +269,8 @@ class LakeCatalog:
             )
         if any(mapping is not None for *_, mapping in found):
             raise ConfigError(
-                f"source: {self._address.table} has files that were added from outside (ducklake_add_data_files), which "
-                "are known by name only; rewrite them with ducklake_rewrite_data_files or insert their rows"
+                f"source: {self._address.table} has files that were added from outside (ducklake_add_data_files), "
+                "whose columns are known by name only; insert their rows instead"
             )
         return tuple(
             DataFile(id_, _join(table.folder, path, relative), begin, end, rows, size, partial)
@@ -280,8 +281,8 @@ class LakeCatalog:
         table = self.table(window.through)
         found = self._rows(
             f"""SELECT data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, partial_max,
-            delete_file_id, delete_count, format FROM {{ducklake_delete_file}} WHERE table_id = {table.id} AND {_alive_in(window)}
-            ORDER BY delete_file_id"""
+            delete_file_id, delete_count, format FROM {{ducklake_delete_file}}
+            WHERE table_id = {table.id} AND {_alive_in(window)} ORDER BY delete_file_id"""
         )
         if wrong := {kind for *_, kind in found if kind != "parquet"}:
             raise ConfigError(
@@ -294,8 +295,8 @@ class LakeCatalog:
         )
 
     def inlined_tables(self, version: int) -> tuple[InlinedTable, ...]:
-        """The catalog's own tables of rows, up to a version. Each belongs to a version of the lake's schema, and has the
-        columns that the table got with the last change of its own up to then."""
+        """The catalog's own tables of rows, up to a version. Each belongs to a version of the lake's schema, and has
+        the columns that the table got with the last change of its own up to then."""
         table = self.table(version).id
         if table not in self._inlined:
             self._inlined[table] = self._rows(
@@ -319,19 +320,13 @@ class LakeCatalog:
 
     def inlined_rows(self, window: Window) -> int:
         """How many rows that the catalog holds were written or deleted in a window."""
+        tables = [self.reference(table.name) for table in self.inlined_tables(window.through)]
         parts = [
-            f"SELECT begin_snapshot, end_snapshot FROM {self.reference(table.name)} WHERE end_snapshot > {window.after} "
-            f"OR begin_snapshot > {window.after}"
-            for table in self.inlined_tables(window.through)
-        ]
-        if not parts:
-            return 0
-        counts = " + ".join(
-            f"count(*) FILTER ({end} > {window.after} AND {end} <= {window.through})"
+            f"SELECT {end} FROM {table} WHERE {end} > {window.after} AND {end} <= {window.through}"
+            for table in tables
             for end in ("begin_snapshot", "end_snapshot")
-        )
-        ((count,),) = self._rows(f"SELECT {counts} FROM ({' UNION ALL '.join(parts)})")
-        return int(count)
+        ]
+        return len(self._rows(" UNION ALL ".join(parts))) if parts else 0
 
     def reference(self, table: str) -> str:
         """A catalog table's name for use in SQL."""

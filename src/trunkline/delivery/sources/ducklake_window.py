@@ -1,7 +1,8 @@
 """One window of a DuckLake table as the net difference of two states, found by DuckDB from the files that differ.
 
 Rows are known by where they lie: (file, position), or an inlined row's own place. For a data file F and a version v let
-dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snapshot id is <= v (all, unless F is partial).
+dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snapshot id is <= v (all, unless F has
+`partial_max`).
 
     F is part of       arrived                                     removed
     `through` only     born(F, through) - dead(F, through)         -
@@ -9,13 +10,17 @@ dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snap
     both               born in the window - dead(F, through)       born(F, after) and dead(F, through) - dead(F, after)
 
 This is exact because the catalog describes every state exactly (see ``ducklake_catalog``): nothing here reads a feed of
-events. What the feeds of DuckLake 1.0 get wrong was measured, and each is a mutant of ``delivery.fuzz`` that is found:
-their bounds are inclusive on both sides; rows that a transaction wrote and took back again show up, with no order inside a
-version; a row id names different rows at different times; a rewrite appears as removals and arrivals of every row; and
-after inlined rows were flushed, deletions carry wrong versions.
+events. No other file can differ: a row born, or a position deleted, after `after` lies in a file that was written after
+`after`, and ids of files only grow.
 
-Rows are given with the columns as of `through`, known by their ids: renamed and widened ones under their new name and type,
-added ones with the default that the lake gives to older rows.
+What DuckLake 1.0's own feeds get wrong was measured; each is a mutant of ``delivery.fuzz``, and is found. Their bounds
+are inclusive on both sides. Rows that a transaction wrote and took back show up, with no order inside a version. A row
+gets another row id when files are merged. A rewrite appears as removals and arrivals of every row. After inlined rows
+were flushed, deletions carry wrong versions. Even ``AT (VERSION => v)`` shows deleted rows again where a file was
+rewritten before the deletes in the catalog were flushed; the union of all dead positions, which is used here, does not.
+
+Rows are given with the columns as of `through`, known by their ids: renamed and widened ones under their new name and
+type, added ones with the default that the lake gives to older rows.
 """
 
 from __future__ import annotations
@@ -116,8 +121,11 @@ def _parts(files: Iterable[DataFile], window: Window) -> Iterator[WindowFile]:
 
 
 class WindowReader:
-    """Reads a planned window with DuckDB. Make it while the catalog is open, in the transaction of the plan: rows that the
-    catalog holds are taken then. ``read`` needs the files only, so that nobody who writes to the lake has to wait for it."""
+    """Reads a planned window with DuckDB.
+
+    Make it while the catalog is open, in the transaction of the plan: rows that the catalog holds are taken then.
+    Reading needs nothing but the files, so that nobody who writes to the lake has to wait for it.
+    """
 
     def __init__(
         self, connection: duckdb.DuckDBPyConnection, catalog: LakeCatalog, plan: WindowPlan, asked: Asked

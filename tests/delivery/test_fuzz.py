@@ -1,0 +1,87 @@
+"""The fuzz over real lakes: what ships is exact on every kind of catalog, and mistakes are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postgres_server import PostgresServer
+from trunkline.delivery.fuzz.histories import History
+from trunkline.delivery.fuzz.hunts import hunt, survive
+from trunkline.delivery.fuzz.judge import SHIPPED, Suspect, judge, windows
+from trunkline.delivery.fuzz.mutants import MUTANTS
+from trunkline.delivery.fuzz.readings import Shipped
+from trunkline.delivery.windows import BEFORE_ALL
+
+THROUGH_THE_SOURCE = Suspect(Shipped.opened)
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def wrongs(history: History, suspect: Suspect = SHIPPED) -> list[object]:
+    return [wrong for _, wrong in judge(history, suspect) if wrong is not None]
+
+
+def test_the_same_seed_makes_the_same_history(tmp_path: Path) -> None:
+    one, other = (History(7, tmp_path / name) for name in ("one", "other"))
+    for history in (one, other):
+        history.grow(6)
+    assert one.statements == other.statements
+    assert list(one.states) == list(other.states)
+    assert all(one.states[version].equals(other.states[version]) for version in one.states)
+
+
+def test_every_window_is_judged(tmp_path: Path) -> None:
+    history = History(7, tmp_path)
+    history.grow(6)
+    versions = len(history.states)
+    asked = list(windows(history))
+    assert len(asked) == versions * (versions - 1) // 2 + versions
+    assert sum(window.after == BEFORE_ALL for window in asked) == versions
+    assert [window for window, _ in judge(history)] == asked
+
+
+@pytest.mark.parametrize("seed", [2, 40, 109])
+def test_what_ships_is_exact_while_a_lake_grows(seed: int, tmp_path: Path) -> None:
+    history = History(seed, tmp_path)
+    for _ in range(2):  # later maintenance rewrites what earlier windows are read from
+        history.grow(6)
+        assert wrongs(history) == []
+
+
+def test_what_ships_is_exact_with_a_catalog_in_sqlite(tmp_path: Path) -> None:
+    history = History(3, tmp_path, f"sqlite:{tmp_path}/catalog.sqlite")
+    history.grow(9)
+    assert wrongs(history, THROUGH_THE_SOURCE) == []
+
+
+def test_what_ships_is_exact_with_a_catalog_in_postgresql(postgres: PostgresServer, tmp_path: Path) -> None:
+    history = History(6, tmp_path, f"postgres:{postgres.create_database('fuzz')}")
+    history.grow(9)
+    assert wrongs(history) == []
+
+
+def test_what_ships_is_exact_when_the_files_were_moved(tmp_path: Path) -> None:
+    history = History(12, tmp_path)
+    history.grow(6)
+    history.move_data(tmp_path / "elsewhere")
+    assert wrongs(history) == []
+
+
+def test_mutants_are_found_by_the_check_that_must_object() -> None:
+    chosen = [
+        mutant for mutant in MUTANTS if mutant.name in ("inclusive-bound", "last-event-wins", "cancel-across-gap")
+    ]
+    for mutant, found in zip(chosen, hunt(chosen, 150, quiet), strict=True):
+        assert found.wrong is not None
+        assert found.wrong.check == mutant.check
+
+
+def test_a_mutant_may_use_up_its_budget_and_what_ships_survives() -> None:
+    (found,) = hunt([mutant for mutant in MUTANTS if mutant.name == "moved-rows-arrive"], 20, quiet)
+    assert (found.wrong, found.windows) == (None, 20)
+    survived = survive(1, 30, quiet)
+    assert (survived.wrong, survived.windows) == (None, 30)
