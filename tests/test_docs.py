@@ -166,8 +166,9 @@ def unnamed(text: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in found]
 
 
-def test_the_page_of_the_log_names_every_scenario() -> None:
-    assert unnamed((ROOT / "docs" / "log.md").read_text(encoding="utf-8"), shipped().scenarios) == []
+def test_the_pages_name_every_scenario() -> None:
+    text = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("log.md", "checking.md"))
+    assert unnamed(text, shipped().scenarios) == []
 
 
 def test_a_scenario_that_is_not_named_is_caught() -> None:

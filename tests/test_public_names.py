@@ -13,9 +13,9 @@ import trunkline
 from trunkline import sync
 
 NAMES = """
-    Batch BatchOptions ClientOptions Cluster ConditionFailed ConfigError EntriesLost Entry Hole Log LogSealed NoSuchLog
-    NotWritten OutcomeUnknown OwnedByAnother ProtocolError Refused StorageError Trimmed TrunklineError Unreachable
-    __version__ connect errors sync
+    Batch BatchOptions ClientOptions Cluster ConditionFailed ConfigError DestinationHalted DuplicateKey EntriesLost Entry
+    Fenced Hole Log LogSealed NoSuchLog NotWritten OutcomeUnknown OwnedByAnother PositionMoved ProtocolError Refused
+    SchemaMismatch SourceExpired StorageError Trimmed TrunklineError Unreachable __version__ connect errors sync
 """
 
 CLUSTER = {

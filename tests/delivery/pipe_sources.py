@@ -91,9 +91,12 @@ class LakeSource:
         return self.write(self._delete_edge())
 
     def write_trail(self) -> int:
-        self.write("UPDATE lake.orders SET mark = mark + 1000")
+        self.mark_all()
         self.write(self.insert("acme", EDGE))
         return self.write(self._delete_edge())
+
+    def mark_all(self) -> int:
+        return self.write("UPDATE lake.orders SET mark = mark + 1000")
 
     def _delete_edge(self) -> str:
         return f"DELETE FROM lake.orders WHERE mark = {EDGE}"

@@ -71,7 +71,7 @@ def test_a_column_that_is_dropped_or_renamed_halts_the_destination_until_it_is_s
     before = shop.traces()
     altered = shop.table.write(f"{ALTER} {change}")
     touched = shop.table.write("UPDATE lake.orders SET mark = 7 WHERE id = 1")
-    shop.table.write_trail()
+    shop.table.mark_all()
     for path in shop.paths:
         for through in (altered, touched):
             for result in shop.flush(path, shop.version, through).done.results:
@@ -99,7 +99,7 @@ def test_a_column_that_is_dropped_or_renamed_halts_the_destination_until_it_is_s
 def test_reserved_column_names_and_lost_keys_halt_with_their_name(shop: Shop, change: str, named: str) -> None:
     before = shop.traces()
     through = shop.table.write(f"{ALTER} {change}")
-    shop.table.write_trail()
+    shop.table.mark_all()
     for path in shop.paths:
         for report in (shop.flush(path, shop.version, through), shop.seed(path, through, names=shop.of(path))):
             assert {result.destination for result in report.done.results} == set(shop.of(path))
@@ -138,7 +138,7 @@ def test_columns_whose_values_change_in_rows_that_nobody_touched_ask_for_a_new_s
     for change in changes:
         altered = shop.table.write(f"{ALTER} {change}")
     touched = shop.table.write("UPDATE lake.orders SET mark = 7 WHERE id = 1")
-    shop.table.write_trail()
+    shop.table.mark_all()
     for path in shop.paths:
         for through in (altered, touched):
             report = shop.flush(path, shop.version, through)

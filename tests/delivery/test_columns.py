@@ -10,7 +10,7 @@ from trunkline.errors import ConfigError
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"), ("DECIMAL(10,2)", "DECIMAL(12,2)"), ("DECIMAL(10,2)", "DECIMAL(12,4)")],
+    [("INTEGER", "BIGINT"), ("FLOAT", "DOUBLE"), ("DECIMAL(9,2)", "DECIMAL(11,2)"), ("DECIMAL(9,2)", "DECIMAL(11,4)")],
 )
 def test_a_wider_type_is_followed_and_a_narrower_one_is_not(old: str, new: str) -> None:
     assert widens(old, new)

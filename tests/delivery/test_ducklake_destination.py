@@ -28,6 +28,8 @@ from trunkline.delivery.lake import borrowed, identifier, literal
 from trunkline.delivery.windows import Op
 from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, SchemaMismatch, Unreachable
 
+# DuckLake 1.5.5 hands them the statistics of the newest version for older ones too: after a rewrite values come out wrong.
+MISLED: Final = "compressed_materialization,statistics_propagation"
 KEYED: Final = (Column("id", "BIGINT"), Column("v", "BIGINT"))
 
 
@@ -44,8 +46,10 @@ def ask(table: LakeTable, *statements: str) -> list[tuple[Any, ...]]:
     """What somebody else does with the lake, attached as ``l``; the table is ``{t}``."""
     with borrowed("ducklake", "sqlite_scanner") as connection:
         connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
+        connection.execute(f"SET disabled_optimizers = {literal(MISLED)}")
         for statement in statements:
             rows = connection.execute(statement.format(t=f"l.main.{identifier(table.address.table)}")).fetchall()
+        connection.execute("RESET disabled_optimizers")
         connection.execute("DETACH l")
         return rows
 
@@ -333,7 +337,7 @@ def test_every_widening_is_followed_or_named(table: LakeTable) -> None:
     change: list[Change] = [(Op.INSERT, {"id": 2})]
     for n in range(1, len(new)):
         columns = (*old[:n], new[n], *old[n + 1 :])
-        flush = replace(FLUSH, columns=columns)
+        flush = replace(FLUSH, expected=9 + n, through=10 + n, columns=columns)
         if new[n].type.startswith("DECIMAL"):  # which DuckLake does not widen
             with pytest.raises(SchemaMismatch, match=new[n].name):
                 destination.flush(flush, staged(columns, ("id",), change))
@@ -341,7 +345,7 @@ def test_every_widening_is_followed_or_named(table: LakeTable) -> None:
         else:
             destination.flush(flush, staged(columns, ("id",), change))
             assert destination.columns() == columns
-        destination.seed(replace(SEED, through=30 + n, columns=old), plain(old, [{"id": 1}]))
+        destination.seed(replace(SEED, through=10 + n, columns=old), plain(old, [{"id": 1}]))
 
 
 def test_a_column_may_have_any_name(table: LakeTable) -> None:

@@ -3,7 +3,8 @@
 Rules
  J1  A window is read inside tasks. What reaches the driver are answers: a result for each destination that was touched.
  J2  A destination without a result had no rows, if every task came to its end; otherwise its outcome is unknown.
- J3  A window that touches nothing of the table starts no job.
+ J3  A window that touches nothing of the table starts no job. One that changes its columns is written everywhere, rows
+     or not: so a destination has the columns that the source had at its position, and one that cannot follow halts then.
  J4  Small windows (by the source's own books) are read and settled inside a few tasks without a shuffle; large ones by
      Spark's own reader and one shuffle.
 """
@@ -18,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import FlushGroup, JobDone, Member, Outcome, Result, SeedGroup, SeedMode
-from trunkline.delivery.columns import Columns
+from trunkline.delivery.columns import Columns, check_columns
 from trunkline.delivery.destinations.opening import forget, kept_open
 from trunkline.delivery.job.answers import ANSWER_TEXT, report
 from trunkline.delivery.job.large import (
@@ -32,6 +33,7 @@ from trunkline.delivery.job.large import (
 from trunkline.delivery.job.outcomes import failed
 from trunkline.delivery.job.small import flush_portion, seed_portion, stamp_portion, unrouted_values
 from trunkline.delivery.job.work import Counted, FlushWork, Policy, Portion, ReadPath, SeedWork, TaskReport, Work
+from trunkline.delivery.sources.contract import Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import WindowFrames
 from trunkline.delivery.windows import BEFORE_ALL, Window
@@ -70,12 +72,15 @@ class JobRunner:
     def flush(self, group: FlushGroup) -> JobReport:
         window = Window(group.after, group.through)
         try:
-            survey = self._work.source.survey(window)
+            survey = self._survey(window)
+            if survey.restated:
+                raise SourceExpired(f"{survey.restated}; the destination is seeded again")
         except TrunklineError as error:
             return _nothing_happened(group.job, group.members, error)
-        if survey.backlog.quiet and not group.stamp:
+        stamp = group.stamp or survey.altered
+        if survey.backlog.quiet and not stamp:
             return JobReport(JobDone(group.job, (), Outcome.EMPTY), unrouted={})
-        work = FlushWork(window, survey.columns, survey.identity, group.stamp)
+        work = FlushWork(window, survey.columns, survey.identity, stamp)
         if survey.backlog.size_bytes > self._small_bytes and isinstance(self._work.source, DuckLakeSource):
             return self._ran(group.job, lambda: self._large_flush(work, group.members))
         return self._ran(group.job, lambda: self._small(flush_portion, work, group.members))
@@ -91,7 +96,7 @@ class JobRunner:
     def seed(self, group: SeedGroup) -> JobReport:
         window = Window(BEFORE_ALL, group.through)
         try:
-            survey = self._work.source.survey(window)
+            survey = self._survey(window)
         except TrunklineError as error:
             return _nothing_happened(group.job, group.members, error)
         work = SeedWork(group.through, survey.columns, survey.identity, nothing=group.mode is SeedMode.NOW)
@@ -107,6 +112,12 @@ class JobRunner:
         return [filled, *(self._small(seed_portion, replace(work, nothing=True), rest) if rest else ())]
 
     # --- both ---
+
+    def _survey(self, window: Window) -> Survey:
+        """Raises ``ConfigError`` for columns that cannot be delivered: the source's may change at any time."""
+        survey = self._work.source.survey(window)
+        check_columns(survey.columns, self._work.key, self._work.routing)
+        return survey
 
     def _large(self, work: FlushWork | SeedWork, members: Sequence[Member], window: Window) -> TaskReport:
         places = {self._work.index[member.destination]: member for member in members}

@@ -47,6 +47,8 @@ class Survey(Struct, frozen=True):
     backlog: Backlog
     columns: Columns  # as of `through`
     identity: str
+    altered: bool = False  # they were others at `after`: destinations follow at once, rows or not
+    restated: str = ""  # why rows that nobody touched hold other values now, so that no window tells of them
 
 
 class Share(Struct, frozen=True):

@@ -86,11 +86,11 @@ class DeltaSource(Struct, frozen=True):
     def survey(self, window: Window) -> Survey:
         history, table = self._history(), self._table(window.through)
         if window.after <= 0:
-            backlog = _whole(table)
-        else:
-            before = table if not history.switches(window) else self._table(window.after)
-            backlog = history.backlog(window, feed_is_on(before.metadata().configuration))
-        return Survey(backlog, _columns(table), str(table.metadata().id))
+            return Survey(_whole(table), _columns(table), str(table.metadata().id))
+        before = table if not history.switches(window) else self._table(window.after)
+        backlog = history.backlog(window, feed_is_on(before.metadata().configuration))
+        altered = _columns(before) != _columns(table)
+        return Survey(backlog, _columns(table), str(table.metadata().id), altered)
 
     def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
         removed = pa.schema([asked.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *asked.key)])

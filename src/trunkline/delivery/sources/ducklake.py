@@ -16,7 +16,7 @@ from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.columns import Columns
 from trunkline.delivery.lake import Extension, borrowed, catalog_place, first_line
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, NetChanges, Share, SourceState, Survey
-from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain
+from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain, restatement
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
 from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import Unreachable
@@ -53,7 +53,9 @@ class DuckLakeSource(Struct, frozen=True):
         with self.opened(window) as (_, catalog, plan):
             rows = 0 if plan.quiet else plan.rows + catalog.inlined_rows(window)
             backlog = Backlog(rows, plan.size_bytes, quiet=plan.quiet)
-            return Survey(backlog, plain(plan.columns), catalog.table(window.through).uuid)
+            before = plan.columns if window.after == BEFORE_ALL else catalog.columns_before(window)
+            altered, restated = plain(before) != plain(plan.columns), restatement(before, plan.columns)
+            return Survey(backlog, plain(plan.columns), catalog.table(window.through).uuid, altered, restated)
 
     def plan(self, window: Window) -> WindowPlan:
         with self.opened(window) as (_, _, plan):

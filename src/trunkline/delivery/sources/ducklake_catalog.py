@@ -234,6 +234,10 @@ class LakeCatalog:
         """The columns as of a version, in table order."""
         return self._columns_of(self.table(version).id, version)
 
+    def columns_before(self, window: Window) -> tuple[LakeColumn, ...]:
+        """The columns as of `after`, of the table that there is at `through`."""
+        return self._columns_of(self.table(window.through).id, window.after)
+
     def _columns_of(self, table: int, version: int) -> tuple[LakeColumn, ...]:
         if table not in self._columns:
             self._columns[table] = self._rows(
@@ -360,3 +364,15 @@ def _type(kind: str, child: tuple[str, str] | None) -> str:
 
 def plain(columns: Sequence[LakeColumn]) -> Columns:
     return tuple(known.column for known in columns)
+
+
+def restatement(before: Sequence[LakeColumn], now: Sequence[LakeColumn]) -> str:
+    """How a change of columns alone gave rows other values, in words; empty if it did not."""
+    ids = {known.column.name: known.id for known in before}
+    for known in now:
+        name = known.column.name
+        if name in ids and ids[name] != known.id:
+            return f"column {name!r} is not the one that had this name before"
+        if known.default is not None and known.id not in ids.values() and before:
+            return f"column {name!r} was added with a default, which older rows have too"
+    return ""

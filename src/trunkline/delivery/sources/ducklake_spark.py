@@ -202,11 +202,10 @@ class WindowFrames:
                     names[file.data_file],
                     file.begin,
                     FAR if file.end is None else file.end,
-                    file.partial_max is not None,
                 )
                 for file in self._plan.deletes
             ],
-            "_book string, _file string, begun bigint, ended bigint, dated boolean",
+            "_book string, _file string, begun bigint, ended bigint",
         )
         schema = StructType(
             [
@@ -216,7 +215,7 @@ class WindowFrames:
         )
         positions = self._spark.read.schema(schema).parquet(*(file.path for file in self._plan.deletes))
         positions = positions.select("*", F.col("_metadata.file_name").alias("_book"))
-        died = F.expr("CASE WHEN dated THEN _snapshot ELSE begun END").alias("died")
+        died = F.coalesce("_snapshot", "begun").alias("died")
         return positions.join(F.broadcast(books), "_book").select("_file", "_position", died, "ended")
 
     def _with_deletes(self) -> set[int]:
