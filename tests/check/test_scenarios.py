@@ -65,7 +65,7 @@ EXHAUSTED = {
     "seeding": (27_973, 85_463, 42),
     "lost-answers": (22_407, 57_406, 38),
     "empty-windows": (31_940, 96_673, 39),
-    "expiring-source": (1_105, 3_505, 33),
+    "expiring-source": (1_747, 5_184, 33),
     "stops": (23_478, 79_535, 40),
     "rerouting": (1_783, 4_023, 27),
     "reseeding": (12_369, 35_512, 37),

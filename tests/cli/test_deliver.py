@@ -26,13 +26,10 @@ from msgspec.structs import replace
 from local_cluster import Command
 from postgres_server import PostgresServer
 from trunkline.cli.deliver_init import make_sample
-from trunkline.cli.deliver_operate import status_text
-from trunkline.cli.deliver_run import progress
 from trunkline.cli.main import main
 from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.config import example as example_text
 from trunkline.delivery.config import load_pipeline
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView, StretchView
 from trunkline.delivery.destinations.contract import Seed
 from trunkline.delivery.destinations.opening import open_destination
 from trunkline.delivery.lake import attach_lake, connect
@@ -409,6 +406,27 @@ def test_a_bad_credential_names_the_destination_and_is_not_shown(
         assert command("deliver", "validate", "orders.yaml").code == 0
 
 
+def test_validate_asks_a_control_store_in_postgresql_and_makes_nothing_there(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresServer() as server:
+        with psycopg.connect(server.create_database("control"), autocommit=True) as connection:
+            connection.execute("CREATE ROLE deliver LOGIN PASSWORD 'right'")
+        dsn = server.dsn("control", user="deliver")
+        pipeline_file(tmp_path, store=f'"postgres:{dsn}"\n  password_env: ORDERS_PASSWORD')
+        monkeypatch.setenv("ORDERS_PASSWORD", "a-guess")
+        refused = command("deliver", "validate", "orders.yaml").text
+        assert refused.startswith("control.store: ")
+        assert "password authentication failed" in refused
+        monkeypatch.setenv("ORDERS_PASSWORD", "right")
+        assert "may not make tables" in command("deliver", "validate", "orders.yaml").text
+        with psycopg.connect(server.dsn("control"), autocommit=True) as connection:
+            connection.execute("GRANT CREATE ON SCHEMA public TO deliver")
+            assert command("deliver", "validate", "orders.yaml").code == 0
+            tables = connection.execute("SELECT count(*) FROM pg_tables WHERE tablename LIKE '%trunkline%'").fetchone()
+    assert tables == (0,)
+
+
 def test_a_destination_that_never_answers_delays_no_other(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,66 +459,3 @@ def test_without_the_packages_of_delivery_it_is_said_what_to_install(tmp_path: P
     assert done.returncode == 2, done.stderr
     assert "pip install 'trunkline[delivery]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-# --------------------------------------------------------------------------------------------------------------- words
-
-
-def destination(name: str, stage: str, **options: Any) -> DestinationView:
-    return DestinationView(**{"name": name, "stage": stage, "life": "active", "owned": True, **options})
-
-
-@pytest.mark.parametrize(
-    ("destinations", "words"),
-    [
-        ([], None),
-        ([destination("a", "reading"), destination("b", "reading")], None),
-        ([destination("a", "seeding"), destination("b", "ready", lag_versions=0)], "seeding 1 destination"),
-        (
-            [destination("a", "flushing", lag_versions=3), destination("b", "halted"), destination("c", "ready")],
-            "catching up: 1 of 2, at most 3 versions, about 2 s left, 1 halted",
-        ),
-        (
-            [destination("a", "ready", lag_versions=0), destination("b", "paused", life="paused", lag_versions=7)],
-            "in step with version 9: 1 destination",
-        ),
-        ([destination("a", "unowned", owned=False, lag_versions=1)], None),
-    ],
-)
-def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], words: str | None) -> None:
-    late = StretchView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
-    view = DelivererView(
-        pipeline="orders",
-        deliverer="d",
-        state="running",
-        at_ms=0,
-        turned_ms_ago=0,
-        source_version=9,
-        catching_up=late,
-        destinations=tuple(destinations),
-    )
-    said = progress(view)
-    assert (None if said is None else said[1]) == words
-
-
-def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
-    record = {"configured": True, "wound_up": False, "wish": "active", "owner": "d-1", "empty": {"through": 8}}
-    halted = {"state": "halted", "position": 3, "error": "a: its table is gone", "rows_total": 7}
-    facts = {
-        "pipeline": "orders",
-        "source": {"version": 9, "error": ""},
-        "deliverers": [{"name": "d-1", "live": True}, {"name": "d-0", "live": False}],
-        "destinations": [
-            {**record, "name": "a", "status": halted},
-            {**record, "name": "b", "status": {"state": "ready"}, "wish": "paused", "owner": None},
-            {**record, "name": "c", "status": None, "wound_up": True},
-        ],
-        "unrouted": {"through": 9, "rows": 12, "values": {"x": 9}, "nulls": 2, "others": 1},
-    }
-    lines = status_text(facts).splitlines()
-    assert lines[0] == "pipeline orders, source at version 9, delivered by d-1"
-    assert lines[4].split() == ["a", "halted", "3", "1", "7", "-", "d-1"]
-    assert lines[5].split() == ["b", "was", "ready,", "to", "be", "paused", "-", "-", "-", "-", "-"]
-    assert lines[7] == "a: its table is gone"
-    assert lines[9] == "12 rows have no destination, up to version 9: 'x' 9, NULL 2, others 1"
-    assert lines[11] == "1 destination retired or no longer configured (--json shows them)"

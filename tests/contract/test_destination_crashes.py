@@ -6,13 +6,15 @@ The kill is a real SIGKILL of a real process, before each of its statements and 
 from __future__ import annotations
 
 import contextlib
+import random
+from multiprocessing.connection import Connection
 from typing import Final
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from contract.destination_place import Change, Row, Step, Table, apply, content, run_until, worker
+from contract.destination_place import PATIENCE_S, Change, Row, Step, Table, apply, content, forking, run_until, worker
 from trunkline.delivery.columns import Column
 from trunkline.delivery.destinations.contract import Applied, Flush, Mode, Seed, Standing
 from trunkline.delivery.windows import Op
@@ -35,7 +37,9 @@ CHANGED: Final[list[Row]] = [SEEDED[2], *(row for op, row in CHANGES if op is no
 INSERTS: Final[list[Change]] = [(Op.INSERT, row) for row in SEEDED]
 NOTED_ROW: Final[Row] = {"id": 9, "tenant": "acme", "amount": 9, "note": "new"}
 MOST_STATEMENTS: Final = 60
-ROUNDS: Final = 12
+ROUNDS: Final = 8
+KILLS: Final = 6
+KILL_AFTER_S_MOST: Final = 0.2
 
 STEPS: Final[dict[str, tuple[Step, list[Row]]]] = {
     "mirror, with a new column": (
@@ -48,9 +52,13 @@ STEPS: Final[dict[str, tuple[Step, list[Row]]]] = {
 
 
 def state(table: Table) -> tuple[Standing | None, object]:
+    """Standing and rows of one moment: a server may still be at work for a process that is dead."""
     destination = table.open()
     try:
-        return destination.standing(), content(table.held())
+        while True:
+            standing, held = destination.standing(), content(table.held())
+            if destination.standing() == standing:
+                return standing, held
     finally:
         destination.close()
 
@@ -86,6 +94,51 @@ def test_t1_a_process_killed_at_any_statement_leaves_the_old_state_or_the_new(ta
 
 def test_t1_a_process_killed_at_any_statement_of_the_first_seed_leaves_nothing_or_all(table: Table) -> None:
     killed_everywhere(table, (SEED, SEEDED), (None, None), (OLD, content(SEEDED)))
+
+
+def numbered_flush(number: int) -> Step:
+    """From position ``number`` on: one row comes, one changes, and one goes."""
+    changes: list[Change] = [(Op.INSERT, {"id": number, "tenant": "acme", "amount": 0})]
+    if number > 10:
+        changes.append((Op.REPLACE, {"id": number - 1, "tenant": "acme", "amount": number}))
+    if number >= 15:
+        changes.append((Op.REMOVE, {"id": number - 5}))
+    return replace(FLUSH, expected=number, through=number + 1), changes
+
+
+def numbered_rows(position: int) -> list[Row]:
+    """What all flushes up to a position leave of an empty table at 10."""
+    held = range(max(10, position - 5), position)
+    return [{"id": n, "tenant": "acme", "amount": n + 1 if n + 1 < position else 0} for n in held]
+
+
+def flush_on_and_on(table: Table, report: Connection) -> None:
+    destination = table.open()
+    standing = destination.standing()
+    assert standing is not None
+    for number in range(standing.position, standing.position + 1000):
+        apply(destination, numbered_flush(number))
+        report.send(number)
+
+
+def test_t1_processes_killed_at_random_moments_leave_what_their_position_says(table: Table) -> None:
+    destination = table.open()
+    apply(destination, (SEED, []))
+    destination.close()
+    draw = random.Random(7)
+    for _ in range(KILLS):
+        ours, theirs = forking().Pipe()
+        child = forking().Process(target=flush_on_and_on, args=(table, theirs), daemon=True)
+        child.start()
+        theirs.close()
+        assert ours.poll(PATIENCE_S), "no flush came to its end"
+        child.join(draw.uniform(0.0, KILL_AFTER_S_MOST))
+        child.kill()
+        child.join()
+        ours.close()
+        standing, held = state(table)
+        assert standing is not None
+        assert held == content(numbered_rows(standing.position)), standing
 
 
 def seeded(table: Table) -> None:

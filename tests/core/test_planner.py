@@ -322,6 +322,25 @@ def test_a_destination_that_the_source_has_left_behind_is_seeded_again_loudly() 
     assert announced(pipeline.effects)[0] == HistoryExpired("d1", 5, 7)
 
 
+def test_a_window_that_the_source_cannot_tell_leads_to_a_new_seed() -> None:
+    pipeline = Pipeline("d1", "d2")
+    pipeline.own(5, 5)
+    pipeline.tell(SourceAt(6))
+    seed = SeedGroup(3, 6, SeedMode.SCAN, (Member("d1", 5, 1),))
+    assert pipeline.done(Result("d1", Outcome.EXPIRED), applied("d2", 6)) == [seed]
+    assert HistoryExpired("d1", 5, 1) in announced(pipeline.effects)
+    pipeline.done(applied("d1", 6))
+    assert pipeline.tell(SourceAt(7)) == [flush(4, 6, 7, "d1", "d2")]
+
+
+def test_a_seed_whose_version_is_gone_backs_off() -> None:
+    pipeline = Pipeline("d1")
+    pipeline.own(0)
+    pipeline.tell(SourceAt(6))
+    assert pipeline.done(Result("d1", Outcome.EXPIRED)) == []
+    assert pipeline.stages() == [Stage.BACKING_OFF]
+
+
 def test_one_that_may_not_be_seeded_again_halts() -> None:
     pipeline = Pipeline("d1")
     pipeline.tell(Configured((Planned("d1", reseeds=False),)))
@@ -575,6 +594,15 @@ def test_a_paused_destination_keeps_its_lease_and_is_read_again_when_it_is_resum
     assert pipeline.tell(LifeChanged("d1", Life.PAUSED)) == []
     assert pipeline.tell(SourceAt(6)) == [flush(2, 5, 6, "d2")]
     assert pipeline.tell(LifeChanged("d1", Life.ACTIVE)) == [ReadStandings(3, ("d1",))]
+
+
+def test_a_new_configuration_leaves_alone_what_operators_said() -> None:
+    pipeline = Pipeline("d1")
+    pipeline.own(5)
+    pipeline.tell(LifeChanged("d1", Life.PAUSED))
+    assert pipeline.tell(Configured((Planned("d1"), Planned("d2")))) == []
+    assert pipeline.stages() == [Stage.PAUSED]
+    assert pipeline.tell(Configured((Planned("d1", Life.RETIRED),))) == [ReleaseLeases((Released("d1", 1, True),))]
 
 
 def test_a_draining_destination_is_brought_to_the_version_of_that_moment_and_released() -> None:

@@ -23,6 +23,7 @@ from trunkline.delivery.fuzz.truth import plain_rows
 from trunkline.delivery.lake import attach_lake, borrowed, connect
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.sources.ducklake_catalog import LakeCatalog
 from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import ConfigError, ProtocolError, SourceExpired, Unreachable
 
@@ -388,6 +389,23 @@ def test_a_catalog_that_another_process_writes_is_unreachable_for_now(lake: Lake
             lake.source.state(0)
         writer.communicate()
     assert lake.source.state(0).version == 1
+
+
+def test_a_server_that_ends_under_a_reader_makes_the_source_unreachable(tmp_path: Path) -> None:
+    with PostgresServer() as server:
+        lake = Lake(tmp_path, f"postgres:{server.create_database('lake')}")
+        with pytest.raises(Unreachable, match="cannot be read now"), lake.source.catalog() as (_, catalog):
+            state_without(server, catalog)
+        with pytest.raises(Unreachable, match="cannot be opened"):
+            lake.source.state(0)
+        server.restart()
+        version = lake.run("CREATE TABLE lake.items (id BIGINT)")
+        assert lake.source.state(0).version == version
+
+
+def state_without(server: PostgresServer, catalog: LakeCatalog) -> None:
+    server.kill()
+    catalog.state(0)
 
 
 def test_a_file_that_is_gone_makes_the_source_unreachable(lake: Lake, tmp_path: Path) -> None:

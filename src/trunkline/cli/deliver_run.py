@@ -46,9 +46,8 @@ def run(options: argparse.Namespace) -> int:
     if options.master:
         pipeline = replace(pipeline, spark=replace(pipeline.spark, master=options.master))
     _begin_logging(options)
-    name = (
-        f"{options.name or socket.gethostname()}-{secrets.token_hex(3)}"  # never used again: see ControlStore.acquire
-    )
+    # The store wants a name that is never used again.
+    name = f"{options.name or socket.gethostname()}-{secrets.token_hex(3)}"
     check_source(pipeline, source_of(pipeline))
     with ExitStack() as stack:
         store = stack.enter_context(control_store(pipeline))
@@ -97,7 +96,10 @@ def _begin_logging(options: argparse.Namespace) -> None:
 
 
 class _Stopping:
-    """A first signal drains, a second one stops, a third one ends the process; before the start one is enough."""
+    """A first signal drains, a second one stops, a third one ends the process.
+
+    One that comes while Spark starts waits for that: a Java that was left alone halfway would stay for ever.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -117,6 +119,8 @@ class _Stopping:
     @contextmanager
     def of(self, deliverer: Deliverer) -> Iterator[None]:
         self._deliverer = deliverer
+        if self.count:
+            raise KeyboardInterrupt
         yield
         self._deliverer = None
 
@@ -124,8 +128,10 @@ class _Stopping:
         self.count += 1
         self.first = self.first or number
         if self._deliverer is None:
-            raise KeyboardInterrupt
-        if self.count == 1:
+            _tell("ending in order; once more to end at once")
+            if self.count > 1:
+                raise KeyboardInterrupt
+        elif self.count == 1:
             _tell("draining: everything is brought to the source's version of now; once more to stop sooner")
             self._deliverer.stop(drain=True)
         elif self.count == 2:

@@ -42,6 +42,7 @@ class Outcome(enum.Enum):
     EMPTY = "empty"  # the window was read to its end: it is the same at both ends; nothing was written
     MOVED = "moved"  # it is not where the flush was planned from; nothing was written
     FENCED = "fenced"  # it was written under the higher ``token``; nothing was written
+    EXPIRED = "expired"  # the source cannot tell this window any more, so only a new seed helps; nothing was written
     TRANSIENT = "transient"  # nothing was written, and time may mend it
     PERMANENT = "permanent"  # nothing was written, and somebody has to mend it
     UNKNOWN = "unknown"  # it may have been written
@@ -71,7 +72,10 @@ class Planned(Struct, frozen=True, array_like=True):
 
 
 class Configured(Message, frozen=True):
-    """All destinations of the pipeline. Those that are not named any more are left alone from now on."""
+    """All destinations of the pipeline. Those that are not named any more are left alone from now on.
+
+    The ``life`` of one that was there before counts only if it differs from what was configured before.
+    """
 
     destinations: tuple[Planned, ...]
 

@@ -244,16 +244,19 @@ class Planner:
         return effects
 
     def _configure(self, planned: Planned) -> Effects:
+        """A life that is configured as before leaves operators' words as they are."""
         track = self.tracks.get(planned.destination)
         if track is None:
             track = self.tracks[planned.destination] = Track(planned, self.config.members_max)
             return self._on_life(track, planned.life)
-        before, track.config, track.removed = track.config, planned, False
+        before, track.removed = track.config, False
+        life_before, track.life_configured = track.life_configured, planned.life
+        track.config = replace(planned, life=before.life)
         effects: Effects = []
         if before.digest != planned.digest:
             track.token = 0  # P6
             effects += self._begin_anew(track)
-        return effects + (self._on_life(track, planned.life) if before.life != planned.life else [])
+        return effects + (self._on_life(track, planned.life) if life_before != planned.life else [])
 
     def _on_life(self, track: Track | None, life: Life) -> Effects:
         if track is None:
@@ -338,7 +341,10 @@ class Planner:
                 return self._on_moved(track)
             case Outcome.FENCED:
                 return self._on_fenced(track, result.token)
-            case Outcome.TRANSIENT | Outcome.UNKNOWN:
+            case Outcome.EXPIRED if job.kind is Stage.FLUSHING:
+                track.unreadable = True  # P7
+                return [Announce(PlanDropped(track.name))]
+            case Outcome.TRANSIENT | Outcome.UNKNOWN | Outcome.EXPIRED:
                 if result.outcome is Outcome.UNKNOWN and job.kind is not Stage.READING:
                     track.doubt()  # P4
                     track.crowd = max(1, job.size // 2)  # P9
@@ -353,7 +359,7 @@ class Planner:
         return []
 
     def _on_applied(self, track: Track, job: Job, position: int) -> Effects:
-        track.position, track.empty = position, NO_SPAN
+        track.position, track.empty, track.unreadable = position, NO_SPAN, False
         self.schedule.unrecorded.discard(track.name)
         effects = self._on_success(track)
         if job.kind is Stage.SEEDING:

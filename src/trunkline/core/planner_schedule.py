@@ -77,7 +77,7 @@ class Schedule:
         track.planned, oldest = track.effective, self.source.oldest
         if track.config.life is Life.DRAINING and self._is_drained(track):
             return [*self._leave(track, Stage.DRAINED), Announce(Drained(track.name, track.position))]
-        expired = track.position > 0 and track.effective < oldest
+        expired = track.position > 0 and (track.effective < oldest or track.unreadable)
         if track.position and not track.reseed and not expired:
             self.groups.queue(track, self._flush_key(track))
             return []

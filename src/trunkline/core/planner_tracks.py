@@ -59,7 +59,8 @@ class Track:
     """
 
     def __init__(self, config: Planned, crowd: int) -> None:
-        self.config = config
+        self.config = config  # its life is what operators made of it
+        self.life_configured = config.life
         self.removed = False  # it is not in the configuration any more
         self.stage = Stage.UNOWNED
         self.token = 0  # of the grant that holds; 0: none does
@@ -68,6 +69,7 @@ class Track:
         self.settled = False  # nothing that somebody may have on its way to it can be written any more
         self.position = 0
         self.empty = NO_SPAN
+        self.unreadable = False  # the source cannot tell what follows its position
         self.planned = 0  # what the job in flight will reach, else the effective position
         self.job = 0  # the one in flight; 0: none is
         self.doubted = False  # the answer of the job in flight is not to be believed: the read epoch was raised

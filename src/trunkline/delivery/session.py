@@ -54,7 +54,7 @@ ON_THIS_MACHINE: Final = {
     "spark.python.daemon.module": "trunkline.delivery.worker_daemon",
 }
 # For a session of a minute or so: Java compiles in a hurry, which halves the work of starting and of the first jobs.
-SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 
 
 def spark_session(

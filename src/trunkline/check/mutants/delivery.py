@@ -150,6 +150,11 @@ def _expiry_unseen(self: Planner, message: Message) -> Effects:
     return _on_news(self, replace(message, oldest=1) if isinstance(message, SourceAt) else message)
 
 
+def _expiry_passes(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+    gone = result.outcome is Outcome.EXPIRED
+    return _believe(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if gone else result)
+
+
 def _never_ignores(self: Planner, source: Address, message: Message) -> bool:
     return False
 
@@ -324,7 +329,7 @@ DELIVERY_MUTANTS = (
         "expiry-unseen",
         "a destination whose position the source has forgotten is flushed for ever",
         "expiring-source",
-        patch((Planner, "_on_news", _expiry_unseen)),
+        patch((Planner, "_on_news", _expiry_unseen), (Planner, "_believe", _expiry_passes)),
         "Progress",
         "swarm",
         50,

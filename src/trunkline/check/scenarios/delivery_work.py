@@ -162,8 +162,7 @@ class Worker:
     def _on_looked(self, job: int, *, readable: bool) -> Effects:
         applies = self.looking.pop(job)
         if not readable:
-            gone = [Result(name, Outcome.TRANSIENT, error="expired") for name in self.waiting[job]]
-            return self._finish(job, tuple(gone))
+            return self._finish(job, tuple(Result(name, Outcome.EXPIRED) for name in self.waiting[job]))
         named = [apply.member.destination for apply in applies]
         empty = [Result(name, Outcome.EMPTY) for name in self.waiting[job] if name not in named]
         sent = [Send(Address(apply.member.destination, "table"), apply) for apply in applies]

@@ -1,13 +1,14 @@
 """A table of a DuckLake. Rules T1 to T7 are in ``contract.py``; here is how they are kept.
 
 Rules
- K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source. It is read and written in the
-     transaction that writes the rows, and no transaction commits unless it saw every earlier one (L2). So of two
-     flushes that race one commits, and the other is judged again by what the first one left.
- K2  Rows are staged in a temporary table first: nothing is held in the lake while they arrive, and a commit that was
-     refused costs no rows.
+ K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source, number of flushes. It is
+     read and written in the transaction that writes the rows, and no transaction commits unless it saw every earlier
+     one (L2). So of two flushes that race one commits, and the other is judged again by what the first one left.
+ K2  Rows of a flush are staged in a temporary table before the lake is attached: nobody waits for it while they
+     arrive, and a commit that is refused costs no rows.
  K3  One statement removes all staged keys. It fails by itself on a row whose key only an INSERT names (T4, halt).
- K4  Keys are compared with ``=``; only where a staged key has a NULL with ``IS NOT DISTINCT FROM``, which is slower.
+ K4  Keys are compared with ``=``; only where a staged one has a NULL (or a NUL) with ``IS NOT DISTINCT FROM``, which
+     finds them too, and looks into more files.
  K5  Every so many flushes the smallest files become one, in a transaction of its own after that of the flush. It
      changes no row, and what becomes of it does not matter.
 """
@@ -90,25 +91,27 @@ class DuckLakeDestination:
     # -------------------------------------------------------------------------------------------------------- looking
 
     def standing(self) -> Standing | None:
-        try:
-            with self._catalogs.session(self._address) as lake:
-                found = self._look(lake)
-        except NoLake:
-            return None
+        found = self._seen()
         return found.standing if found.columns is not None else None
 
     def columns(self) -> Columns | None:
-        try:
-            with self._catalogs.session(self._address) as lake:
-                return self._look(lake).columns
-        except NoLake:
-            return None
+        return self._seen().columns
+
+    def _seen(self) -> Found:
+        with self._catalogs.session(self._address) as lake:
+            try:
+                lake.attach()
+            except NoLake:
+                return Found(None, 0, None)
+            lake.run("BEGIN")
+            return self._look(lake)
 
     def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
         """The lake stays in use until the rows are read to their end, the next call of ``rows``, or ``close``."""
         self._reading.close()
         with ExitStack() as stack:
             lake = stack.enter_context(self._catalogs.session(self._address))
+            lake.attach()
             lake.run("BEGIN")
             found = self._look(lake)
             if found.columns is None or found.standing is None:
@@ -137,19 +140,20 @@ class DuckLakeDestination:
     # -------------------------------------------------------------------------------------------------------- flushing
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
-        check_columns(flush.columns, flush.key, None)
-        try:
-            with self._catalogs.session(self._address, create=flush.expected == 0) as lake:
-                stage = Stage(flush)
-                stage.fill(lake, staged)
-                for _ in range(COMMIT_TRIES):
-                    try:
-                        return self._flush(lake, flush, stage)
-                    except CommitConflict as error:
-                        conflict = error
-                raise Unreachable(f"{self._what}: {conflict}")
-        except NoLake:
-            raise PositionMoved(0, flush.expected) from None
+        _check(flush)
+        with self._catalogs.session(self._address) as lake:
+            stage = Stage(flush)
+            stage.fill(lake, staged)
+            try:
+                lake.attach(create=flush.expected == 0)
+            except NoLake:
+                raise PositionMoved(0, flush.expected) from None
+            for _ in range(COMMIT_TRIES):
+                try:
+                    return self._flush(lake, flush, stage)
+                except CommitConflict as error:
+                    conflict = error
+            raise Unreachable(f"{self._what}: {conflict}")
 
     def _flush(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
         lake.run("BEGIN")
@@ -163,7 +167,6 @@ class DuckLakeDestination:
         if decision is Decision.MOVED:
             raise PositionMoved(held.position, flush.expected)
         if decision is Decision.ALREADY:
-            lake.run("ROLLBACK")
             return Applied(held.position, already=True)
         if found.columns is None:
             self._make_table(lake, flush.columns)
@@ -244,8 +247,9 @@ class DuckLakeDestination:
     # -------------------------------------------------------------------------------------------------------- seeding
 
     def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
-        check_columns(seed.columns, seed.key, None)
-        with self._catalogs.session(self._address, create=True) as lake:
+        _check(seed)
+        with self._catalogs.session(self._address) as lake:
+            lake.attach(create=True)
             try:
                 return self._seed(lake, seed, rows)
             except CommitConflict as error:
@@ -310,15 +314,19 @@ class DuckLakeDestination:
     # -------------------------------------------------------------------------------------------------------- tidying
 
     def retire(self) -> None:
-        try:
-            with self._catalogs.session(self._address) as lake:
-                lake.run(f"DROP TABLE IF EXISTS {self._positions(lake)}")
-        except NoLake:
-            return
+        with self._catalogs.session(self._address) as lake:
+            try:
+                lake.attach()
+            except NoLake:
+                return
+            lake.run("BEGIN")
+            lake.run(f"DROP TABLE IF EXISTS {self._positions(lake)}")
+            lake.commit()
 
     def compact(self) -> int:
         """Make one file of the smallest ones, if there are enough; returns how many there were. Flushes do it too."""
         with self._catalogs.session(self._address) as lake:
+            lake.attach()
             return compact(lake, self._address.schema, self._address.table)
 
     def _compact_if_possible(self, lake: LakeSession) -> None:
@@ -333,6 +341,7 @@ class DuckLakeDestination:
         A file younger than ``age_s`` may belong to a flush that is under way. Returns how many went.
         """
         with self._catalogs.session(self._address) as lake:
+            lake.attach()
             age = f"now() - INTERVAL {age_s} SECONDS"
             return len(lake.run(f"CALL ducklake_delete_orphaned_files({literal(lake.alias)}, older_than => {age})"))
 
@@ -344,6 +353,12 @@ class DuckLakeDestination:
     def _positions(self, lake: LakeSession) -> str:
         name = f"{RESERVED_PREFIX}_{self._address.table}"
         return f"{lake.alias}.{identifier(self._address.schema)}.{identifier(name)}"
+
+
+def _check(asked: Flush | Seed) -> None:
+    check_columns(asked.columns, asked.key, None)
+    if asked.mode == "mirror" and not asked.key:
+        raise ConfigError("a table that mirrors its source needs a key; name its columns under key, or append")
 
 
 def _batches(reader: pa.RecordBatchReader, schema: pa.Schema, reading: ExitStack) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,9 @@ Rules
 
 from __future__ import annotations
 
+import tempfile
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,18 +37,28 @@ from trunkline.delivery.lake import (
 )
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
 
-ATTACHED_MOST: Final = 128  # catalogs that wait attached for their next use; one in PostgreSQL holds connections there
+# Catalogs that wait attached for their next use. One in PostgreSQL holds a connection, in every process that uses it.
+ATTACHED_MOST: Final = {"duckdb": 0, "sqlite": 128, "postgres": 16}
 MEMORY_MB_MOST: Final = 1024  # of an instance; what does not fit goes to a temporary file
 TEXT_MOST: Final = 400  # characters of a foreign error message that are worth showing
 SCANNERS: Final[dict[str, Extension]] = {"sqlite": "sqlite_scanner", "postgres": "postgres_scanner"}
-# Most of a small flush is the planning of DuckLake's own queries against its catalog: these optimizers pay for that.
+# Most of a small flush is the planning of DuckLake's own queries against its catalog: only these optimizers are worth
+# their time. Some of the others also believe DuckLake's statistics, which can be wrong for older versions.
 OPTIMIZERS: Final = ("filter_pushdown", "unused_columns", "join_filter_pushdown")
 CONFLICTS: Final = ("Exceeded the maximum retry count", "Transaction conflict")
 NOT_A_LAKE: Final = "creating a new DuckLake is explicitly disabled"
 STILL_OPEN: Final = "Unique file handle conflict"  # in this process
 BUSY: Final = ("database is locked", STILL_OPEN)
 WAIT_S_MOST: Final = 5.0  # for another session to end
-LASTING: Final = ("password", "FATAL:  database", "FATAL:  role", "pg_hba.conf", "not a valid DuckDB database")
+CONNECT_S_MOST: Final = 10  # to a PostgreSQL server; other lakes of the process wait for it
+LASTING: Final = (  # nobody but the operator mends these
+    "password authentication failed",
+    "no password supplied",
+    "pg_hba.conf",
+    "FATAL:  database",
+    "FATAL:  role",
+    "not a valid DuckDB database",
+)
 PASSING: Final = (
     duckdb.ConnectionException,
     duckdb.HTTPException,
@@ -74,21 +86,38 @@ class Catalog(Struct, frozen=True):
 
 
 class _Attached(Struct):
+    catalog: Catalog
     alias: str
     users: int = 0
     suspect: bool = False
 
+    @property
+    def kind(self) -> str:
+        return catalog_place(self.catalog.place)[0]
+
 
 class LakeSession:
-    """One lake in one connection, for one call."""
+    """One connection, for one call. It has no lake until ``attach``."""
 
-    def __init__(
-        self, catalogs: LakeCatalogs, cursor: duckdb.DuckDBPyConnection, alias: str, address: LakeAddress
-    ) -> None:
+    def __init__(self, catalogs: LakeCatalogs, cursor: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
         self._catalogs = catalogs
         self._address = address
+        self._attached: _Attached | None = None
         self.cursor = cursor
-        self.alias = alias
+
+    @property
+    def alias(self) -> str:
+        assert self._attached is not None
+        return self._attached.alias
+
+    def attach(self, *, create: bool = False) -> None:
+        """Raises ``NoLake`` if there is none and none is to be made."""
+        self._attached = self._catalogs.attach(self._address, create=create)
+
+    def detach(self, *, suspect: bool) -> None:
+        if self._attached is not None:
+            self._catalogs.release(self._attached, suspect=suspect)
+            self._attached = None
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         return self._catalogs.run(self.cursor, statement).fetchall()
@@ -131,70 +160,117 @@ class LakeCatalogs:
         return cursor.execute(statement)
 
     @contextmanager
-    def session(self, address: LakeAddress, *, create: bool = False) -> Iterator[LakeSession]:
-        """A connection with the lake attached. Leaving it with an error rolls back, and attaches anew the next time.
+    def session(self, address: LakeAddress) -> Iterator[LakeSession]:
+        """A connection that is rolled back at the end, and closed. After an error of DuckDB its lake is attached anew.
 
-        Errors of DuckDB become ``Unreachable`` or ``DestinationHalted``: before a commit nothing has happened.
+        Such errors become ``Unreachable`` or ``DestinationHalted``: before a commit nothing has happened.
         """
-        what = f"table {address.schema}.{address.table} of {address.catalog}"
-        catalog = Catalog(address.catalog, address.data_path, address.password_env)
-        with _translated(what, address):
-            cursor, attached = self._enter(address, catalog, create=create)
-            session = LakeSession(self, cursor, attached.alias, address)
+        with _translated(address):
+            session = LakeSession(self, self._cursor(), address)
+            suspect = False
             try:
                 yield session
-            except BaseException as error:
-                attached.suspect = attached.suspect or isinstance(error, duckdb.Error | OutcomeUnknown)
-                session.roll_back()
+            except (duckdb.Error, OutcomeUnknown) as error:
+                suspect = True
+                if isinstance(error, duckdb.FatalException | duckdb.InternalException):
+                    self._abandon()
                 raise
             finally:
-                cursor.close()
-                self._leave(catalog, attached)
+                session.roll_back()
+                session.cursor.close()
+                session.detach(suspect=suspect)
 
     def close(self) -> None:
         with self._lock:
             if self._instance is not None:
                 self._instance.close()
-                self._instance = None
-                self._attached.clear()
+            self._instance = None
+            self._attached.clear()
 
     # ---------------------------------------------------------------------------------------------------- attaching
 
-    def _enter(
-        self, address: LakeAddress, catalog: Catalog, *, create: bool
-    ) -> tuple[duckdb.DuckDBPyConnection, _Attached]:
+    def attach(self, address: LakeAddress, *, create: bool) -> _Attached:
+        catalog = Catalog(address.catalog, address.data_path, address.password_env)
         with self._lock:
-            if self._instance is None:
-                self._instance = self._new_instance()
             attached = self._attached.get(catalog)
             if attached is None:
-                attached = self._attach_when_free(self._instance, address, create=create)
+                attached = _Attached(catalog, self._attach_when_free(address, create=create))
                 self._attached[catalog] = attached
             self._attached.move_to_end(catalog)
             attached.users += 1
-            return self._instance.cursor(), attached
+            return attached
 
-    def _attach_when_free(
-        self, instance: duckdb.DuckDBPyConnection, address: LakeAddress, *, create: bool
-    ) -> _Attached:
+    def release(self, attached: _Attached, *, suspect: bool) -> None:
+        with self._lock:
+            attached.users -= 1
+            attached.suspect = attached.suspect or suspect
+            self._left.notify_all()
+            if attached.users == 0 and attached.suspect:
+                self._detach(attached)
+            idle = [each for each in self._attached.values() if each.users == 0 and each.kind == attached.kind]
+            for each in idle[: max(0, len(idle) - ATTACHED_MOST[attached.kind])]:
+                self._detach(each)
+
+    def _attach_when_free(self, address: LakeAddress, *, create: bool) -> str:
         """A file that was detached stays open for as long as any query that ran at that moment."""
         while True:
             try:
-                return self._attach(instance, address, create=create)
+                return self._attach(address, create=create)
             except duckdb.BinderException as error:
                 others = any(each.users for each in self._attached.values())
                 if STILL_OPEN not in str(error) or not others or not self._left.wait(WAIT_S_MOST):
                     raise
 
-    def _leave(self, catalog: Catalog, attached: _Attached) -> None:
+    def _attach(self, address: LakeAddress, *, create: bool) -> str:
+        instance = self._running()
+        kind, place = catalog_place(address.catalog)
+        if kind in SCANNERS:
+            instance.execute(f"LOAD {literal(str(extension_file(SCANNERS[kind])))}")
+        options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
+        options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
+        if kind != "postgres" and not _found(Path(place), address, create=create) and kind == "sqlite":
+            options.append("META_JOURNAL_MODE 'WAL'")  # who reads does not keep us from writing; the file remembers it
+        prefix = "ducklake:" if kind == "duckdb" else f"ducklake:{kind}:"
+        self._numbered += 1
+        alias = f"lake{self._numbered}"
+        waits = f" connect_timeout={CONNECT_S_MOST}" if kind == "postgres" and "connect_timeout" not in place else ""
+        where = literal(f"{prefix}{place}{waits}{password_part(address)}")
+        try:
+            self.run(instance, f"ATTACH {where} AS {alias} ({', '.join(options)})")
+        except duckdb.Error as error:
+            if NOT_A_LAKE in str(error):
+                raise _no_lake(address) from error
+            raise
+        return alias
+
+    def _detach(self, attached: _Attached) -> None:
+        if self._attached.get(attached.catalog) is not attached or self._instance is None:
+            return  # it went with the instance
+        del self._attached[attached.catalog]
+        try:
+            self.run(self._instance, f"DETACH {attached.alias}")
+        except duckdb.Error:
+            self._forget_instance()
+
+    # ----------------------------------------------------------------------------------------------------- instance
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
         with self._lock:
-            attached.users -= 1
-            self._left.notify_all()
-            if attached.users == 0 and (attached.suspect or catalog_place(catalog.place)[0] == "duckdb"):
-                self._detach(catalog)
-            idle = [each for each, held in self._attached.items() if held.users == 0]
-            for each in idle[: max(0, len(idle) - ATTACHED_MOST)]:
-                self._detach(each)
+            return self._running().cursor()
+
+    def _running(self) -> duckdb.DuckDBPyConnection:
+        if self._instance is None:
+            self._instance = self._new_instance()
+        return self._instance
+
+    def _abandon(self) -> None:
+        with self._lock:
+            self._forget_instance()
+
+    def _forget_instance(self) -> None:
+        """Nothing in it can be trusted any more. It ends with the last connection to it."""
+        self._instance = None
+        self._attached.clear()
 
     def _new_instance(self) -> duckdb.DuckDBPyConnection:
         instance = connect("ducklake")
@@ -202,45 +278,13 @@ class LakeCatalogs:
         for setting, value in (
             ("threads", self._threads),
             ("memory_limit", f"{MEMORY_MB_MOST}MB"),
+            ("temp_directory", str(Path(tempfile.gettempdir()) / f"trunkline-{uuid.uuid4()}")),
             ("ducklake_max_retry_count", 0),
             ("catalog_error_max_schemas", 0),  # or a table that is missing is looked for in every other lake
             ("disabled_optimizers", ",".join(name for name in names if name not in OPTIMIZERS)),
         ):
             instance.execute(f"SET {setting} = {literal(value)}")
         return instance
-
-    def _attach(self, instance: duckdb.DuckDBPyConnection, address: LakeAddress, *, create: bool) -> _Attached:
-        kind, place = catalog_place(address.catalog)
-        if kind in SCANNERS:
-            instance.execute(f"LOAD {literal(str(extension_file(SCANNERS[kind])))}")
-        if kind != "postgres":
-            _find_file(Path(place), address, create=create)
-        options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
-        options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
-        if kind == "sqlite" and create and not Path(place).exists():
-            options.append(
-                "META_JOURNAL_MODE 'WAL'"
-            )  # whoever reads does not keep us from writing; the file remembers it
-        prefix = "ducklake:" if kind == "duckdb" else f"ducklake:{kind}:"
-        self._numbered += 1
-        alias = f"lake{self._numbered}"
-        where = literal(f"{prefix}{place}{password_part(address)}")
-        try:
-            self.run(instance, f"ATTACH {where} AS {alias} ({', '.join(options)})")
-        except duckdb.Error as error:
-            if NOT_A_LAKE in str(error):
-                raise NoLake(f"there is no lake at {address.catalog}; seed the destination") from error
-            raise
-        return _Attached(alias)
-
-    def _detach(self, catalog: Catalog) -> None:
-        alias = self._attached.pop(catalog).alias
-        if self._instance is not None:
-            try:
-                self.run(self._instance, f"DETACH {alias}")
-            except duckdb.Error:
-                self._instance = None  # it goes with the last who uses it; what it has attached could not be trusted
-                self._attached.clear()
 
 
 @cache
@@ -249,26 +293,33 @@ def process_catalogs() -> LakeCatalogs:
     return LakeCatalogs()
 
 
-def _find_file(place: Path, address: LakeAddress, *, create: bool) -> None:
-    """See that a catalog's file is there, or that it can be made."""
+def _found(place: Path, address: LakeAddress, *, create: bool) -> bool:
+    """Whether a catalog's file is there; if it is to be made, its directory is made here."""
     try:
         if create:
             place.parent.mkdir(parents=True, exist_ok=True)
-        else:
-            place.stat()
+        place.stat()
     except FileNotFoundError as error:
-        raise NoLake(f"there is no lake at {address.catalog}; seed the destination") from error
+        if not create:
+            raise _no_lake(address) from error
+        return False
     except OSError as error:
         raise Unreachable(
             f"the catalog {address.catalog} cannot be opened ({error.strerror}); see that its directory can be used"
         ) from error
+    return True
+
+
+def _no_lake(address: LakeAddress) -> NoLake:
+    return NoLake(f"there is no lake at {address.catalog}; seed the destination")
 
 
 @contextmanager
-def _translated(what: str, address: LakeAddress) -> Iterator[None]:
+def _translated(address: LakeAddress) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
+        what = f"table {address.schema}.{address.table} of {address.catalog}"
         reason = _reason(error, address)
         passing = isinstance(error, PASSING) and not any(text in reason for text in LASTING)
         if passing or any(text in reason for text in BUSY):

@@ -55,7 +55,7 @@ class Stage:
         self._guarded = flush.duplicates == "halt"
         self.rows = 0
         self.removals = 0  # rows that are no INSERT
-        self._nulls = False  # whether a key has a NULL
+        self._odd = False  # whether a key has a NULL, or a text with a NUL
 
     def fill(self, lake: LakeSession, batches: Iterable[pa.RecordBatch]) -> None:
         schema = pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(self._columns)])
@@ -69,7 +69,7 @@ class Stage:
         self.rows += batch.num_rows
         inserts = pc.sum(pc.equal(batch.column(OP_COLUMN), int(Op.INSERT))).as_py() or 0
         self.removals += batch.num_rows - inserts
-        self._nulls = self._nulls or any(batch.column(name).null_count for name in self._key)
+        self._odd = self._odd or any(map(_is_odd, map(batch.column, self._key)))
         return batch
 
     def held(self, table: str) -> str:
@@ -92,8 +92,15 @@ class Stage:
         return f"INSERT INTO {table} ({names}) SELECT {names} FROM {STAGED} WHERE {OP_COLUMN} <> {int(Op.REMOVE)}"
 
     def _same_key(self) -> str:
-        equal = "IS NOT DISTINCT FROM" if self._nulls else "="
+        equal = "IS NOT DISTINCT FROM" if self._odd else "="
         return " AND ".join(f"t.{identifier(name)} {equal} s.{identifier(name)}" for name in self._key)
+
+
+def _is_odd(keys: pa.Array) -> bool:
+    """DuckLake looks for the files of keys that are compared with ``=`` by their texts, which end for it at a NUL."""
+    if keys.null_count > 0:
+        return True
+    return pa.types.is_string(keys.type) and bool(pc.any(pc.match_substring(keys, "\0")).as_py())
 
 
 def declared(columns: Columns) -> str:

@@ -5,7 +5,7 @@ Checks of a window (after, through]:
     expiry    it is refused as expired if one of its ends was, and only then
     rows      arrived - removed, as multisets of whole rows, is the difference of the two states
     arrivals  arrived are the rows at `through` that were written since `after`, as the lake itself said at the time; if
-              files were rewritten in between, which makes all their rows new, no row is both arrived and removed
+              files were rewritten in between, or versions were expired, no row is both arrived and removed
     rule      the settled window, applied to what destinations hold at `after`, gives what they hold at `through`
 """
 

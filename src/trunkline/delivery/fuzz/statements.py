@@ -156,7 +156,7 @@ class Statements:
     def _alter(self) -> str:
         spare = [field for field in self.layout if field.name not in ("id", "tenant", "part")]
         wide = [field for field in spare if field.type in WIDENED]
-        makers: list[Callable[[], str]] = [self._add, self._add_with_default, self._partition]
+        makers: list[Callable[[], str]] = [self._add, self._add_with_default, self._order]
         if spare:
             makers += [lambda: self._drop(spare), lambda: self._rename(spare)]
         if wide:
@@ -195,8 +195,11 @@ class Statements:
         self._change_field(old, Field(old.uid, old.name, WIDENED[old.type], old.default))
         return f"ALTER COLUMN {identifier(old.name)} SET DATA TYPE {WIDENED[old.type]}"
 
-    def _partition(self) -> str:
-        return self._chance.choice(("SET PARTITIONED BY (tenant)", "RESET PARTITIONED BY"))
+    def _order(self) -> str:
+        kinds = "PARTITIONED BY (tenant)", "SORTED BY (id DESC)"
+        return self._chance.choice(
+            [f"SET {kind}" for kind in kinds] + [f"RESET {kind.split(' (')[0]}" for kind in kinds]
+        )
 
     def _change_field(self, old: Field, new: Field) -> None:
         self.layout = tuple(new if field == old else field for field in self.layout)

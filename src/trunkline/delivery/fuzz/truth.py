@@ -42,8 +42,10 @@ class Truth:
         return Counter(row for version, row in self._written[through] if version > window.after)
 
     def lost_lineage(self, window: Window) -> bool:
-        """Whether files were rewritten in a window: the rows in them count as written then."""
-        return any(window.after < version <= window.through for version in self._history.rewrites)
+        """Whether files were rewritten in a window, which makes all their rows new; or may have been, because versions
+        in it were expired."""
+        doubtful = self._history.rewrites | self._history.expired
+        return any(window.after < version <= window.through for version in doubtful)
 
     def _converted(self, version: int, layout: Layout) -> pa.Table:
         held = {field.uid: field for field in self._history.layouts[version]}

@@ -4,7 +4,7 @@ Rules
  J1  A window is read inside tasks. What reaches the driver are answers: a result for each destination that was touched.
  J2  A destination without a result had no rows, if every task came to its end; otherwise its outcome is unknown.
  J3  A window that touches nothing of the table starts no job. One that changes its columns is written everywhere, rows
-     or not: so a destination has the columns that the source had at its position, and one that cannot follow halts then.
+     or not: a destination has the columns that the source had at its position, and one that cannot follow halts then.
  J4  Small windows (by the source's own books) are read and settled inside a few tasks without a shuffle; large ones by
      Spark's own reader and one shuffle.
 """

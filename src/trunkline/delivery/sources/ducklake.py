@@ -22,6 +22,12 @@ from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import Unreachable
 
 THREADS = 1  # of an instance: as many tasks read at once as there are cores
+OUTSIDE = (  # errors of files and servers; one that a server of PostgreSQL causes has no class of its own
+    duckdb.Error,
+    duckdb.IOException,
+    duckdb.HTTPException,
+    duckdb.ConnectionException,
+)
 EXTENSIONS: dict[str, tuple[Extension, ...]] = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
 
 
@@ -118,7 +124,9 @@ class DuckLakeSource(Struct, frozen=True):
         """Says in our words what DuckDB says about a catalog or a file that cannot be read."""
         try:
             yield
-        except (duckdb.IOException, duckdb.HTTPException, duckdb.ConnectionException) as error:
+        except duckdb.Error as error:
+            if type(error) not in OUTSIDE:
+                raise
             raise Unreachable(f"the lake {self.address.catalog} cannot be read now: {first_line(error)}") from error
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 import duckdb
@@ -29,42 +30,18 @@ from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.columns import Column, Columns
 from trunkline.delivery.lake import attach_catalog, catalog_place, identifier, literal
 from trunkline.delivery.sources.contract import SourceState
+from trunkline.delivery.sources.ducklake_format import (
+    CATALOG_FORMATS,
+    REWRITE,
+    REWRITES_HISTORY,
+    Passage,
+    changes,
+    duckdb_type,
+)
 from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import ConfigError, ProtocolError, SourceExpired
 
-CATALOG_FORMATS: Final = ("1.0",)
 CATALOG: Final = "source_catalog"  # the name under which the catalog's database is attached
-REWRITE: Final = "rewrite_delete"
-NO_ROWS: Final = frozenset({REWRITE, "merge_adjacent", "inline_flush", "altered_table"})  # kinds that change no state
-REWRITES_HISTORY: Final = frozenset({"inline_flush", "inlined_delete"})  # in one version: older ones lose the rows too
-TYPES: Final = {
-    "boolean": "BOOLEAN",
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "uint8": "UTINYINT",
-    "uint16": "USMALLINT",
-    "uint32": "UINTEGER",
-    "uint64": "UBIGINT",
-    "float32": "FLOAT",
-    "float64": "DOUBLE",
-    "varchar": "VARCHAR",
-    "json": "JSON",
-    "uuid": "UUID",
-    "blob": "BLOB",
-    "date": "DATE",
-    "time": "TIME",
-    "timestamp": "TIMESTAMP",
-    "timestamp_us": "TIMESTAMP",
-    "timestamp_s": "TIMESTAMP_S",
-    "timestamp_ms": "TIMESTAMP_MS",
-    "timestamp_ns": "TIMESTAMP_NS",
-    "timestamptz": "TIMESTAMP WITH TIME ZONE",
-}
-_CHANGE: Final = re.compile(
-    r'(\w+):((?:"(?:[^"]|"")*"|[^,"])*)'
-)  # kind:about, where names are quoted and may hold commas
 
 
 class LakeColumn(Struct, frozen=True):
@@ -111,22 +88,6 @@ class TableFacts(Struct, frozen=True):
     folder: str  # of its files, absolute or as the catalog has it
 
 
-class Passage(Struct, frozen=True):
-    """What happened to the table inside a window."""
-
-    kinds: frozenset[str]
-    complete: bool  # every version of the window is still there, and so is its change list
-    new_files: int  # files with this id or a higher one were written after `after`
-
-    @property
-    def changes_rows(self) -> bool:
-        return not (self.complete and self.kinds <= NO_ROWS)
-
-    @property
-    def may_move_rows(self) -> bool:
-        return REWRITE in self.kinds or not self.complete
-
-
 def alive(begin: int, end: int | None, version: int) -> bool:
     return begin <= version and (end is None or end > version)
 
@@ -147,6 +108,19 @@ class LakeCatalog:
 
     def __enter__(self) -> LakeCatalog:
         self._connection.execute("BEGIN")
+        try:
+            self._learn_format()
+        except BaseException as error:
+            self.__exit__(type(error))
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Always tries to end the transaction: DuckDB ends the process if one is closed with its server gone."""
+        with suppress(duckdb.Error) if kind else nullcontext():
+            self._connection.execute("ROLLBACK")
+
+    def _learn_format(self) -> None:
         facts = dict(self._rows("SELECT key, value FROM {ducklake_metadata} WHERE key IN ('version', 'data_path')"))
         if (found := facts.get("version", "no version at all")) not in CATALOG_FORMATS:
             raise ProtocolError(
@@ -154,10 +128,6 @@ class LakeCatalog:
                 f"{CATALOG_FORMATS[0]}: use the release of Trunkline that goes with it"
             )
         self._data_path = self._address.data_path or facts.get("data_path", "")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._connection.execute("ROLLBACK")
 
     # --- versions ---
 
@@ -248,22 +218,22 @@ class LakeCatalog:
         found = [row[2:] for row in self._columns[table] if alive(row[0], row[1], version)]
         children = {parent: (name, kind) for _, name, kind, _, _, parent in found if parent is not None}
         return tuple(
-            LakeColumn(id_, Column(name, _type(kind, children.get(id_)), bool(nullable)), default)
+            LakeColumn(id_, Column(name, duckdb_type(kind, children.get(id_)), bool(nullable)), default)
             for id_, name, kind, default, nullable, parent in found
             if parent is None
         )
 
     # --- files and inlined rows ---
 
-    def data_files(self, window: Window, touched: Sequence[int]) -> tuple[DataFile, ...]:
-        """The data files at either end of a window whose rows differ: by the file itself, or as ``touched`` says."""
+    def data_files(self, window: Window, new_files: int, touched: Sequence[int]) -> tuple[DataFile, ...]:
+        """The data files at either end of a window that began, ended or were written in it, and those ``touched``."""
         table = self.table(window.through)
         also = f"OR data_file_id IN ({', '.join(map(str, touched))})" if touched else ""
         found = self._rows(
             f"""SELECT data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, record_count,
             file_size_bytes, partial_max, encryption_key, mapping_id
             FROM {{ducklake_data_file}} WHERE table_id = {table.id} AND {_alive_in(window)}
-            AND (begin_snapshot > {window.after} OR end_snapshot <= {window.through} OR partial_max > {window.after}
+            AND (begin_snapshot > {window.after} OR end_snapshot <= {window.through} OR data_file_id >= {new_files}
             {also}) ORDER BY data_file_id"""
         )
         if any(key is not None for *_, key, _ in found):
@@ -341,25 +311,12 @@ class LakeCatalog:
         return self._connection.execute(re.sub(r"\{(\w+)\}", lambda found: self.reference(found[1]), query)).fetchall()
 
 
-def changes(made: str) -> list[tuple[str, str]]:
-    """A change list of the catalog as (kind, what it is about) pairs."""
-    return [(found[1], found[2]) for found in _CHANGE.finditer(made)]
-
-
 def _alive_in(window: Window) -> str:
     return f"begin_snapshot <= {window.through} AND (end_snapshot IS NULL OR end_snapshot > {window.after})"
 
 
 def _join(folder: str, path: str, relative: bool) -> str:
     return os.path.join(folder, path) if relative else path
-
-
-def _type(kind: str, child: tuple[str, str] | None) -> str:
-    if kind == "list" and child is not None:
-        return f"{_type(child[1], None)}[]"
-    if kind.startswith("decimal"):
-        return kind.upper().replace(" ", "")
-    return TYPES.get(kind, kind.upper())
 
 
 def plain(columns: Sequence[LakeColumn]) -> Columns:

@@ -41,9 +41,9 @@ from trunkline.delivery.sources.ducklake_catalog import (
     InlinedTable,
     LakeCatalog,
     LakeColumn,
-    Passage,
     alive,
 )
+from trunkline.delivery.sources.ducklake_format import Passage
 from trunkline.delivery.windows import Window
 
 SNAPSHOT_FIELD = 2147483539  # the field id of a row's own snapshot id, in data files and delete files
@@ -99,7 +99,7 @@ def plan_passage(catalog: LakeCatalog, window: Window, passage: Passage) -> Wind
     deletes = catalog.delete_files(window)
     touched = {file for file, _, version in dead if version > window.after}
     touched |= {file.data_file for file in deletes if file.begin > window.after or file.id >= passage.new_files}
-    files = tuple(_parts(catalog.data_files(window, sorted(touched)), window))
+    files = tuple(_parts(catalog.data_files(window, passage.new_files, sorted(touched)), window))
     ids = {part.file.id for part in files}
     ended = any(not part.at_through for part in files)
     return WindowPlan(
@@ -225,11 +225,12 @@ class WindowReader:
     def _arrived(self) -> list[str]:
         window = self._plan.window
         new = [part.file for part in self._plan.files if not part.at_after]
-        old = [part.file for part in self._plan.files if part.at_after and part.at_through and part.file.partial_max]
+        kept = [part.file for part in self._plan.files if part.at_after and part.at_through]
+        late = [file for file in kept if (file.partial_max or 0) > window.after]
         born = f"p._snapshot > {window.after} AND p._snapshot <= {window.through}"
         return [
             *self._selected(new, self._columns, f"coalesce(p._snapshot, 0) <= {window.through}", "ANTI", "by_through"),
-            *self._selected(old, self._columns, born, "ANTI", "by_through"),
+            *self._selected(late, self._columns, born, "ANTI", "by_through"),
         ]
 
     def _removed(self) -> list[str]:

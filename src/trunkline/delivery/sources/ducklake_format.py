@@ -1,0 +1,70 @@
+"""How DuckLake writes things down in its catalog: names of types, and what a version did."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+CATALOG_FORMATS: Final = ("1.0",)
+REWRITE: Final = "rewrite_delete"
+NO_ROWS: Final = frozenset({REWRITE, "merge_adjacent", "inline_flush", "altered_table"})  # kinds that change no state
+REWRITES_HISTORY: Final = frozenset({"inline_flush", "inlined_delete"})  # in one version: older ones lose the rows too
+TYPES: Final = {
+    "boolean": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "uint8": "UTINYINT",
+    "uint16": "USMALLINT",
+    "uint32": "UINTEGER",
+    "uint64": "UBIGINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "varchar": "VARCHAR",
+    "json": "JSON",
+    "uuid": "UUID",
+    "blob": "BLOB",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamp_us": "TIMESTAMP",
+    "timestamp_s": "TIMESTAMP_S",
+    "timestamp_ms": "TIMESTAMP_MS",
+    "timestamp_ns": "TIMESTAMP_NS",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+}
+# kind:about, where about is an id, or names in quotes that may hold anything
+_CHANGE: Final = re.compile(r'(\w+):((?:"(?:[^"]|"")*"|[^,"])*)')
+
+
+class Passage(Struct, frozen=True):
+    """What happened to the table inside a window."""
+
+    kinds: frozenset[str]
+    complete: bool  # every version of the window is still there, and so is its change list
+    new_files: int  # files with this id or a higher one were written after `after`
+
+    @property
+    def changes_rows(self) -> bool:
+        return not (self.complete and self.kinds <= NO_ROWS)
+
+    @property
+    def may_move_rows(self) -> bool:
+        return REWRITE in self.kinds or not self.complete
+
+
+def changes(made: str) -> list[tuple[str, str]]:
+    """A change list of the catalog as (kind, what it is about) pairs."""
+    return [(found[1], found[2]) for found in _CHANGE.finditer(made)]
+
+
+def duckdb_type(kind: str, child: tuple[str, str] | None) -> str:
+    """A column's type as DuckDB writes it; ``child`` is a list's own column: (name, type)."""
+    if kind == "list" and child is not None:
+        return f"{duckdb_type(child[1], None)}[]"
+    if kind.startswith("decimal"):
+        return kind.upper().replace(" ", "")
+    return TYPES.get(kind, kind.upper())

@@ -1,0 +1,71 @@
+"""What ``deliver run`` and ``deliver status`` say, from values that need no pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trunkline.cli.deliver_operate import status_text
+from trunkline.cli.deliver_run import progress
+from trunkline.delivery.deliverer.progress import DelivererView, DestinationView, StretchView
+
+
+def destination(name: str, stage: str, **options: Any) -> DestinationView:
+    return DestinationView(**{"name": name, "stage": stage, "life": "active", "owned": True, **options})
+
+
+@pytest.mark.parametrize(
+    ("destinations", "words"),
+    [
+        ([], None),
+        ([destination("a", "reading"), destination("b", "reading")], None),
+        ([destination("a", "seeding"), destination("b", "ready", lag_versions=0)], "seeding 1 destination"),
+        (
+            [destination("a", "flushing", lag_versions=3), destination("b", "halted"), destination("c", "ready")],
+            "catching up: 1 of 2, at most 3 versions, about 2 s left, 1 halted",
+        ),
+        (
+            [destination("a", "ready", lag_versions=0), destination("b", "paused", life="paused", lag_versions=7)],
+            "in step with version 9: 1 destination",
+        ),
+        ([destination("a", "unowned", owned=False, lag_versions=1)], None),
+    ],
+)
+def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], words: str | None) -> None:
+    late = StretchView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
+    view = DelivererView(
+        pipeline="orders",
+        deliverer="d",
+        state="running",
+        at_ms=0,
+        turned_ms_ago=0,
+        source_version=9,
+        catching_up=late,
+        destinations=tuple(destinations),
+    )
+    said = progress(view)
+    assert (None if said is None else said[1]) == words
+
+
+def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
+    record = {"configured": True, "wound_up": False, "wish": "active", "owner": "d-1", "empty": {"through": 8}}
+    halted = {"state": "halted", "position": 3, "error": "a: its table is gone", "rows_total": 7}
+    facts = {
+        "pipeline": "orders",
+        "source": {"version": 9, "error": ""},
+        "deliverers": [{"name": "d-1", "live": True}, {"name": "d-0", "live": False}],
+        "destinations": [
+            {**record, "name": "a", "status": halted},
+            {**record, "name": "b", "status": {"state": "ready"}, "wish": "paused", "owner": None},
+            {**record, "name": "c", "status": None, "wound_up": True},
+        ],
+        "unrouted": {"through": 9, "rows": 12, "values": {"x": 9}, "nulls": 2, "others": 1},
+    }
+    lines = status_text(facts).splitlines()
+    assert lines[0] == "pipeline orders, source at version 9, delivered by d-1"
+    assert lines[4].split() == ["a", "halted", "3", "1", "7", "-", "d-1"]
+    assert lines[5].split() == ["b", "was", "ready,", "to", "be", "paused", "-", "-", "-", "-", "-"]
+    assert lines[7] == "a: its table is gone"
+    assert lines[9] == "12 rows have no destination, up to version 9: 'x' 9, NULL 2, others 1"
+    assert lines[11] == "1 destination retired or no longer configured (--json shows them)"
