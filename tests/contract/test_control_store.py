@@ -225,9 +225,16 @@ def test_c5_a_change_of_routing_forgets_the_empty_window_of_that_destination_onl
     assert store.record_empty("p", 30, [Emptied("t0", 1, 5)]) == 0  # read under the old routing
     held = store.acquire("p", "a", "d2", LONG_MS)
     assert held.grants == (
-        Grant("t0", 2, "active", NOTHING_EMPTY, 0),
+        Grant("t0", 2, "active", NOTHING_EMPTY, 1),  # and it is seeded again
         Grant("t1", 1, "active", Window(5, 20), 0),
     )
+
+
+def test_c5_a_destination_that_is_back_is_seeded_again_only_if_other_rows_are_its_own(store: ControlStore) -> None:
+    store.configure("p", "d1", {"t0": "x", "t1": "x"})
+    store.configure("p", "d2", {})
+    store.configure("p", "d3", {"t0": "x", "t1": "y"})
+    assert [(record.configured, record.reseed) for record in store.destinations("p")] == [(True, 0), (True, 1)]
 
 
 def test_c5_a_new_seed_and_a_retirement_forget_the_empty_window(store: ControlStore) -> None:

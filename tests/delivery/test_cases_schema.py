@@ -142,8 +142,7 @@ def test_columns_whose_values_change_in_rows_that_nobody_touched_ask_for_a_new_s
     for path in shop.paths:
         for through in (altered, touched):
             report = shop.flush(path, shop.version, through)
-            assert report.expired
-            assert {result.outcome for result in report.done.results} == {Outcome.TRANSIENT}
+            assert {result.outcome for result in report.done.results} == {Outcome.EXPIRED}
     assert shop.traces() == before
     for path in shop.paths:
         all_well(shop.seed(path, touched, names=shop.of(path)))

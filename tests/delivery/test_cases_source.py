@@ -117,8 +117,7 @@ def test_expired_snapshots_are_told_and_nothing_is_written(shop: Shop) -> None:
     shop.table.write(f"CALL ducklake_expire_snapshots('lake', versions => [{after}])")
     for path in shop.paths:
         report = shop.flush(path, after, through)
-        assert report.expired
-        assert {result.outcome for result in report.done.results} == {Outcome.TRANSIENT}
+        assert {result.outcome for result in report.done.results} == {Outcome.EXPIRED}
         assert all("no longer has snapshot" in result.error for result in report.done.results)
     assert shop.traces() == before
 

@@ -147,9 +147,10 @@ class ControlStore(Protocol):
     def configure(self, pipeline: str, digest: str, destinations: Mapping[str, str]) -> PipelineRecord:
         """Make this the pipeline's configuration (C6): each destination's name, and a digest of what decides its rows.
 
-        Where a destination's digest changed, its empty window is forgotten and it has no owner any more. If the
-        pipeline's digest changed, destinations that are not named are no longer configured. Destinations discovered
-        meanwhile by another deliverer are in the answer: add them with ``discover``.
+        Where a destination's digest changed, its empty window is forgotten, it has no owner any more, and a new seed is
+        asked for: other rows are its own now. (One that was not configured in between is compared with what it was
+        before.) If the pipeline's digest changed, destinations that are not named are no longer configured.
+        Destinations discovered meanwhile by another deliverer are in the answer: add them with ``discover``.
         """
         ...
 

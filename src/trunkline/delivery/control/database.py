@@ -18,9 +18,9 @@ TABLES: Final = (
            pipeline text, name text, renewed_ms bigint NOT NULL, lease_ms bigint NOT NULL,
            PRIMARY KEY (pipeline, name))""",
     """CREATE TABLE _trunkline_destinations (
-           pipeline text, name text, digest text, value text, wish text NOT NULL, wound_up smallint NOT NULL,
-           asked bigint NOT NULL, reseeded bigint NOT NULL, owner text, token bigint NOT NULL,
-           empty_after bigint NOT NULL, empty_through bigint NOT NULL, status text,
+           pipeline text, name text, digest text, digest_last text NOT NULL, value text, wish text NOT NULL,
+           wound_up smallint NOT NULL, asked bigint NOT NULL, reseeded bigint NOT NULL, owner text,
+           token bigint NOT NULL, empty_after bigint NOT NULL, empty_through bigint NOT NULL, status text,
            PRIMARY KEY (pipeline, name))""",
     # Renewing counts by owner; an index of its own spares it the statuses.
     """CREATE INDEX _trunkline_destinations_owners ON _trunkline_destinations (pipeline, owner)

@@ -71,13 +71,16 @@ class SqlControlStore(Ownership, Notes):
     def _put(self, pipeline: str, items: Sequence[tuple[str, str, str | None]]) -> bool:
         """Make these destinations (name, digest, routing value) configured; whether that changed anything (C5)."""
         changed = self._run(
-            self._given("name text", "digest text", "value text")
-            + "INSERT INTO _trunkline_destinations (pipeline, name, digest, value, wish, wound_up, asked, reseeded, "
+            self._given("name text", "digest text", "value text") + "INSERT INTO _trunkline_destinations "
+            "(pipeline, name, digest, digest_last, value, wish, wound_up, asked, reseeded, "
             "token, empty_after, empty_through) "
-            "SELECT :pipeline, i.name, i.digest, i.value, 'active', 0, 0, 0, 0, 0, 0 "
+            "SELECT :pipeline, i.name, i.digest, i.digest, i.value, 'active', 0, 0, 0, 0, 0, 0 "
             "FROM i WHERE true "
-            "ON CONFLICT (pipeline, name) DO UPDATE SET digest = excluded.digest, owner = NULL, empty_after = 0, "
-            "empty_through = 0, value = coalesce(excluded.value, _trunkline_destinations.value) "
+            "ON CONFLICT (pipeline, name) DO UPDATE SET digest = excluded.digest, digest_last = excluded.digest, "
+            "asked = _trunkline_destinations.asked + "
+            "CASE WHEN _trunkline_destinations.digest_last = excluded.digest THEN 0 ELSE 1 END, "
+            "owner = NULL, empty_after = 0, empty_through = 0, "
+            "value = coalesce(excluded.value, _trunkline_destinations.value) "
             "WHERE coalesce(_trunkline_destinations.digest, '') <> excluded.digest RETURNING name",
             pipeline,
             items=json_text(items),

@@ -24,7 +24,6 @@ from trunkline.core.delivery_messages import (
     ReadStandings,
     SeedGroup,
     Shutdown,
-    SourceAt,
 )
 from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.planner import Planner
@@ -269,12 +268,10 @@ class Deliverer:
         if isinstance(message, FlushGroup | SeedGroup) and (report.unrouted is not None or _may_have_written(report)):
             after = message.after if isinstance(message, FlushGroup) else 0
             self._counter.job_ended(Window(after, message.through), report.unrouted)
-        if report.expired and isinstance(message, FlushGroup):
-            self.tell(SourceAt(0, message.after + 1))
         self._carry_out(self._planner.on_message(HOST, report.done))
 
 
 def _may_have_written(report: JobReport) -> bool:
     """Whether a window may not be read again for some destination, so that its unrouted rows must be counted now."""
-    untouched = {Outcome.TRANSIENT, Outcome.PERMANENT, Outcome.FENCED, Outcome.MOVED}
+    untouched = {Outcome.TRANSIENT, Outcome.PERMANENT, Outcome.FENCED, Outcome.MOVED, Outcome.EXPIRED}
     return report.done.rest is not Outcome.EMPTY or any(each.outcome not in untouched for each in report.done.results)

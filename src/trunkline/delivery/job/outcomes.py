@@ -11,6 +11,7 @@ from trunkline.errors import (
     OutcomeUnknown,
     PositionMoved,
     ProtocolError,
+    SourceExpired,
     TrunklineError,
 )
 
@@ -28,6 +29,8 @@ def failed(destination: str, error: TrunklineError) -> Result:
             return Result(destination, Outcome.FENCED, token=error.token, error=text)
         case PositionMoved():
             return Result(destination, Outcome.MOVED, error.position, error=text)
+        case SourceExpired():
+            return Result(destination, Outcome.EXPIRED, error=text)
         case OutcomeUnknown():
             return Result(destination, Outcome.UNKNOWN, error=text)
         case DestinationHalted() | ConfigError() | ProtocolError():

@@ -54,7 +54,6 @@ class JobReport(Struct, frozen=True):
     counted: tuple[Counted, ...] = ()
     unrouted: dict[str | None, int] | None = None  # arrivals that nobody takes, by value; None: they were not counted
     path: ReadPath | None = None  # None: nothing had to be read
-    expired: bool = False  # the source no longer has the window
 
 
 class JobRunner:
@@ -156,8 +155,7 @@ class JobRunner:
             try:
                 return run(sent.value, work, mine)
             except TrunklineError as error:  # of the source: no destination was touched yet
-                expired = isinstance(error, SourceExpired)
-                return TaskReport(_all_failed(mine.members, error), (), None, "small", expired)
+                return TaskReport(_all_failed(mine.members, error), (), None, "small")
 
         return self._context.parallelize(found, len(found)).map(task).collect()
 
@@ -170,12 +168,11 @@ class JobRunner:
         except (Py4JError, PySparkException) as error:
             return JobReport(JobDone(job, (), Outcome.UNKNOWN, f"the Spark job broke off: {_cause(error)}"))
         except TrunklineError as error:
-            return JobReport(JobDone(job, (), Outcome.UNKNOWN, str(error)), expired=isinstance(error, SourceExpired))
+            return JobReport(JobDone(job, (), Outcome.UNKNOWN, str(error)))
         results = tuple(result for part in reports for result in part.results)
         unrouted = next((part.unrouted for part in reports if part.unrouted is not None), None)
         counted = tuple(count for part in reports for count in part.counted)
-        expired = any(part.expired for part in reports)
-        return JobReport(JobDone(job, results, Outcome.EMPTY), counted, unrouted, reports[0].path, expired)
+        return JobReport(JobDone(job, results, Outcome.EMPTY), counted, unrouted, reports[0].path)
 
     # --- reads without a flush ---
 
@@ -237,8 +234,7 @@ def portions(members: Sequence[Member], slots: int) -> list[Portion]:
 
 
 def _nothing_happened(job: int, members: Sequence[Member], error: TrunklineError) -> JobReport:
-    done = JobDone(job, _all_failed(members, error), Outcome.EMPTY)
-    return JobReport(done, expired=isinstance(error, SourceExpired))
+    return JobReport(JobDone(job, _all_failed(members, error), Outcome.EMPTY))
 
 
 def _all_failed(members: Sequence[Member], error: TrunklineError) -> tuple[Result, ...]:

@@ -107,7 +107,6 @@ class TaskReport(Struct, frozen=True):
     counted: tuple[Counted, ...]
     unrouted: dict[str | None, int] | None  # None: this task did not count them
     path: ReadPath
-    expired: bool = False  # the source no longer has the window
 
     def without_result(self, members: Sequence[Member]) -> tuple[Member, ...]:
         """Those for which there were no rows."""
