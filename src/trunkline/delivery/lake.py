@@ -49,7 +49,10 @@ def borrowed(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
     It is thrown away if anything goes wrong with it.
     """
     idle = _idle_instances(extensions)
-    connection = idle.pop() if idle else connect(*extensions)
+    try:
+        connection = idle.pop()
+    except IndexError:  # none waits, or another thread was quicker
+        connection = connect(*extensions)
     try:
         yield connection
     except BaseException:

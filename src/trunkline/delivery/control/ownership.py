@@ -80,7 +80,7 @@ class Ownership(Tables):
                 self._given("name text", "floor bigint")
                 + "UPDATE _trunkline_destinations SET token = i.floor, owner = NULL "
                 "FROM i WHERE pipeline = :pipeline "
-                "AND _trunkline_destinations.name = i.name AND token <= i.floor RETURNING _trunkline_destinations.name",
+                "AND _trunkline_destinations.name = i.name AND token < i.floor RETURNING _trunkline_destinations.name",
                 pipeline,
                 items=json_text(list(floors.items())),
             )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from trunkline.core.fencing import Decision, decide_seed
 from trunkline.delivery.addresses import DeltaAddress
 from trunkline.delivery.columns import Columns, arrow_schema, check_columns, evolution
 from trunkline.delivery.delta_types import columns_of, conformed, stored_schema
@@ -88,7 +89,8 @@ class DeltaDestination:
         check_columns(seed.columns, seed.key, None)
         schema = stored_schema(seed.columns, seed.source)
         loaded = self._log.load()
-        self._check_seed(loaded, seed)
+        if (past := self._check_seed(loaded, seed)) is not None:
+            return past
         loaded = self._log.with_features(loaded, schema) if loaded else None
         written, keys = 0, []
         with self._writer(schema, seed.key) as writer:
@@ -106,7 +108,8 @@ class DeltaDestination:
             self._log.commit(loaded, schema, added, standing, loaded is not None)
         except CommitLost as lost:
             if not _landed(lost.now, standing, {action.path for action in added}):
-                self._check_seed(lost.now, seed)
+                if (past := self._check_seed(lost.now, seed)) is not None:
+                    return past
                 raise Unreachable(str(lost)) from lost
         return Applied(seed.through, sum(file.rows or 0 for file in loaded.files) if loaded else 0, written)
 
@@ -159,18 +162,23 @@ class DeltaDestination:
             raise PositionMoved(standing.position, flush.expected)
         return None
 
-    def _check_seed(self, loaded: Loaded | None, seed: Seed) -> None:
-        """Whether a seed may replace what is there (T5)."""
+    def _check_seed(self, loaded: Loaded | None, seed: Seed) -> Applied | None:
+        """Whether a seed may replace what is there (T5); an answer if it comes too late to do so."""
         if loaded is None:
-            return
+            return None
         if (standing := loaded.standing) is None:
             if not seed.replace_existing:
                 raise self._not_ours()
         elif standing.source != seed.source:
             if not seed.replace_existing:
                 raise self._of_another(standing.source, seed.source)
-        elif standing.token > seed.token:
-            raise Fenced(standing.token, seed.token)
+        else:
+            match decide_seed(standing.position, standing.token, through=seed.through, mine=seed.token):
+                case Decision.FENCED:
+                    raise Fenced(standing.token, seed.token)
+                case Decision.ALREADY:
+                    return Applied(standing.position, already=True)
+        return None
 
     def _check_unique(self, key: tuple[str, ...], keys: pa.Table) -> None:
         """By DuckDB, which needs a third of the memory that Arrow needs for it, and compares NULL-safe here as well."""
