@@ -193,11 +193,10 @@ def test_of_two_deliverers_on_one_destination_the_one_with_the_older_token_is_fe
 def test_two_deliverers_of_one_store_share_the_destinations_and_the_last_one_takes_all(shared: Business) -> None:
     with shared.running() as stays:
         with shared.running() as leaves:
-            wait_until(lambda: (owned(leaves), owned(stays)) == (1, 2))
-            version = change(shared, 5)
-            wait_until(lambda: all(shared.position(name) == version for name in ALL))
-            shared.assert_equal(version)
-        version = change(shared, 2)
+            wait_until(lambda: sorted((owned(leaves), owned(stays))) == [1, 2])
+            version = change(shared, range(5))
+            wait_until(lambda: reached(version, stays, leaves))
+        version = change(shared, range(5, 7))
         stays.wait_for(version)
         assert owned(stays) == 3
     shared.assert_equal(version)
@@ -208,14 +207,14 @@ def test_two_deliverers_that_do_not_know_of_each_other_deliver_everything_once(s
     here, there = (shared.pipeline(store=name) for name in ("here", "there"))
     with shared.running(here) as one, shared.running(there) as other:
         wait_until(lambda: (owned(one), owned(other)) == (3, 3))
-        version = change(shared, 12)
-        wait_until(lambda: all(shared.position(name) == version for name in ALL))
+        version = change(shared, range(12))
+        wait_until(lambda: reached(version, one, other))
     shared.assert_equal(version)
 
 
-def change(business: Business, times: int) -> int:
+def change(business: Business, numbers: range) -> int:
     """Every tenant has something in every version, and rows move around."""
-    for number in range(times):
+    for number in numbers:
         tenant = ("bolt", "acme")[number % 2]
         version = business.source.write(
             f"""BEGIN; UPDATE lake.orders SET tenant = '{tenant}', item = 'n{number}' WHERE id = 1;
@@ -223,6 +222,12 @@ def change(business: Business, times: int) -> int:
             INSERT INTO lake.orders VALUES ({200 + number}, 'cargo', 'n', 0); COMMIT"""
         )
     return version
+
+
+def reached(version: int, *deliverers: Running) -> bool:
+    """Whether one of them has brought each destination to a version."""
+    seen = [each for running in deliverers for each in running.observer.snapshot().destinations]
+    return {each.name for each in seen if each.position == version} == set(ALL)
 
 
 def owned(running: Running) -> int:

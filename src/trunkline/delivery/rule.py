@@ -14,8 +14,8 @@ Rules
  R4  An arrival that no destination takes is counted by its routing value; NULL is a value like any other.
  R5  With mode append every arrival is an INSERT, nothing is removed and keys do not matter. A row arrives when it is
      written: by an insert, by an update (even one that changes no value), by a merge. What was only moved to another
-     file did not arrive. (Where versions inside a window were expired, these cannot be told apart: there a row that was
-     written again with the same values counts as moved.)
+     file did not arrive. (In a window that crosses a rewrite of files, or that versions were expired from, these cannot
+     be told apart: there a row that was written again with the same values counts as moved.)
 """
 
 from __future__ import annotations

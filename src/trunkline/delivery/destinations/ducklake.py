@@ -58,7 +58,7 @@ from trunkline.errors import (
     Unreachable,
 )
 
-COMMIT_TRIES: Final = 8  # of a flush that others keep from committing; each sees what they wrote
+COMMIT_TRIES: Final = 16  # of a flush that others keep from committing; each sees what they wrote
 BATCH_ROWS: Final = 65_536  # of a batch that is read
 ORPHAN_AGE_S: Final = 86_400  # of a file that nobody refers to: younger ones may belong to a flush that is under way
 

@@ -15,7 +15,7 @@ from typing import Final
 from trunkline.delivery.destinations.ducklake_catalogs import LakeSession
 from trunkline.delivery.lake import identifier, literal
 
-COMPACT_EVERY: Final = 100000  # flushes; fewer: more rewriting, more: each flush looks into more files
+COMPACT_EVERY: Final = 16  # flushes; fewer: more rewriting, more: each flush looks into more files
 FILES_LEAST: Final = 8  # that are worth a transaction
 BYTES_MOST: Final = 64 * 1024 * 1024  # of one rewriting, so that no flush waits long for it
 GATHERED: Final = "_trunkline_gathered"

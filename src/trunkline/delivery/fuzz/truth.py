@@ -45,7 +45,7 @@ class Truth:
         """Whether files were rewritten in a window, which makes all their rows new; or may have been, because versions
         in it were expired."""
         doubtful = self._history.rewrites | self._history.expired
-        return any(window.after < version <= window.through for version in doubtful)
+        return any(BEFORE_ALL < window.after < version <= window.through for version in doubtful)
 
     def _converted(self, version: int, layout: Layout) -> pa.Table:
         held = {field.uid: field for field in self._history.layouts[version]}

@@ -11,6 +11,7 @@ it is no longer the same. Types that Spark's reader does not have are read by Du
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from trunkline.delivery.columns import Column, arrow_type, decimal_of
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked
 from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.ducklake_catalog import DataFile
+from trunkline.delivery.sources.ducklake_catalog import DataFile, DeleteFile
 from trunkline.delivery.sources.ducklake_window import POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
 from trunkline.errors import Unreachable
 
@@ -56,6 +57,7 @@ CARRIERS = {
     "TIMESTAMP_NS": pa.int64(),
 }  # how values travel through Spark, which does not have their own types
 FAR = 2**62
+TAKE_PATTERNS = "__globPaths__"
 TASK_BYTES = 64 * 1024 * 1024  # of files that one task reads with DuckDB
 
 
@@ -98,13 +100,13 @@ class WindowFrames:
     def removed(self) -> DataFrame:
         if not self._plan.moved:
             return self._removed(self._asked.key)
-        gone = self._removed(self._columns).exceptAll(self._arrived(self._columns))
+        gone = _less(self._removed(self._columns), self._arrived(self._columns))
         return gone.select(ROUTE_COLUMN, *(_quoted(name) for name in self._asked.key))
 
     def arrived(self) -> DataFrame:
         if not self._plan.moved:
             return self._arrived(self._columns)
-        return self._arrived(self._columns).exceptAll(self._removed(self._columns))
+        return _less(self._arrived(self._columns), self._removed(self._columns))
 
     def _removed(self, names: Sequence[str]) -> DataFrame:
         window = self._plan.window
@@ -157,10 +159,14 @@ class WindowFrames:
             StructField(name, self._type(name), True, {"parquet.field.id": self._known[name].id}) for name in wanted
         ]
         fields.append(StructField("_snapshot", LongType(), True, {"parquet.field.id": SNAPSHOT_FIELD}))
-        frame = self._spark.read.schema(StructType(fields)).parquet(*(file.path for file in files))
+        frame = self._parquet(StructType(fields), files)
         return frame.select(
             "*", F.col("_metadata.file_name").alias("_file"), F.col("_metadata.row_index").alias("_position")
         )
+
+    def _parquet(self, schema: StructType, files: Sequence[DataFile] | Sequence[DeleteFile]) -> DataFrame:
+        """Names are taken as they are: by itself Spark looks for patterns in them."""
+        return self._spark.read.schema(schema).option(TAKE_PATTERNS, "false").parquet(*(file.path for file in files))
 
     def _type(self, name: str) -> DataType:
         kind = native_type(self._known[name].column)
@@ -213,7 +219,7 @@ class WindowFrames:
                 StructField("_snapshot", LongType(), True, {"parquet.field.id": SNAPSHOT_FIELD}),
             ]
         )
-        positions = self._spark.read.schema(schema).parquet(*(file.path for file in self._plan.deletes))
+        positions = self._parquet(schema, self._plan.deletes)
         positions = positions.select("*", F.col("_metadata.file_name").alias("_book"))
         died = F.coalesce("_snapshot", "begun").alias("died")
         return positions.join(F.broadcast(books), "_book").select("_file", "_position", died, "ended")
@@ -295,6 +301,18 @@ def part_of(plan: WindowPlan, chunk: tuple[int, ...] | None) -> WindowPlan:
         inlined_dead=tuple(row for row in plan.inlined_dead if row[0] in ids),
         inlined=(),
     )
+
+
+def _less(rows: DataFrame, others: DataFrame) -> DataFrame:
+    """A difference of multisets of whole rows. Floats are compared as text: Spark takes -0.0 for 0.0 in this, and keeps
+    either."""
+    kinds = {_quoted(field.name): field.dataType.simpleString() for field in rows.schema}
+    texts = {name: re.sub("float|double", "string", kind) for name, kind in kinds.items()}
+    as_text, back = (
+        [f"CAST({name} AS {found[name]}) AS {name}" if texts[name] != kinds[name] else name for name in kinds]
+        for found in (texts, kinds)
+    )
+    return rows.selectExpr(*as_text).exceptAll(others.selectExpr(*as_text)).selectExpr(*back)
 
 
 def _text(rows: DataFrame, routing: str) -> SparkColumn:

@@ -44,7 +44,7 @@ from trunkline.delivery.sources.ducklake_catalog import (
     alive,
 )
 from trunkline.delivery.sources.ducklake_format import Passage
-from trunkline.delivery.windows import Window
+from trunkline.delivery.windows import BEFORE_ALL, Window
 
 SNAPSHOT_FIELD = 2147483539  # the field id of a row's own snapshot id, in data files and delete files
 POSITION_FIELD = 2147483645
@@ -101,7 +101,6 @@ def plan_passage(catalog: LakeCatalog, window: Window, passage: Passage) -> Wind
     touched |= {file.data_file for file in deletes if file.begin > window.after or file.id >= passage.new_files}
     files = tuple(_parts(catalog.data_files(window, passage.new_files, sorted(touched)), window))
     ids = {part.file.id for part in files}
-    ended = any(not part.at_through for part in files)
     return WindowPlan(
         window,
         columns,
@@ -109,7 +108,7 @@ def plan_passage(catalog: LakeCatalog, window: Window, passage: Passage) -> Wind
         tuple(file for file in deletes if file.data_file in ids),
         catalog.inlined_tables(window.through),
         tuple(row for row in dead if row[0] in ids),
-        moved=passage.may_move_rows and ended,
+        moved=passage.may_move_rows and window.after != BEFORE_ALL,
     )
 
 
