@@ -57,7 +57,7 @@ CARRIERS = {
     "TIMESTAMP_NS": pa.int64(),
 }  # how values travel through Spark, which does not have their own types
 FAR = 2**62
-TAKE_PATTERNS = "__globPaths__"
+PATTERN = re.compile(r"[\[\]{}*?\\]")  # characters that mean something in a path of Spark
 TASK_BYTES = 64 * 1024 * 1024  # of files that one task reads with DuckDB
 
 
@@ -165,8 +165,8 @@ class WindowFrames:
         )
 
     def _parquet(self, schema: StructType, files: Sequence[DataFile] | Sequence[DeleteFile]) -> DataFrame:
-        """Names are taken as they are: by itself Spark looks for patterns in them."""
-        return self._spark.read.schema(schema).option(TAKE_PATTERNS, "false").parquet(*(file.path for file in files))
+        """Spark looks for patterns in paths, and with its own switch for that off it reads such files several times."""
+        return self._spark.read.schema(schema).parquet(*(PATTERN.sub(r"\\\g<0>", file.path) for file in files))
 
     def _type(self, name: str) -> DataType:
         kind = native_type(self._known[name].column)
