@@ -14,8 +14,9 @@ from trunkline import sync
 
 NAMES = """
     Batch BatchOptions ClientOptions Cluster ConditionFailed ConfigError DestinationHalted DuplicateKey EntriesLost
-    Entry Fenced Hole Log LogSealed NoSuchLog NotWritten OutcomeUnknown OwnedByAnother PositionMoved ProtocolError Refused
-    SchemaMismatch SourceExpired StorageError Trimmed TrunklineError Unreachable __version__ connect errors sync
+    Entry Fenced Hole Log LogSealed NoSuchLog NotWritten OutcomeUnknown OwnedByAnother PositionMoved ProtocolError
+    Refused SchemaMismatch SourceExpired StorageError Trimmed TrunklineError Unreachable __version__ connect errors
+    sync
 """
 
 CLUSTER = {
