@@ -65,7 +65,7 @@ class LakeTable:
         return DuckLakeDestination(self.address, unwatched() if watch is None else WatchedCatalogs(watch))
 
     def held(self) -> list[dict[str, Any]] | None:
-        if not self._exists():
+        if catalog_place(self.address.catalog)[0] != "postgres" and not Path(self._place).exists():
             return None
         return self._ask(f"SELECT * FROM {LAKE}.{self.address.schema}.{identifier(self.address.table)}")
 
@@ -85,30 +85,28 @@ class LakeTable:
         prefix = "" if kind == "duckdb" else f"{kind}:"
         return replace(self, address=replaced(self.address, catalog=f"{prefix}{in_a_file}/catalog"))
 
-    def _exists(self) -> bool:
-        if catalog_place(self.address.catalog)[0] != "postgres" and not Path(self._place).exists():
-            return False
-        try:
-            tables = self._ask(f"SELECT table_name FROM duckdb_tables() WHERE database_name = '{LAKE}'")
-        except duckdb.InvalidInputException:  # no lake
-            return False
-        return {"table_name": self.address.table} in tables
-
     @property
     def _place(self) -> str:
         return catalog_place(self.address.catalog)[1]
 
-    def _ask(self, statement: str, *, create: bool = False) -> list[dict[str, Any]]:
+    def _ask(self, statement: str, *, create: bool = False) -> list[dict[str, Any]] | None:
+        """The answer, or ``None`` if there is no such lake or table."""
         kind, place = catalog_place(self.address.catalog)
         where = f"ducklake:{place}" if kind == "duckdb" else f"ducklake:{kind}:{place}"
         options = f"DATA_PATH {literal(self.address.data_path or '')}, CREATE_IF_NOT_EXISTS {literal(create)}"
         with borrowed("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
-            connection.execute(f"ATTACH {literal(where)} AS {LAKE} ({options})")
-            result = connection.execute(statement)
-            names = [name for name, *_ in result.description or ()]
-            rows = [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-            connection.execute(f"DETACH {LAKE}")
-            return rows
+            try:
+                connection.execute(f"ATTACH {literal(where)} AS {LAKE} ({options})")
+            except duckdb.InvalidInputException:
+                return None
+            try:
+                result = connection.execute(statement)
+                names = [name for name, *_ in result.description or ()]
+                return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+            except duckdb.CatalogException:
+                return None
+            finally:
+                connection.execute(f"DETACH {LAKE}")
 
 
 @dataclass(frozen=True)

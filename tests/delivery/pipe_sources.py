@@ -112,11 +112,17 @@ class LakeSource:
 
     @contextmanager
     def opened(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The lake, attached for a moment as ``lake``: nobody else can have a catalog in a DuckDB file meanwhile."""
-        with borrowed(*EXTENSIONS) as connection:
-            attach_lake(connection, self.address, "lake", read_only=False)
-            yield connection
-            connection.execute("DETACH lake")
+        with opened_lake(self.address) as lake:
+            yield lake
+
+
+@contextmanager
+def opened_lake(address: LakeAddress) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A lake, attached for a moment as ``lake``: nobody else can have a catalog in a DuckDB file meanwhile."""
+    with borrowed(*EXTENSIONS) as connection:
+        attach_lake(connection, address, "lake", read_only=False)
+        yield connection
+        connection.execute("DETACH lake")
 
 
 def _newest(lake: duckdb.DuckDBPyConnection) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from delivery.pipe import PATHS, Pipe, all_well, make_sites
@@ -33,7 +33,7 @@ FUZZED = ((3, 2), (17, 1), (13, 1), (14, 1), (21, 3), (23, 1))  # seeds, and how
 @contextmanager
 def little_for_the_driver(spark: SparkSession) -> Iterator[None]:
     """Spark breaks a job off whose answers are larger than allowed; what the driver itself reads is counted."""
-    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.sc().conf()
     conf.set("spark.driver.maxResultSize", str(RESULT_BYTES_MOST))
     before = bytes_read()
     try:
@@ -81,7 +81,7 @@ def test_rows_of_a_window_never_pass_through_the_driver(
 
 
 def test_it_would_be_noticed_if_rows_passed_through_the_driver(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="maxResultSize"), little_for_the_driver(spark):
+    with pytest.raises(Py4JJavaError, match="maxResultSize"), little_for_the_driver(spark):
         spark.range(10_000).selectExpr("uuid()").collect()
     file = tmp_path / "data"
     file.write_bytes(bytes(2 * READ_BYTES_MOST))
@@ -123,7 +123,7 @@ def test_the_catalogs_bytes_choose_the_path_and_both_read_inlined_and_deleted_ro
     assert plan.size_bytes == shop.table.source.survey(window).backlog.size_bytes > 0
     frames = WindowFrames(spark, shop.table.source, plan, shop.work.asked(shop.table.source.columns(through)))
     assert frames.native
-    assert "FileScan parquet" in frames.arrived()._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    assert "FileScan parquet" in frames.arrived()._jdf.queryExecution().executedPlan().toString()
     thresholds: dict[ReadPath, int] = {"small": plan.size_bytes, "large": plan.size_bytes - 1}
     for path, small_bytes in thresholds.items():
         runner = JobRunner(spark, shop.work, small_bytes)

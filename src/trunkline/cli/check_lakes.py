@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trunkline.check import report
 from trunkline.check.runner import Task, Tell, run_tasks
 from trunkline.cli.check_output import Output
+from trunkline.cli.tables import plural
 
 if TYPE_CHECKING:
     from trunkline.delivery.fuzz.hunts import Hunt
@@ -85,13 +86,13 @@ class LakeHunts:
         ]
 
     def _found(self, hunt: Hunt) -> str:
-        return f"{hunt.windows:,} windows" if hunt.wrong else f"NOT FOUND in {self._budget:,} windows"
+        return plural(hunt.windows, "window") if hunt.wrong else f"NOT FOUND in {plural(self._budget, 'window')}"
 
     def _survival(self) -> str:
         for each in self._survivals:
             if each.wrong is not None:
                 return f"CORRECT CODE IS WRONG ({each.wrong.check}, {_where(each)}: {each.wrong.what})"
-        return f"correct code survives {sum(each.windows for each in self._survivals):,} windows"
+        return f"correct code survives {plural(sum(each.windows for each in self._survivals), 'window')}"
 
 
 def _survive(part: int, windows: int, tell: Tell) -> list[Hunt]:

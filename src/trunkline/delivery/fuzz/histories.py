@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.fuzz.shapes import Layout, draw_shape
-from trunkline.delivery.fuzz.statements import CLEAN_UP, REWRITE, Statements
+from trunkline.delivery.fuzz.statements import CLEAN_UP, MAINTENANCE, REWRITE, Statements
 from trunkline.delivery.lake import attach_lake, borrowed, identifier
 
 TRANSACTIONS: Final = 14  # of a history, some of which change nothing and make no version
@@ -44,7 +44,8 @@ class History:
             int, pa.Table
         ] = {}  # each version's rows and which version wrote each, in the columns of then
         self.layouts: dict[int, Layout] = {}
-        self.rewrites: set[int] = set()  # versions in which rows moved to other files
+        self.maintenance: set[int] = set()  # versions that only moved rows to other places,
+        self.rewrites: set[int] = set()  # and those of them that forgot which version had written each row
         self.expired: set[int] = set()
         self._chance = chance
         self._statements = Statements(chance, self.shape)
@@ -100,6 +101,8 @@ class History:
                 self._run(connection, "ROLLBACK")
         for version in range(max(self.states) + 1, newest(connection) + 1):
             self._record(connection, version)
+            if transaction[0] in MAINTENANCE and len(transaction) == 1:
+                self.maintenance.add(version)
             if transaction == [REWRITE]:
                 self.rewrites.add(version)
 

@@ -20,6 +20,7 @@ SALTS: Final = 5  # kinds of values that one row may get: few, so that equal row
 REWRITE: Final = "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.01)"
 MERGE_FILES: Final = "CALL ducklake_merge_adjacent_files('lake')"
 FLUSH: Final = "CALL ducklake_flush_inlined_data('lake')"
+MAINTENANCE: Final = (REWRITE, MERGE_FILES, FLUSH)
 CLEAN_UP: Final = "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)"
 
 
@@ -47,7 +48,7 @@ class Statements:
 
     def maintenance(self) -> str:
         setting = f"CALL lake.set_option('data_inlining_row_limit', {self._chance.choice(INLINING)})"
-        return self._chance.choices((REWRITE, MERGE_FILES, FLUSH, setting), (5, 5, 6, 1))[0]
+        return self._chance.choices((*MAINTENANCE, setting), (5, 5, 6, 1))[0]
 
     def expire(self, versions: Sequence[int]) -> str:
         """Forget some versions: the oldest, or any."""
