@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -44,6 +44,7 @@ class Line(Struct, frozen=True, omit_defaults=True):
     outcomes: dict[str, str] = {}  # of destinations
     written: dict[str, int] = {}
     tries: int = 0
+    took_s: float = 0
     memory_mb: int = 0  # that the process had at most, without Java and workers
 
 
@@ -82,6 +83,12 @@ def names(step: FlushGroup | SeedGroup) -> list[str]:
     return [member.destination for member in step.members]
 
 
+def memory_mb() -> int:
+    """What this process had in memory at most; unlike ``getrusage``, without what its parent had before."""
+    facts = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(facts["VmHWM"].split()[0]) // 1024
+
+
 def main(file: str) -> None:
     jobs: Any = pickle.loads(Path(file).read_bytes())
     spark = spark_session(jobs.master, conf={**SHORT_LIVED, **jobs.conf})
@@ -89,11 +96,13 @@ def main(file: str) -> None:
         runner = JobRunner(spark, jobs.work, jobs.small_bytes)
         for step in jobs.steps:
             say(Line(began=step.job))
+            begun = monotonic()
             report, tries = carry_out(runner, step)
             outcomes = {each.destination: each.error or each.outcome.value for each in report.done.results}
             written = {each.destination: each.written for each in report.counted}
-            say(Line(ended=step.job, path=report.path, outcomes=outcomes, written=written, tries=tries))
-        say(Line(memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024))
+            took_s = round(monotonic() - begun, 1)
+            say(Line(step.job, step.job, report.path, outcomes, written, tries, took_s))
+        say(Line(memory_mb=memory_mb()))
     finally:
         stop_session(spark)
 

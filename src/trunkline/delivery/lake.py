@@ -16,6 +16,9 @@ from trunkline.delivery.addresses import LakeAddress
 from trunkline.errors import ConfigError, Unreachable
 
 Extension = Literal["ducklake", "postgres_scanner", "sqlite_scanner"]
+# After a rewrite of files DuckLake hands the newest version's statistics to reads of earlier versions: these optimizers
+# would believe them, and lose or change rows.
+MISLED_OPTIMIZERS: Final = "compressed_materialization,statistics_propagation"
 IDLE_INSTANCES_MOST: Final = 4
 SETTINGS: Final[dict[str, str | bool | int]] = {
     "autoinstall_known_extensions": False,
@@ -39,6 +42,8 @@ def connect(*extensions: Extension) -> duckdb.DuckDBPyConnection:
         connection.execute(f"SET {name} = {literal(value)}")
     for extension in extensions:
         connection.execute(f"LOAD {literal(str(extension_file(extension)))}")
+    if "ducklake" in extensions:
+        connection.execute(f"SET disabled_optimizers = {literal(MISLED_OPTIMIZERS)}")
     return connection
 
 
@@ -77,7 +82,9 @@ def attach_catalog(connection: duckdb.DuckDBPyConnection, address: LakeAddress, 
     try:
         connection.execute(f"ATTACH {literal(place + password_part(address))} AS {name} ({options}READ_ONLY)")
     except duckdb.Error as error:
-        raise Unreachable(f"the catalog {address.catalog} cannot be opened: {first_line(error)}") from error
+        raise Unreachable(
+            f"the catalog {address.catalog} cannot be opened: {without_password(error, address)}"
+        ) from None
 
 
 def attach_lake(connection: duckdb.DuckDBPyConnection, address: LakeAddress, name: str, *, read_only: bool) -> None:
@@ -90,7 +97,7 @@ def attach_lake(connection: duckdb.DuckDBPyConnection, address: LakeAddress, nam
     try:
         connection.execute(f"ATTACH {literal(f'ducklake:{prefix}{place}{password_part(address)}')} AS {name}{suffix}")
     except duckdb.Error as error:
-        raise Unreachable(f"the lake {address.catalog} cannot be opened: {first_line(error)}") from error
+        raise Unreachable(f"the lake {address.catalog} cannot be opened: {without_password(error, address)}") from None
 
 
 def catalog_place(catalog: str) -> tuple[Literal["duckdb", "sqlite", "postgres"], str]:
@@ -112,6 +119,12 @@ def password_part(address: LakeAddress) -> str:
         )
     quoted = password.replace("\\", "\\\\").replace("'", "\\'")
     return f" password='{quoted}'"
+
+
+def without_password(error: BaseException, address: LakeAddress) -> str:
+    """What DuckDB says; it repeats the whole connection string, which nobody may read."""
+    secret = os.environ.get(address.password_env) if address.password_env is not None else None
+    return first_line(error).replace(password_part(address), "").replace(secret, "***") if secret else first_line(error)
 
 
 def first_line(error: BaseException) -> str:

@@ -113,15 +113,18 @@ class Feed:
 
     def net(self, window: Window, asked: Asked) -> NetChanges:
         first = max(window.after + 1, min(self._history.states))
-        if self._history.expired.intersection((window.after, *range(first, window.through + 1))):
+        crossed = range(first, window.through + 1)
+        if self._history.expired.intersection((window.after, *crossed)):
             raise SourceExpired("a feed has gaps where versions were expired")
+        if len({self._history.layouts[version] for version in crossed}) > 1:
+            raise SourceExpired("a feed has other columns before the table was altered")
         inserted, deleted = (self.events(kind, first, window.through, asked) for kind in ("insertions", "deletions"))
         removed, arrived = self.settled(inserted, deleted)
         names = [column.name for column in asked.columns]
         return NetChanges(removed.select([ROUTE_COLUMN, *asked.key]), arrived.select([ROUTE_COLUMN, *names]))
 
     def events(self, kind: str, first: int, last: int, asked: Asked) -> pa.Table:
-        """Version by version, without maintenance: the rows are then right, and only their meaning is left to err on."""
+        """Version by version, without maintenance: these rows are right, and only their meaning is left to err on."""
         wanted = [version for version in range(first, last + 1) if version not in self._history.maintenance]
         parts = [self.range_of_events(kind, version, version, asked) for version in wanted]
         return pa.concat_tables(parts or [self.range_of_events(kind, first, first, asked).slice(0, 0)])

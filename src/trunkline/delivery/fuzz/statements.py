@@ -31,6 +31,7 @@ class Statements:
         self._chance = chance
         self._shape = shape
         self._uid = len(shape.layout)
+        self._same: str | None = None  # which rows all statements of a transaction are about
         self.layout: Layout = shape.layout
 
     def transaction(self) -> list[str]:
@@ -44,7 +45,10 @@ class Statements:
             return self._wrapped(self._change())
         if chance.random() < 0.05:
             return self._wrapped(chance.choice(([FLUSH, *self._insert()], [*self._insert(), FLUSH])))
-        return self._wrapped([statement for _ in range(chance.randint(2, 4)) for statement in self._change()])
+        self._same = self._some() if chance.random() < 0.4 else None
+        made = [statement for _ in range(chance.randint(2, 4)) for statement in self._change()]
+        self._same = None
+        return self._wrapped(made)
 
     def maintenance(self) -> str:
         setting = f"CALL lake.set_option('data_inlining_row_limit', {self._chance.choice(INLINING)})"
@@ -208,7 +212,7 @@ class Statements:
     # --- parts ---
 
     def _some(self) -> str:
-        return self._chance.choice(
+        return self._same or self._chance.choice(
             (
                 f"id = {self._key()}",
                 f"id IN ({self._key()}, {self._key()}, {100 + self._chance.randrange(40)})",

@@ -1,0 +1,23 @@
+"""Opening lakes and their catalogs."""
+
+from __future__ import annotations
+
+import pytest
+
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.lake import attach_catalog, attach_lake, connect
+from trunkline.errors import Unreachable
+
+
+def test_a_catalog_that_cannot_be_opened_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CATALOG_PASSWORD", "s3cr3t-word")
+    address = LakeAddress("postgres:host=127.0.0.1 port=1 dbname=lake", "orders", password_env="CATALOG_PASSWORD")
+    with connect("ducklake", "postgres_scanner") as connection:
+        for attach in (
+            lambda: attach_lake(connection, address, "lake", read_only=True),
+            lambda: attach_catalog(connection, address, "catalog"),
+        ):
+            with pytest.raises(Unreachable) as refused:
+                attach()
+            assert "dbname=lake" in str(refused.value)
+            assert "s3cr3t-word" not in str(refused.value)
