@@ -108,6 +108,14 @@ def test_expired_snapshots_seed_a_destination_again_and_this_is_told_loudly(
     assert {name for name in ALL if any(name in line for line in loud)} == set(ALL)
 
 
+def test_a_column_that_is_added_with_a_default_seeds_every_destination_again(business: Business) -> None:
+    business.run_once()
+    business.source.write("ALTER TABLE lake.orders ADD COLUMN note VARCHAR DEFAULT 'none'")
+    version = business.source.write("UPDATE lake.orders SET note = 'some' WHERE id IN (1, 11, 21)")
+    assert business.run_once().behind == ()
+    business.assert_equal(version)
+
+
 # --------------------------------------------------------------------------------------------------------- out of reach
 
 

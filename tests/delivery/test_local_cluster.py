@@ -39,9 +39,8 @@ def test_a_killed_executor_costs_nothing_and_doubles_nothing(postgres: PostgresS
     source.write("UPDATE lake.orders SET item = 'new' WHERE id % 10 = 1")
     source.write("DELETE FROM lake.orders WHERE id % 10 = 2")
     small = source.write("INSERT INTO lake.orders SELECT id + 1000, tenant, 'more', 0 FROM lake.orders")
-    source.write(
-        "INSERT INTO lake.orders SELECT id + 10000 * i, tenant, md5(id || item || i), 0 FROM lake.orders, range(1, 99) r(i)"
-    )
+    many = "SELECT id + 10000 * i, tenant, md5(id || item || i), 0 FROM lake.orders, range(1, 99) r(i)"
+    source.write(f"INSERT INTO lake.orders {many}")
     large = source.write("DELETE FROM lake.orders WHERE id IN (3, 13, 23, 33)")
     source.write_trail()
     appended, locked, *others = sites = [

@@ -31,7 +31,7 @@ class Statements:
         self._chance = chance
         self._shape = shape
         self._uid = len(shape.layout)
-        self._same: str | None = None  # which rows all statements of a transaction are about
+        self._near = False  # all statements of a transaction are about many of the same rows
         self.layout: Layout = shape.layout
 
     def transaction(self) -> list[str]:
@@ -45,9 +45,9 @@ class Statements:
             return self._wrapped(self._change())
         if chance.random() < 0.05:
             return self._wrapped(chance.choice(([FLUSH, *self._insert()], [*self._insert(), FLUSH])))
-        self._same = self._some() if chance.random() < 0.4 else None
+        self._near = chance.random() < 0.5
         made = [statement for _ in range(chance.randint(2, 4)) for statement in self._change()]
-        self._same = None
+        self._near = False
         return self._wrapped(made)
 
     def maintenance(self) -> str:
@@ -212,7 +212,9 @@ class Statements:
     # --- parts ---
 
     def _some(self) -> str:
-        return self._same or self._chance.choice(
+        if self._near:
+            return f"id < {KEYS} AND id % 4 <> {self._chance.randrange(4)}"
+        return self._chance.choice(
             (
                 f"id = {self._key()}",
                 f"id IN ({self._key()}, {self._key()}, {100 + self._chance.randrange(40)})",
