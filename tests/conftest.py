@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,13 @@ def pytest_configure() -> None:
     """Started in the background by a shell we would ignore interrupts, and so would the programs under test."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """A command that runs in this process sets up logging for itself; the next test is not to find it so."""
+    ours = logging.getLogger("trunkline")
+    before = (ours.handlers[:], ours.propagate, ours.level)
+    yield
+    ours.handlers[:], ours.propagate = before[:2]
+    ours.setLevel(before[2])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -116,8 +116,8 @@ class Business:
         with closing(open_control_store(pipeline.control.store)) as store:
             yield Deliverer(pipeline, self._runner, store, name, observer), observer
 
-    def _runner(self, work: object) -> JobRunner:
-        return JobRunner(self._spark, cast(Work, work), SMALL_BYTES)
+    def _runner(self, work: Work) -> JobRunner:
+        return JobRunner(self._spark, work, SMALL_BYTES)
 
     # --- what is there ---
 

@@ -312,6 +312,18 @@ def test_e2_a_member_that_hangs_is_left_by_requests_and_by_the_watch(tmp_path: P
     asyncio.run(scenario())
 
 
+def test_e2_a_watch_does_not_begin_at_a_member_that_hangs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with Etcd(tmp_path, members=3, options=FAST) as etcd:
+            etcd.pause(0)
+            async with started(EtcdStore(EtcdOptions(etcd.endpoints, request_ms=500, retry_ms=50))) as store:
+                watcher = store.watch()
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await anext(watcher) == NODES_CHANGED
+
+    asyncio.run(scenario())
+
+
 def test_e2_endpoints_that_nobody_serves_are_passed_over(options: EtcdOptions) -> None:
     nobody = replace(options, endpoints=("http://127.0.0.1:9", *options.endpoints))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from unittest.mock import create_autospec
 
 from trunkline.check.catalogue import shipped
 from trunkline.check.scenario import Boot
@@ -14,6 +16,13 @@ from trunkline.client.batcher import BatchOptions
 from trunkline.client.log import Log
 from trunkline.client.session import Session, Timing
 from trunkline.core.projection import Opening, Owner, Policy, Projection, Seat, Settings, create
+from trunkline.delivery.addresses import DeltaAddress
+from trunkline.delivery.config import Pipeline
+from trunkline.delivery.config.tree import RoutingConfig
+from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.deliverer.host import Deliverer
+from trunkline.delivery.deliverer.observing import Observer
+from trunkline.delivery.job.runner import JobRunner
 from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.net.peers import Peers
@@ -78,7 +87,22 @@ async def running_roles(directory: Path) -> set[type]:
     await register.close()
     await store.close()
     await peers.close()
+    found.add(delivering_role(directory))
     return {each for each in found if each.__module__.startswith("trunkline.core.")}
+
+
+def delivering_role(directory: Path) -> type:
+    """The class of what plans a deliverer's work; no job is run, so there is no Spark."""
+    pipeline = Pipeline(
+        name="orders",
+        source=DeltaAddress(str(directory / "orders")),
+        routing=RoutingConfig(column="tenant"),
+        key=("id",),
+        destinations=(),
+    )
+    with closing(open_control_store(f"sqlite:{directory / 'control.db'}")) as store:
+        deliverer = Deliverer(pipeline, lambda _: create_autospec(JobRunner, instance=True), store, "one", Observer("orders", "one"))
+        return type(deliverer.planner)
 
 
 def test_hosts_run_the_class_objects_that_are_checked(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -30,7 +30,6 @@ from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observing import JsonLines, KeyValueLines, Observer
 from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.job.work import Work
 from trunkline.delivery.session import spark_session, stop_session
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         stack.callback(stop_session, session)
         deliverer = Deliverer(
             pipeline,
-            lambda work: JobRunner(session, cast(Work, work), pipeline.reading.small_bytes),
+            lambda work: JobRunner(session, work, pipeline.reading.small_bytes),
             store,
             name,
             observer,

@@ -13,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -91,7 +92,11 @@ class Gateway:
         try:
             token = await self._authenticated()
             headers = NEEDS_LEADER | ({"Authorization": token} if token else {})
-            async with self._open().post(endpoint + path, json=body, headers=headers, timeout=timeout) as response:
+            async with asyncio.timeout(self._options.request_ms / 1000):  # etcd says at once that a watch was created
+                response = await self._open().post(endpoint + path, json=body, headers=headers, timeout=timeout)
+            async with response:
+                if endpoint != self._endpoint():
+                    raise StoreUnavailable(_what(endpoint, "it was left while the watch began"))
                 self._streams[response] = endpoint
                 async for line in _lines(response.content):
                     yield _result(line)

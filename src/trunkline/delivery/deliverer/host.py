@@ -37,6 +37,7 @@ from trunkline.delivery.deliverer.ownership import Ownership
 from trunkline.delivery.deliverer.watching import SourceWatch
 from trunkline.delivery.destinations.opening import open_destination
 from trunkline.delivery.job.runner import JobReport, JobRunner
+from trunkline.delivery.job.work import Work
 from trunkline.delivery.windows import Window
 from trunkline.errors import TrunklineError
 
@@ -51,7 +52,7 @@ class Deliverer:
     def __init__(
         self,
         pipeline: Pipeline,
-        runner: Callable[[object], JobRunner],
+        runner: Callable[[Work], JobRunner],
         store: ControlStore,
         name: str,
         observer: Observer,
@@ -62,7 +63,7 @@ class Deliverer:
         self._store = store
         self._observer = observer
         self._destinations: dict[str, DestinationConfig] = {each.name: each for each in pipeline.destinations}
-        self._planner = Planner(planner_config(pipeline))
+        self.planner = Planner(planner_config(pipeline))
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._stopped: Stopped | None = None
@@ -87,7 +88,7 @@ class Deliverer:
             store,
             pipeline.name,
             lambda window: self._runner.count_unrouted(window),
-            lambda: self._planner.schedule.source,
+            lambda: self.planner.schedule.source,
             observer.unrouted,
         )
         self._broken: TrunklineError | None = None
@@ -100,7 +101,7 @@ class Deliverer:
     # --- from any thread ---
 
     def tell(self, message: Message) -> None:
-        self._inbox.put(lambda: self._carry_out(self._planner.on_message(HOST, message)))
+        self._inbox.put(lambda: self._carry_out(self.planner.on_message(HOST, message)))
 
     def stop(self, *, drain: bool) -> None:
         """End; with ``drain`` everything is first brought to the version of this moment."""
@@ -125,7 +126,7 @@ class Deliverer:
             self.stop(drain=True)
         else:
             self._watch.begin()
-        self._observer.began(self._planner, self._ownership)
+        self._observer.began(self.planner, self._ownership)
         self._counter.begin()
         stopped = None
         try:
@@ -146,7 +147,7 @@ class Deliverer:
     def _configure(self) -> None:
         digests = {name: planned(self._pipeline, each, Life.ACTIVE).digest for name, each in self._destinations.items()}
         self._store.configure(self._pipeline.name, self._digest, digests)
-        self._carry_out(self._planner.on_start())
+        self._carry_out(self.planner.on_start())
         self._tell_configured()
 
     def _add(self, found: list[DestinationConfig]) -> None:
@@ -163,7 +164,7 @@ class Deliverer:
         """Look for new routing values in a thread, one look at a time (V1)."""
         if self._discovery is None or (self._discovering is not None and not self._discovering.done()):
             return
-        discovery, source, count = self._discovery, self._planner.schedule.source, self._runner.count_unrouted
+        discovery, source, count = self._discovery, self.planner.schedule.source, self._runner.count_unrouted
         self._discovering = self._jobs.submit(lambda: [*discovery.known(), *discovery.look(source, count)])
         self._discovering.add_done_callback(lambda done: self._inbox.put(lambda: self._discovered(done)))
 
@@ -196,7 +197,7 @@ class Deliverer:
     def _fire_timers(self, now: float) -> None:
         for key in [key for key, due in self._timers.items() if due <= now]:
             del self._timers[key]
-            self._carry_out(self._planner.on_timer(key))
+            self._carry_out(self.planner.on_timer(key))
 
     # --- effects ---
 
@@ -268,7 +269,7 @@ class Deliverer:
         if isinstance(message, FlushGroup | SeedGroup) and (report.unrouted is not None or _may_have_written(report)):
             after = message.after if isinstance(message, FlushGroup) else 0
             self._counter.job_ended(Window(after, message.through), report.unrouted)
-        self._carry_out(self._planner.on_message(HOST, report.done))
+        self._carry_out(self.planner.on_message(HOST, report.done))
 
 
 def _may_have_written(report: JobReport) -> bool:
