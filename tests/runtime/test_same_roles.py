@@ -101,7 +101,9 @@ def delivering_role(directory: Path) -> type:
         destinations=(),
     )
     with closing(open_control_store(f"sqlite:{directory / 'control.db'}")) as store:
-        deliverer = Deliverer(pipeline, lambda _: create_autospec(JobRunner, instance=True), store, "one", Observer("orders", "one"))
+        deliverer = Deliverer(
+            pipeline, lambda _: create_autospec(JobRunner, instance=True), store, "one", Observer("orders", "one")
+        )
         return type(deliverer.planner)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -87,13 +87,10 @@ class Catalog(Struct, frozen=True):
 
 class _Attached(Struct):
     catalog: Catalog
+    kind: str
     alias: str
     users: int = 0
     suspect: bool = False
-
-    @property
-    def kind(self) -> str:
-        return catalog_place(self.catalog.place)[0]
 
 
 class LakeSession:
@@ -151,6 +148,7 @@ class LakeCatalogs:
         self._threads = threads
         self._instance: duckdb.DuckDBPyConnection | None = None
         self._attached: OrderedDict[Catalog, _Attached] = OrderedDict()  # by last use
+        self.flushed: Counter[LakeAddress] = Counter()  # flushes of each table, in this process
         self._numbered = 0
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)  # told whenever a session ends
@@ -194,7 +192,8 @@ class LakeCatalogs:
         with self._lock:
             attached = self._attached.get(catalog)
             if attached is None:
-                attached = _Attached(catalog, self._attach_when_free(address, create=create))
+                kind, _ = catalog_place(address.catalog)
+                attached = _Attached(catalog, kind, self._attach_when_free(address, create=create))
                 self._attached[catalog] = attached
             self._attached.move_to_end(catalog)
             attached.users += 1
