@@ -45,6 +45,7 @@ MODULES = {
     "reconfigure": "logs",
     "node": "nodes",
     "bench": "bench",
+    "capture": "capture",
     "deliver": "deliver",
     "serve": "serve",
     "check": "check",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -33,4 +35,17 @@ class PostgresAddress(Struct, frozen=True, tag_field="type", tag="postgres", for
     password_env: str | None = None
 
 
-Address = LakeAddress | DeltaAddress | PostgresAddress
+class LogAddress(Struct, frozen=True, tag_field="type", tag="log", forbid_unknown_fields=True):
+    """A Trunkline log of changes; only a source. ``connect``: the coordinators of its cluster, with commas between."""
+
+    log: str
+    connect: str = "127.0.0.1:7400"
+    format: Literal["changes", "debezium"] = "changes"
+    columns: dict[str, str] = {}  # name -> type; for events that do not say it themselves
+    malformed: Literal["halt", "skip"] = "halt"
+    dead_letters: str | None = None  # the log that takes what is skipped
+    token_env: str | None = None  # the variable that holds the cluster's shared secret
+
+
+# A PostgreSQL table is captured into a log to be a source; a log is no destination.
+Address = LakeAddress | DeltaAddress | PostgresAddress | LogAddress

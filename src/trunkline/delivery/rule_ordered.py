@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trunkline.delivery.rule import Routes, by_destination, filled, routed, row_codes
-from trunkline.delivery.sources.contract import ROUTE_COLUMN
+from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.windows import DESTINATION_COLUMN, OP_COLUMN, Op
 
 VERSION_COLUMN: Final = "_trunkline_version"
@@ -74,6 +74,36 @@ def settle_ordered(changes: pa.Table, routes: Routes, key: Sequence[str]) -> Set
     )
 
 
+def net_of_ordered(changes: pa.Table, key: Sequence[str]) -> tuple[NetChanges, bool]:
+    """The net difference that ordered changes make, by (route, key), and whether a truncation is among them.
+
+    So an ordered source is delivered like any other: ``rule.settle`` comes to what ``settle_ordered`` does. A removal
+    is told even of a key that arrived in the window, too; arrivals that are duplicates (O4) are told with the last.
+    """
+    rest, truncated = _since_truncation(changes)
+    codes = row_codes(rest.select([ROUTE_COLUMN, *key]))
+    arrival = _is_arrival(rest)
+    first, last = _ends(codes)
+    kept = np.zeros(rest.num_rows, np.bool_)
+    kept[last[arrival[last]]] = True
+    order, follows = _followed(codes, arrival)
+    inserted = pc.equal(rest.column(KIND_COLUMN), Kind.INSERT).to_numpy(zero_copy_only=False)
+    doubled = np.flatnonzero(follows & inserted[order])
+    kept[order[doubled - 1]] |= arrival[order[doubled - 1]] & kept[order[doubled]]
+    removals = last[~arrival[first] | ~arrival[last]]
+    columns = [name for name in rest.column_names if name not in (VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN)]
+    net = NetChanges(rest.take(removals).select([ROUTE_COLUMN, *key]), rest.take(np.flatnonzero(kept)).select(columns))
+    return net, truncated
+
+
+def arrivals_only(changes: pa.Table) -> tuple[NetChanges, bool]:
+    """As ``net_of_ordered`` where there is no key: every arrival counts, and nothing can be told of removals."""
+    rest, truncated = _since_truncation(changes)
+    arrived = rest.take(np.flatnonzero(_is_arrival(rest)))
+    columns = [name for name in rest.column_names if name not in (VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN)]
+    return NetChanges(rest.slice(0, 0).select([ROUTE_COLUMN]), arrived.select(columns)), truncated
+
+
 def _since_truncation(changes: pa.Table) -> tuple[pa.Table, bool]:
     """The changes after the last truncation, and whether there is one."""
     ordered = changes.sort_by(PLACE)
@@ -99,13 +129,19 @@ def _with_ops(rows: pa.Table, ops: npt.NDArray[np.int64]) -> pa.Table:
 
 def _duplicates(rows: pa.Table, codes: npt.NDArray[np.int64], arrival: npt.NDArray[np.bool_]) -> dict[int, int]:
     """Inserts right after an arrival of the same key, by destination."""
-    order = np.argsort(codes, kind="stable")
-    follows = np.zeros(len(order), np.bool_)
-    follows[1:] = (np.diff(codes[order]) == 0) & arrival[order][:-1]
+    order, follows = _followed(codes, arrival)
     inserted = pc.equal(rows.column(KIND_COLUMN), Kind.INSERT).to_numpy()[order]
     places = rows.column(DESTINATION_COLUMN).to_numpy()[order][follows & inserted]
     found, counts = np.unique(places, return_counts=True)
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _followed(codes: npt.NDArray[np.int64], arrival: npt.NDArray[np.bool_]) -> tuple[Places, npt.NDArray[np.bool_]]:
+    """The places by code, and which of them come right after an arrival of the same code."""
+    order = np.argsort(codes, kind="stable")
+    follows = np.zeros(len(order), np.bool_)
+    follows[1:] = (np.diff(codes[order]) == 0) & arrival[order][:-1]
+    return order, follows
 
 
 def _unrouted(rows: pa.Table, routes: Routes, key: Sequence[str]) -> dict[str | None, int]:

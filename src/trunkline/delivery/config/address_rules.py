@@ -20,14 +20,17 @@ from msgspec.structs import replace
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
+from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
 from trunkline.delivery.windows import RESERVED_PREFIX
 
-KINDS: Final[dict[str, type[LakeAddress] | type[DeltaAddress] | type[PostgresAddress]]] = {
+KINDS: Final[dict[str, type[LakeAddress] | type[DeltaAddress] | type[PostgresAddress] | type[LogAddress]]] = {
     "ducklake": LakeAddress,
     "delta": DeltaAddress,
     "postgres": PostgresAddress,
+    "log": LogAddress,
 }
+SOURCE_KINDS: Final = ("ducklake", "delta", "log")
+DESTINATION_KINDS: Final = ("ducklake", "delta", "postgres")
 NOTES: Final = {  # what a reader of the documentation sees
     "catalog": "the lake's catalog: the path of a DuckDB file (one process at a time can open it), `sqlite:PATH`, or "
     "`postgres:` with a libpq connection string without a password",
@@ -37,6 +40,13 @@ NOTES: Final = {  # what a reader of the documentation sees
     "of another lake: cleaning up one would remove the files of the other",
     "path": "the directory of a Delta table",
     "dsn": "a libpq connection string without a password, such as `host=db dbname=orders user=deliver`",
+    "log": "the name of a Trunkline log that holds changes: of `trunkline capture`, or of Debezium's connectors",
+    "connect": "the coordinators of the log's cluster, host:port, with commas between them",
+    "format": "`changes`: as `trunkline capture` writes them; `debezium`: JSON envelopes, with their schema or without",
+    "columns": "names and types, as DuckDB writes them; needed for Debezium's events without a schema",
+    "malformed": "an event that cannot be understood halts the pipeline, or is skipped and kept in `dead_letters`",
+    "dead_letters": "the log that takes skipped events, each with its position and the reason; made if it is not there",
+    "token_env": "the environment variable that holds the secret of the log's cluster",
     "password_env": "the environment variable that holds the password; it must be set wherever a task may run",
 }
 PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
@@ -117,7 +127,7 @@ def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
         yield from store_faults(text, CATALOG_FORMS, path_allowed=True)
     elif field == "dsn":
         yield from dsn_faults(text)
-    elif field == "password_env":
+    elif field in ("password_env", "token_env"):
         yield from variable_faults(text)
     elif field == "table" and text.lower().startswith(RESERVED_PREFIX):
         yield f"{text!r} begins with the reserved {RESERVED_PREFIX}; choose another name"
@@ -171,6 +181,8 @@ def identity(address: Address) -> tuple[str, ...]:
             parts = ["delta", path_identity(path)]
         case PostgresAddress(dsn=dsn, schema=schema, table=table):
             parts = ["postgres", *_database(dsn), schema, table]
+        case LogAddress(connect=connect, log=log):
+            parts = ["log", connect, log]
     return tuple(part.casefold() for part in parts)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from trunkline.delivery.addresses import Address, LakeAddress
+from trunkline.delivery.addresses import Address, LakeAddress, LogAddress
 from trunkline.delivery.config.address_rules import (
     filled,
     identity,
@@ -115,6 +115,9 @@ def check_destinations(
     templates = [discover.template] if discover is not None else []
     if not root.at("key").value and any(each.mode == "mirror" for each in [*(each for _, each in placed), *templates]):
         problems.add(root.at("key"), "missing; mode mirror needs the columns that identify a row, such as [id]")
+    if isinstance(source, LogAddress) and source.malformed == "skip" and source.dead_letters is None:
+        why = "skip needs dead_letters: the name of a log that keeps what is skipped"
+        problems.add(root.at("source").at("malformed"), why)
     _check_tables(source, placed, problems)
     node = root.at("discover").at("template")
     tried = [(node, replace(each, address=filled(each.address, name, name))) for each in templates for name in "ab"]

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 
 from trunkline.delivery.addresses import Address
 from trunkline.delivery.config.address_rules import (
+    DESTINATION_KINDS,
     KINDS,
     PLACEHOLDERS,
+    SOURCE_KINDS,
     field_faults,
     filled,
     filled_text,
@@ -34,7 +36,6 @@ from trunkline.delivery.config.tree import DestinationConfig, DiscoverConfig, Pi
 from trunkline.delivery.config.values import Key, keys_of, one_of, read_mapping, shown
 from trunkline.delivery.config.yaml_file import Node, Problems, read_document
 
-SOURCE_KINDS: Final = ("ducklake", "delta")
 READ_APART: Final = ("source", "defaults", "destinations", "discover")
 INHERITED: Final = ("mode", "duplicates", "seed")  # from the pipeline to its destinations
 OWN: Final = ("name", "values")  # of each destination, never shared
@@ -116,8 +117,8 @@ class _Loading:
         if node.value is None:
             return {}
         shared = {name: key for name, key in self._options.items() if name not in OWN}
-        for keys in self._address_keys.values():
-            shared |= keys
+        for kind in DESTINATION_KINDS:
+            shared |= self._address_keys[kind]
         read_mapping(node, _optional(shared), self._problems, elsewhere=("type",))
         return node.items()
 
@@ -138,7 +139,8 @@ class _Loading:
         options = _optional(self._options, but=("name",))
         values = node.at("values").value
         several = isinstance(values, list) and len(values) != 1
-        table = self._table(node, self._defaults | node.items(), options, KINDS, ("name",) if several else PLACEHOLDERS)
+        allowed = ("name",) if several else PLACEHOLDERS
+        table = self._table(node, self._defaults | node.items(), options, DESTINATION_KINDS, allowed)
         if values == []:
             self._problems.add(node.at("values"), "is empty; list at least one routing value, or leave it out")
         if "name" not in table.options or values == []:
@@ -163,7 +165,7 @@ class _Loading:
         if node.value is None:
             node = Node(node.path, node.line, {})
         options = {name: key for name, key in self._options.items() if name not in OWN}
-        table = self._table(node, self._defaults | node.items(), _optional(options), KINDS, PLACEHOLDERS)
+        table = self._table(node, self._defaults | node.items(), _optional(options), DESTINATION_KINDS, PLACEHOLDERS)
         if table.raw is None or table.address is None:
             return None
         raw = located(table.raw, self._folder)
@@ -228,7 +230,7 @@ class _Loading:
         wrong = list(field_faults(KINDS[kind], field, text))
         for why in wrong:
             self._problems.add(node, why if name == "" else f"{why} (for {name or SAMPLE})")
-        if field == "password_env" and not wrong and name is not None:
+        if field in ("password_env", "token_env") and not wrong and name is not None:
             self._variables.append((node, text))
 
     def _check_variables(self) -> None:

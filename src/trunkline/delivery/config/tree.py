@@ -228,7 +228,7 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     source: Annotated[
         Address,
         Meta(
-            extra={"allowed": "an address (below) of type ducklake or delta"},
+            extra={"allowed": "an address (below) of type ducklake, delta or log"},
             description="the table whose changes are delivered",
         ),
     ]

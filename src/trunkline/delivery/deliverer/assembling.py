@@ -9,13 +9,14 @@ import msgspec
 
 from trunkline.core.delivery_messages import Life, Planned, SeedMode
 from trunkline.core.planner_tracks import PlannerConfig
-from trunkline.delivery.addresses import DeltaAddress, LakeAddress
+from trunkline.delivery.addresses import DeltaAddress, LakeAddress, LogAddress, PostgresAddress
 from trunkline.delivery.columns import check_columns
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.job.work import Target, Work
 from trunkline.delivery.sources.contract import ROUTABLE, Source
 from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.sources.log import LogSource
 from trunkline.errors import ConfigError
 
 SEED_MODES = {"scan": SeedMode.SCAN, "history": SeedMode.START, "now": SeedMode.NOW}
@@ -27,7 +28,10 @@ def source_of(pipeline: Pipeline) -> Source:
             return DuckLakeSource(pipeline.source)
         case DeltaAddress():
             return DeltaSource(pipeline.source)
-    raise ConfigError(f"source: a {type(pipeline.source).__name__} cannot be a source; use ducklake or delta")
+        case LogAddress():
+            return LogSource(pipeline.source)
+        case PostgresAddress():
+            raise ConfigError("source: a PostgreSQL table is no source by itself; capture it into a log")
 
 
 def work_of(pipeline: Pipeline, source: Source, destinations: Sequence[DestinationConfig]) -> Work:

@@ -4,14 +4,15 @@ Rules
  K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source. It is read and written in
      the transaction that writes the rows, and no transaction commits unless it saw every earlier one (L2). So of two
      flushes that race one commits, and the other is judged again by what the first one left. One statement moves the
-     row if it says what the flush expects; only if it does not, the row is read and judged.
+     row if it says what the flush expects; only if it does not, the row is read and judged. After a first flush the
+     row lies in the catalog itself (inlined): that saves each flush the two files of an update.
  K2  Rows of a flush are staged in a temporary table before the lake is attached: nobody waits for it while they
      arrive, and a commit that is refused costs no rows.
  K3  One statement removes all staged keys. It fails by itself on a row whose key only an INSERT names (T4, halt).
  K4  Keys are compared with ``=``; only where a staged one has a NULL (or a NUL) with ``IS NOT DISTINCT FROM``, which
      finds them too, and looks into more files.
- K5  Every so many flushes of a process the smallest files become one, in a transaction of its own after that of the
-     flush. It changes no row, and what becomes of it does not matter.
+ K5  Every so many flushes of a process the smallest files become one, and former positions leave the catalog, each in
+     a transaction of its own after that of the flush. It changes no row, and what becomes of it does not matter.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ from trunkline.delivery.destinations.ducklake_catalogs import (
     NoLake,
     process_catalogs,
 )
-from trunkline.delivery.destinations.ducklake_compaction import COMPACT_EVERY, compact
+from trunkline.delivery.destinations.ducklake_compaction import (
+    COMPACT_EVERY,
+    compact,
+    drop_old_rows,
+    keep_in_catalog,
+)
 from trunkline.delivery.destinations.ducklake_stage import (
     DUPLICATE,
     INCOMING,
@@ -166,8 +172,7 @@ class DuckLakeDestination:
             applied = self._flush_if_due(lake, flush, stage)
         if not applied.already:
             self._catalogs.flushed[self._address] += 1
-            if self._catalogs.flushed[self._address] % COMPACT_EVERY == 0:
-                self._compact_if_possible(lake)
+            self._tidy_if_possible(lake, self._catalogs.flushed[self._address])
         return applied
 
     def _moved_as_expected(self, lake: LakeSession, flush: Flush) -> bool:
@@ -353,9 +358,14 @@ class DuckLakeDestination:
             lake.attach()
             return compact(lake, self._address.schema, self._address.table)
 
-    def _compact_if_possible(self, lake: LakeSession) -> None:
+    def _tidy_if_possible(self, lake: LakeSession, flushes: int) -> None:
+        schema, table = self._address.schema, self._address.table
         try:
-            compact(lake, self._address.schema, self._address.table)
+            if flushes == 1:
+                keep_in_catalog(lake, schema, self._record_name)
+            if flushes % COMPACT_EVERY == 0:
+                compact(lake, schema, table)
+                drop_old_rows(lake, schema, self._record_name)
         except (duckdb.Error, Refused, OutcomeUnknown):  # the flush is done; the next one meets what is wrong here
             lake.roll_back()
 
@@ -375,8 +385,11 @@ class DuckLakeDestination:
         return f"{lake.alias}.{identifier(self._address.schema)}.{identifier(self._address.table)}"
 
     def _positions(self, lake: LakeSession) -> str:
-        name = f"{RESERVED_PREFIX}_{self._address.table}"
-        return f"{lake.alias}.{identifier(self._address.schema)}.{identifier(name)}"
+        return f"{lake.alias}.{identifier(self._address.schema)}.{identifier(self._record_name)}"
+
+    @property
+    def _record_name(self) -> str:
+        return f"{RESERVED_PREFIX}_{self._address.table}"
 
 
 def _check(asked: Flush | Seed) -> None:

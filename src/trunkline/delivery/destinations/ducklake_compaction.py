@@ -49,3 +49,15 @@ def compact(lake: LakeSession, schema: str, name: str) -> int:
         lake.run(f"DROP TABLE {GATHERED}")
     lake.commit()
     return len(chosen)
+
+
+def keep_in_catalog(lake: LakeSession, schema: str, table: str) -> None:
+    """Let the rows of a table of one row lie in the catalog; DuckLake sets this only for tables that are committed."""
+    where = f"schema => {literal(schema)}, table_name => {literal(table)}"
+    lake.run(f"CALL {lake.alias}.set_option('data_inlining_row_limit', 1, {where})")
+
+
+def drop_old_rows(lake: LakeSession, schema: str, table: str) -> None:
+    """Let the former states of rows that lie in the catalog become a file, which goes when its versions expire."""
+    where = f"schema_name => {literal(schema)}, table_name => {literal(table)}"
+    lake.run(f"CALL ducklake_flush_inlined_data({literal(lake.alias)}, {where})")

@@ -6,8 +6,9 @@ from collections import OrderedDict
 from functools import cache
 from typing import Final
 
-from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
+from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Destination
+from trunkline.errors import ConfigError
 
 OPEN_MOST: Final = 256  # destinations kept open in one process; more: more memory and connections, fewer: slower
 
@@ -27,6 +28,10 @@ def open_destination(address: Address) -> Destination:
             from trunkline.delivery.destinations.postgres import PostgresDestination
 
             return PostgresDestination(address)
+        case LogAddress():
+            raise ConfigError(
+                "a log is no destination; write to it with `trunkline append`, or capture a table into it"
+            )
 
 
 def kept_open(address: Address) -> Destination:

@@ -70,7 +70,7 @@ class PostgresDestination:
         if self._given is not None:
             return self._given
         if self._borrowed is None:
-            self._borrowed = borrow(self._address.dsn, _password(self._address))
+            self._borrowed = borrow(self._address.dsn, password_of(self._address))
         return self._borrowed
 
     def close(self) -> None:
@@ -372,7 +372,7 @@ class PostgresDestination:
         )
 
 
-def _password(address: PostgresAddress) -> str | None:
+def password_of(address: PostgresAddress) -> str | None:
     if address.password_env is None:
         return None
     if (password := os.environ.get(address.password_env)) is None:

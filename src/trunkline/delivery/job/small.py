@@ -20,8 +20,9 @@ from trunkline.delivery.job.work import Counted, FlushWork, Portion, SeedWork, T
 from trunkline.delivery.rule import Routes, Settled, settle, settle_append, settle_live, touched_keys
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.windows import BEFORE_ALL, DESTINATION_COLUMN, Window
-from trunkline.errors import DuplicateKey
+from trunkline.errors import DuplicateKey, SourceExpired
 
+EMPTIED: Final = "the source was emptied at once (truncated); the destination is seeded again"
 SHARE_VALUES_MOST: Final = 500  # more of them in a query cost more than the rows of others, which routing leaves out
 
 
@@ -34,6 +35,10 @@ def flush_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
     counted: list[Counted] = []
     members = {work.index[member.destination]: member for member in portion.members}
     seen = set()
+    if net.emptied:
+        seen = {place for place in members if work.targets[place].mode == "mirror"}
+        results += [failed(work.targets[place].name, SourceExpired(EMPTIED)) for place in seen]
+        members = {place: member for place, member in members.items() if place not in seen}
     for place, staged, duplicates in _settled(work, flush, asked, net, members):
         seen.add(place)
         target, member = work.targets[place], members[place]
@@ -140,9 +145,9 @@ def count_unrouted(arrived: pa.Table, routes: Routes) -> dict[str | None, int]:
 
 
 def unrouted_values(work: Work, window: Window, columns: Columns) -> dict[str | None, int]:
-    """The arrivals of a window that no destination takes, by value; only the routing column is read."""
-    routing = tuple(column for column in columns if column.name == work.routing)
-    asked = Asked(routing, (work.routing,), work.routing)
+    """The arrivals of a window that no destination takes, by value; only keys and routing values are read."""
+    needed = tuple(column for column in columns if column.name in (work.routing, *work.key))
+    asked = Asked(needed, work.key, work.routing)
     share = Share((), tuple(work.routes)) if len(work.routes) <= SHARE_VALUES_MOST else EVERYTHING
     return count_unrouted(work.source.net_changes(window, asked, share).arrived, work.routes)
 

@@ -76,6 +76,7 @@ class Asked(Struct, frozen=True):
 class NetChanges(NamedTuple):
     removed: pa.Table  # ROUTE_COLUMN and the key columns
     arrived: pa.Table  # ROUTE_COLUMN and every column
+    emptied: bool = False  # every row that was live at `after` is gone, too; `removed` does not tell of those
 
 
 class Source(Protocol):

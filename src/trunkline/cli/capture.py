@@ -1,0 +1,134 @@
+"""``trunkline capture``: a table's changes into a log, until it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from trunkline.cli import INTERRUPTED, WrongInput
+from trunkline.cli.connecting import cluster_options, configuration
+from trunkline.cli.tables import plural, print_json
+from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trunkline.delivery.capture.running import Capture, Captured, ChangeSource
+
+TELL_EVERY_S: Final = 5.0
+EXAMPLES: Final = """
+examples:
+  trunkline capture orders --ducklake sqlite:shop.sqlite --table orders
+  trunkline capture orders --postgres 'host=db dbname=shop user=capture' --table public.orders --password-env PGPASS
+"""
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "capture",
+        help="write a table's changes into a log, each once",
+        parents=[cluster_options()],
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("log", help="the log; it is made with a single writer (broadcast) if it is not there")
+    source = parser.add_argument_group("the table").add_mutually_exclusive_group(required=True)
+    source.add_argument("--ducklake", metavar="CATALOG", help="a lake's catalog: PATH, sqlite:PATH or postgres:DSN")
+    source.add_argument("--postgres", metavar="DSN", help="a libpq connection string without a password")
+    parser.add_argument("--table", required=True, metavar="[SCHEMA.]NAME", help="the table")
+    parser.add_argument("--password-env", metavar="NAME", help="the environment variable that holds the password")
+    parser.add_argument(
+        "--slot",
+        metavar="NAME",
+        help="of PostgreSQL: the slot and publication (default: trunkline_ and the log's name)",
+    )
+    parser.add_argument("--poll-ms", type=int, default=200, help="how often the table is looked at (default: 200)")
+    parser.add_argument("--once", action="store_true", help="end when everything is captured that there is now")
+    parser.set_defaults(run=_capture)
+
+
+def _capture(options: argparse.Namespace) -> int:
+    from trunkline.delivery.capture.running import Capture
+
+    if options.poll_ms < 1:
+        raise WrongInput("--poll-ms must be at least 1")
+    config = configuration(options)
+    if config.tls() is not None:
+        raise ConfigError("capture has no TLS yet; run it beside the cluster, on a network that is trusted")
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    progress = _Progress(options.log, quiet=options.json)
+    capture = Capture(
+        _source(options),
+        config.connect,
+        options.log,
+        poll_ms=options.poll_ms,
+        token=config.token,
+        told=progress.tell,
+    )
+    with _stopping(capture) as stopped:
+        captured = capture.run(once=options.once)
+    if options.json:
+        print_json({"transactions": captured.transactions, "rows": captured.rows, "position": captured.position})
+    else:
+        print(f"captured {_amount(captured)} into {options.log}")
+    return INTERRUPTED if stopped and stopped[0] == signal.SIGINT else 0
+
+
+def _source(options: argparse.Namespace) -> ChangeSource:
+    from trunkline.delivery.addresses import LakeAddress, PostgresAddress
+
+    schema, _, table = options.table.rpartition(".")
+    if options.ducklake is not None:
+        from trunkline.delivery.capture.ducklake import LakeCapture
+
+        return LakeCapture(LakeAddress(options.ducklake, table, schema or "main", password_env=options.password_env))
+    from trunkline.delivery.capture.postgres import PostgresCapture
+    from trunkline.delivery.config.address_rules import dsn_faults
+
+    for fault in dsn_faults(options.postgres):
+        raise ConfigError(f"--postgres {fault}")
+    address = PostgresAddress(options.postgres, table, schema or "public", options.password_env)
+    slot = options.slot or f"trunkline_{options.log}".lower().replace("-", "_").replace(".", "_")
+    return PostgresCapture(address, slot)
+
+
+@contextmanager
+def _stopping(capture: Capture) -> Iterator[list[int]]:
+    """SIGTERM and Ctrl-C end the capture after the transaction that is under way."""
+    stopped: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        stopped.append(number)
+        capture.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Progress:
+    """A line now and then, while something happens."""
+
+    def __init__(self, log: str, *, quiet: bool) -> None:
+        self._log = log
+        self._quiet = quiet
+        self._told_at = 0.0
+        self._rows = -1
+
+    def tell(self, captured: Captured) -> None:
+        now = time.monotonic()
+        if self._quiet or captured.rows == self._rows or now < self._told_at + TELL_EVERY_S:
+            return
+        self._told_at, self._rows = now, captured.rows
+        print(f"capturing into {self._log}: {_amount(captured)}", file=sys.stderr, flush=True)
+
+
+def _amount(captured: Captured) -> str:
+    return f"{plural(captured.transactions, 'transaction')}, {plural(captured.rows, 'change')}"

@@ -1,0 +1,109 @@
+"""Captures a DuckLake table: each version's net difference is a transaction of the log.
+
+Rules
+ U1  What a version changed is read as delivery reads it: rows live before and not after it, and the other way round.
+     Removals come first. All columns of a removed row are told, so that every pipeline can route it by what it likes.
+ U2  The first transaction is a snapshot: a truncation, then every row as of one version.
+ U3  Where the changes cannot be told (versions expired, a column that gives old rows new values, another table under
+     the name), a new snapshot is captured, loudly.
+ U4  Versions that touch nothing of the table are passed in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.capture.writing import Transaction
+from trunkline.delivery.changes import change_rows, truncation
+from trunkline.delivery.columns import Columns
+from trunkline.delivery.rule_ordered import Kind
+from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, SourceState
+from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.windows import BEFORE_ALL, Window
+from trunkline.errors import ProtocolError, SourceExpired
+
+logger = logging.getLogger(__name__)
+
+
+class LakePosition(Struct, frozen=True, tag="ducklake", tag_field="kind"):
+    table: str  # the identity of the table itself
+    version: int
+
+
+class LakeCapture:
+    """Changes of one table from a position on."""
+
+    def __init__(self, address: LakeAddress) -> None:
+        self._source = DuckLakeSource(address)
+        self._position: LakePosition | None = None
+        self._mark: object = None
+
+    def begin(self, position: str | None) -> None:
+        """Go on after a position that a log told; ``None``: with a snapshot."""
+        if position is None:
+            return
+        try:
+            self._position = msgspec.json.decode(position, type=LakePosition)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"the log was captured from something else ({position}); use another log") from error
+
+    def transactions(self) -> Iterator[Transaction]:
+        """All that there is now."""
+        mark = self._source.mark()
+        if mark is not None and mark == self._mark:
+            return
+        state = self._source.state(0 if self._position is None else self._position.version)
+        while self._position is None or self._position.version < state.version:
+            transaction = self._following(state)
+            if transaction is not None:
+                yield transaction
+        self._mark = mark
+
+    def _following(self, state: SourceState) -> Transaction | None:
+        held = self._position
+        if held is None:
+            return self._snapshot(state.version)
+        window = Window(held.version, held.version + 1)
+        try:
+            survey = self._source.survey(window)
+        except SourceExpired as error:
+            return self._again(state, str(error))
+        if survey.restated or survey.identity != held.table:
+            return self._again(state, survey.restated or "there is another table under its name")
+        self._position = LakePosition(survey.identity, window.through)
+        if survey.backlog.quiet and not survey.altered:
+            return None
+        return self._transaction(survey.columns, self._changes(window, survey.columns))
+
+    def _again(self, state: SourceState, why: str) -> Transaction:
+        logger.warning("the changes cannot be told (%s): all rows are captured again", why)
+        return self._snapshot(state.version)
+
+    def _snapshot(self, version: int) -> Transaction:
+        survey = self._source.survey(Window(BEFORE_ALL, version))
+        self._position = LakePosition(survey.identity, version)
+        return self._transaction(survey.columns, self._rows(version, survey.columns))
+
+    def _transaction(self, columns: Columns, changes: Iterator[pa.Table]) -> Transaction:
+        return Transaction(msgspec.json.encode(self._position).decode(), columns, changes)
+
+    def _rows(self, version: int, columns: Columns) -> Iterator[pa.Table]:
+        yield truncation(columns)
+        for batch in self._source.scan(version, _all_of(columns), None):
+            yield change_rows(Kind.INSERT, pa.Table.from_batches([batch]).drop_columns([ROUTE_COLUMN]))
+
+    def _changes(self, window: Window, columns: Columns) -> Iterator[pa.Table]:
+        net = self._source.net_changes(window, _all_of(columns), EVERYTHING)
+        for kind, rows in ((Kind.DELETE, net.removed), (Kind.INSERT, net.arrived)):
+            if rows.num_rows:
+                yield change_rows(kind, rows.drop_columns([ROUTE_COLUMN]))
+
+
+def _all_of(columns: Columns) -> Asked:
+    return Asked(columns, tuple(column.name for column in columns), columns[0].name)

@@ -1,0 +1,356 @@
+"""Captures a PostgreSQL table by logical decoding (`pgoutput`): a snapshot, then each transaction in commit order.
+
+Rules
+ Q1  A slot and a publication keep what was not captured yet. Changes are looked at without consuming them; the slot
+     moves on only after they are in the log. After a crash the log knows better than the slot: what it has is passed.
+ Q2  A snapshot is one transaction of the log: a truncation, then every row that one snapshot of the server sees. It is
+     taken after the slot exists, so nothing is missed; a transaction that the snapshot has seen already is passed by
+     its number, so nothing comes twice.
+ Q3  The table needs REPLICA IDENTITY FULL: only then does the server tell removed rows, and large values that an update
+     did not touch, in full. It is checked at the start.
+ Q4  A slot that is gone, a table that was made anew, or columns that changed: a new snapshot is captured, loudly.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+import psycopg
+import pyarrow as pa
+from msgspec import Struct
+from psycopg import sql
+
+from trunkline.delivery.addresses import PostgresAddress
+from trunkline.delivery.capture.pgoutput import (
+    UNCHANGED,
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Message,
+    Relation,
+    RelationColumn,
+    Row,
+    Truncate,
+    Update,
+    parse,
+)
+from trunkline.delivery.capture.postgres_values import TableValues, table_values
+from trunkline.delivery.capture.writing import Transaction
+from trunkline.delivery.changes import change_rows, truncation
+from trunkline.delivery.destinations.postgres import password_of
+from trunkline.delivery.postgres_session import CONNECT_S
+from trunkline.delivery.rule_ordered import Kind
+from trunkline.errors import ConfigError, ProtocolError, Unreachable
+
+logger = logging.getLogger(__name__)
+
+CHANGES_MOST: Final = 10_000  # that are looked at at once; the last transaction of them is always whole
+SNAPSHOT_ROWS: Final = 10_000  # that are fetched at once
+SESSION: Final = (  # texts of values must not depend on the server's settings
+    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET extra_float_digits = 3; SET bytea_output = 'hex'"
+)
+
+
+class Seen(Struct, frozen=True):
+    """A snapshot of the server: which transactions it has seen."""
+
+    xmin: int
+    xmax: int
+    running: tuple[int, ...] = ()
+
+    def has(self, xid: int) -> bool:
+        """``xid`` has 32 bits; it is the one with these that is nearest to the snapshot."""
+        whole = (self.xmax & ~0xFFFF_FFFF) | xid
+        whole += (whole < self.xmax - 2**31) * 2**32 - (whole > self.xmax + 2**31) * 2**32
+        return whole < self.xmin or (whole < self.xmax and whole not in self.running)
+
+
+class PostgresPosition(Struct, frozen=True, tag="postgres", tag_field="kind"):
+    database: str  # the identity of the server and its database
+    table: int  # the table's own number
+    lsn: int  # transactions that end up to here are in the log
+    seen: Seen
+    columns: tuple[RelationColumn, ...]
+
+
+class PostgresCapture:
+    """Changes of one table from a position on."""
+
+    def __init__(self, address: PostgresAddress, slot: str) -> None:
+        if re.fullmatch(r"[a-z0-9_]{1,63}", slot) is None:
+            raise ConfigError(f"the slot {slot!r} has a name that PostgreSQL refuses; use a-z, 0-9 and _")
+        self._address = address
+        self._slot = slot
+        self._name = sql.Identifier(address.schema, address.table)
+        self._position: PostgresPosition | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def begin(self, position: str | None) -> None:
+        """Go on after a position that a log told; ``None``: with a snapshot."""
+        if position is not None:
+            try:
+                self._position = msgspec.json.decode(position, type=PostgresPosition)
+            except msgspec.MsgspecError as error:
+                raise ProtocolError("the log was captured from something else; use another log") from error
+        with self._asking() as connection:
+            self._check(connection)
+            self._ensure_publication(connection)
+            if self._position is not None and not self._same_table(connection):
+                logger.warning("there is another table or server now: all rows are captured again")
+                self._position = None
+            if not self._has_slot(connection):
+                if self._position is not None:
+                    logger.warning("the slot %s is gone: all rows are captured again", self._slot)
+                self._position = None
+                self._ask(connection, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def transactions(self) -> Iterator[Transaction]:
+        """All that there is now. Whoever takes one must have written it before the next is asked for (Q1)."""
+        with self._asking() as connection:
+            if self._position is None:
+                yield self._snapshot(connection)
+            while True:
+                assert self._position is not None
+                self._advance(connection, self._position.lsn)
+                found = self._look(connection)
+                yield from self._decoded(connection, found)
+                if len(found) < CHANGES_MOST:
+                    assert self._position is not None
+                    self._advance(connection, self._position.lsn)
+                    return
+
+    # --- the stream ---
+
+    def _look(self, connection: psycopg.Connection[Any]) -> list[Message]:
+        rows = self._ask(
+            connection,
+            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s, 'proto_version', '1', "
+            "'publication_names', %s)",
+            self._slot,
+            CHANGES_MOST,
+            self._slot,
+        )
+        return [message for (data,) in rows if (message := parse(bytes(data))) is not None]
+
+    def _decoded(self, connection: psycopg.Connection[Any], messages: Sequence[Message]) -> Iterator[Transaction]:
+        shapes: dict[int, Relation] = {}
+        passing, changes = False, list[Message]()
+        for message in messages:
+            match message:
+                case Relation():
+                    shapes[message.oid] = message
+                case Begin(xid=xid):
+                    assert self._position is not None
+                    passing, changes = self._position.seen.has(xid), []
+                case Commit(end_lsn=end):
+                    assert self._position is not None
+                    known = passing or end <= self._position.lsn
+                    ours = [each for each in changes if self._concerns(each)]
+                    shape = shapes.get(self._position.table)
+                    if not known and shape is not None and shape.columns != self._position.columns:
+                        logger.warning("the columns of the table changed: all rows are captured again")
+                        yield self._snapshot(connection)
+                        return  # the rest is looked at again, and what the snapshot has seen is passed
+                    self._position = msgspec.structs.replace(self._position, lsn=max(end, self._position.lsn))
+                    if ours and not known:
+                        yield self._transaction(self._tables(ours, connection))
+                case _:
+                    changes.append(message)
+
+    def _concerns(self, message: Message) -> bool:
+        assert self._position is not None
+        match message:
+            case Truncate(relations=relations):
+                return self._position.table in relations
+            case Insert() | Update() | Delete():
+                return message.relation == self._position.table
+        return False
+
+    def _tables(self, changes: Sequence[Message], connection: psycopg.Connection[Any]) -> Iterator[pa.Table]:
+        """The changes in order: stretches of one kind become one table."""
+        assert self._position is not None
+        values = table_values(self._position.columns)
+        kind: Kind | None = None
+        waiting: list[Row] = []
+        for step, row in _steps(changes):
+            if (step is not kind or len(waiting) >= SNAPSHOT_ROWS) and kind is not None:
+                yield _table(kind, waiting, values, connection)
+                waiting = []
+            kind = step
+            if row is not None:
+                waiting.append(row)
+        if kind is not None:
+            yield _table(kind, waiting, values, connection)
+
+    def _transaction(self, changes: Iterator[pa.Table]) -> Transaction:
+        assert self._position is not None
+        columns = table_values(self._position.columns).columns
+        return Transaction(msgspec.json.encode(self._position).decode(), columns, changes)
+
+    def _advance(self, connection: psycopg.Connection[Any], lsn: int) -> None:
+        """What is in the log need not be kept. The slot never moves back."""
+        if lsn:
+            self._ask(
+                connection,
+                "SELECT pg_replication_slot_advance(slot_name, %s::pg_lsn) FROM pg_replication_slots "
+                "WHERE slot_name = %s AND confirmed_flush_lsn < %s::pg_lsn",
+                lsn_text(lsn),
+                self._slot,
+                lsn_text(lsn),
+            )
+
+    # --- the snapshot ---
+
+    def _snapshot(self, connection: psycopg.Connection[Any]) -> Transaction:
+        """The rows are read while they are written to the log, in one transaction of the server (Q2)."""
+        reading = self._connect()
+        reading.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        [(seen,)] = self._ask(reading, "SELECT pg_current_snapshot()::text")
+        [(database, table)] = self._ask(reading, IDENTITY, *self._named())
+        columns = tuple(
+            RelationColumn(name, oid, modifier) for name, oid, modifier in self._ask(reading, COLUMNS, *self._named())
+        )
+        lsn = self._position.lsn if self._position is not None else 0
+        self._position = PostgresPosition(database, table, lsn, seen_of(seen), columns)
+        return self._transaction(self._rows(reading, table_values(columns)))
+
+    def _rows(self, reading: psycopg.Connection[Any], values: TableValues) -> Iterator[pa.Table]:
+        try:
+            yield truncation(values.columns)
+            names = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(each.name)) for each in values.columns)
+            with reading.cursor(name="trunkline") as cursor:
+                cursor.execute(sql.SQL("SELECT {} FROM ONLY {}").format(names, self._name))
+                while rows := cursor.fetchmany(SNAPSHOT_ROWS):
+                    texts = [tuple(None if each is None else each.encode() for each in row) for row in rows]
+                    yield change_rows(Kind.INSERT, values.arrow(texts, reading))
+        except psycopg.OperationalError as error:
+            raise self._away(error) from error
+        finally:
+            reading.close()
+
+    # --- the server ---
+
+    def _check(self, connection: psycopg.Connection[Any]) -> None:
+        """Refuse what could not be captured exactly (Q3)."""
+        [(level,)] = self._ask(connection, "SHOW wal_level")
+        if level != "logical":
+            raise ConfigError(f"the server's wal_level is {level}; set wal_level = logical and restart it")
+        found = self._ask(
+            connection, "SELECT relreplident, relkind FROM pg_class WHERE oid = to_regclass(%s)", self._text
+        )
+        if not found:
+            raise ConfigError(f"there is no table {self._text}; create it, or name another")
+        if found[0][1] not in ("r", b"r"):
+            raise ConfigError(f"{self._text} is no ordinary table; name one")
+        if found[0][0] not in ("f", b"f"):
+            raise ConfigError(
+                f"{self._text} does not tell removed rows; run: ALTER TABLE {self._text} REPLICA IDENTITY FULL"
+            )
+
+    def _ensure_publication(self, connection: psycopg.Connection[Any]) -> None:
+        if not self._ask(connection, "SELECT 1 FROM pg_publication WHERE pubname = %s", self._slot):
+            name = sql.Identifier(self._slot)
+            connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {}").format(name, self._name))
+
+    def _has_slot(self, connection: psycopg.Connection[Any]) -> bool:
+        rows = self._ask(connection, "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", self._slot)
+        if rows and rows[0][0] == "lost":
+            self._ask(connection, "SELECT pg_drop_replication_slot(%s)", self._slot)
+            return False
+        return bool(rows)
+
+    def _same_table(self, connection: psycopg.Connection[Any]) -> bool:
+        assert self._position is not None
+        return self._ask(connection, IDENTITY, *self._named()) == [(self._position.database, self._position.table)]
+
+    @property
+    def _text(self) -> str:
+        return self._name.as_string(None)
+
+    def _named(self) -> tuple[str]:
+        return (self._text,)
+
+    @contextmanager
+    def _asking(self) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = self._connect()
+            yield self._connection
+        except psycopg.OperationalError as error:
+            raise self._away(error) from error
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            connection = psycopg.connect(
+                self._address.dsn, password=password_of(self._address), connect_timeout=CONNECT_S, autocommit=True
+            )
+            connection.execute(SESSION)
+        except psycopg.OperationalError as error:
+            raise self._away(error) from error
+        return connection
+
+    def _away(self, error: psycopg.Error) -> Unreachable:
+        self.close()
+        return Unreachable(f"PostgreSQL cannot be asked now ({str(error).strip().splitlines()[0]}); it is tried again")
+
+    @staticmethod
+    def _ask(connection: psycopg.Connection[Any], query: str, *values: object) -> list[tuple[Any, ...]]:
+        return connection.execute(query.encode(), values or None).fetchall()
+
+
+TABLE_KIND: Final = "SELECT relreplident, relkind FROM pg_class WHERE oid = to_regclass(%s)"
+IDENTITY: Final = (
+    "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database(), "
+    "to_regclass(%s)::oid::bigint"
+)
+COLUMNS: Final = (
+    "SELECT attname::text, atttypid::bigint, atttypmod FROM pg_attribute WHERE attrelid = to_regclass(%s) "
+    "AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"
+)
+
+
+def seen_of(text: str) -> Seen:
+    """From PostgreSQL's `xmin:xmax:running,...`."""
+    xmin, xmax, running = text.split(":")
+    return Seen(int(xmin), int(xmax), tuple(int(each) for each in running.split(",") if each))
+
+
+def lsn_text(lsn: int) -> str:
+    return f"{lsn >> 32:X}/{lsn & 0xFFFF_FFFF:X}"
+
+
+def _steps(changes: Sequence[Message]) -> Iterator[tuple[Kind, Row | None]]:
+    for change in changes:
+        match change:
+            case Insert(new=new):
+                yield Kind.INSERT, new
+            case Update(old=old, new=new):
+                if old is None:
+                    raise ProtocolError("an update has no old row; give the table REPLICA IDENTITY FULL again")
+                yield Kind.UPDATE_PREIMAGE, old
+                yield (
+                    Kind.UPDATE_POSTIMAGE,
+                    tuple(before if after == UNCHANGED else after for before, after in zip(old, new, strict=True)),
+                )
+            case Delete(old=old):
+                yield Kind.DELETE, old
+            case Truncate():
+                yield Kind.TRUNCATE, None
+
+
+def _table(kind: Kind, rows: list[Row], values: TableValues, connection: psycopg.Connection[Any]) -> pa.Table:
+    if kind is Kind.TRUNCATE:
+        return truncation(values.columns)
+    plain = [tuple(None if isinstance(each, str) else each for each in row) for row in rows]
+    return change_rows(kind, values.arrow(plain, connection))

@@ -1,0 +1,103 @@
+"""Debezium events on their way to a table of changes: collected while their columns are the same, then made Arrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trunkline.client.entries import Entry
+from trunkline.delivery.addresses import LogAddress
+from trunkline.delivery.columns import Columns
+from trunkline.delivery.rule import filled
+from trunkline.delivery.rule_ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN
+from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
+from trunkline.delivery.sources.dead_letters import DeadLetter
+from trunkline.delivery.sources.debezium import (
+    Change,
+    Names,
+    arrow_rows,
+    changes_of,
+    declared_columns,
+    event_columns,
+    parsed,
+)
+from trunkline.errors import ProtocolError
+
+
+class EventBatches:
+    """The events of one window. One that is malformed is left out and told of."""
+
+    def __init__(self, address: LogAddress, asked: Asked) -> None:
+        self._asked = asked
+        self._declared = declared_columns(address.columns) if address.columns else None
+        self._needed = (asked.routing, *asked.key)
+        self._columns: tuple[Columns, Names] | None = None  # of the events that wait
+        self._waiting: list[tuple[Entry, list[Change]]] = []
+        self._tables: list[pa.Table] = []
+        self._malformed: list[DeadLetter] = []
+
+    def add(self, entry: Entry) -> None:
+        try:
+            event = parsed(entry.payload) if entry.payload else None
+            columns = self._columns_of(event)
+            changes = changes_of(event, *columns, self._needed) if event is not None else []
+        except ProtocolError as error:
+            self._malformed.append(DeadLetter(entry.glsn, str(error), entry.payload))
+            return
+        if columns != self._columns:
+            self._settle()
+            self._columns = columns
+        if changes:
+            self._waiting.append((entry, changes))
+
+    def _columns_of(self, event: Any) -> tuple[Columns, Names]:
+        """What the event says itself, then what the file says, then what the last event said."""
+        stated = event_columns(event)
+        if stated is not None and self._declared is None:
+            return stated
+        if self._declared is not None:
+            return self._declared, stated[1] if stated is not None else {}
+        return self._columns if self._columns is not None else (self._asked.columns, {})
+
+    def finished(self) -> tuple[list[pa.Table], list[DeadLetter]]:
+        self._settle()
+        return self._tables, sorted(self._malformed, key=lambda letter: letter.glsn)
+
+    def _settle(self) -> None:
+        """If values of some event do not fit, it is found by trying them one by one."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        try:
+            self._tables.append(self._table(waiting))
+        except ProtocolError:
+            for one in waiting:
+                try:
+                    self._tables.append(self._table([one]))
+                except ProtocolError as error:
+                    self._malformed.append(DeadLetter(one[0].glsn, str(error), one[0].payload))
+
+    def _table(self, events: list[tuple[Entry, list[Change]]]) -> pa.Table:
+        assert self._columns is not None
+        columns = self._columns[0]
+        flat = [(entry.glsn, index, *change) for entry, changes in events for index, change in enumerate(changes)]
+        rows = arrow_rows([row for _, _, _, row in flat], columns)
+        names = [column.name for column in self._asked.columns if column.name in rows.column_names]
+        if self._asked.routing not in rows.column_names:
+            raise ProtocolError(f"there is no column {self._asked.routing!r}, by which rows are routed")
+        marked = {
+            VERSION_COLUMN: pa.array(np.array([each[0] for each in flat], np.int64)),
+            ORDINAL_COLUMN: pa.array(np.array([each[1] for each in flat], np.int64)),
+            KIND_COLUMN: pa.array([each[2].value for each in flat], pa.string()),
+            ROUTE_COLUMN: rows.column(self._asked.routing).cast(pa.string()),
+            **{name: rows.column(name) for name in names},
+        }
+        table = pa.table(marked)
+        wanted = self._asked.empty_rows().schema
+        fields = [table.schema.field(name) for name in (VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN)]
+        try:
+            return filled(table, pa.schema([*fields, *wanted]))
+        except pa.ArrowInvalid as error:
+            raise ProtocolError(f"values do not fit the newest columns: {error}") from error

@@ -1,0 +1,202 @@
+"""A Trunkline log of changes as a source: the version is the position in the log.
+
+Rules
+ G1  The changes of a log have one order, and the last one of a key decides (``rule_ordered``). The net difference of a
+     window by (route, key) follows from its events alone, so the log is never read before it.
+ G2  A version is a position at which a transaction ends (X2). Windows end there, and nowhere else.
+ G3  The state at a version is what all changes up to there leave. It is known only if the log still has its beginning,
+     or a truncation: a captured snapshot begins with one. Otherwise nothing can be seeded from it.
+ G4  A truncation empties every destination: ``NetChanges.emptied``. Those that mirror the source are seeded again, from
+     what came after it.
+ G5  A malformed event halts everything behind it, with its position and why; or, if the pipeline says so, it is written
+     to the dead letters and left out. It is never lost in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from trunkline.client.entries import Entry
+from trunkline.delivery.addresses import LogAddress
+from trunkline.delivery.changes import decoded
+from trunkline.delivery.columns import Columns, arrow_schema
+from trunkline.delivery.rule import filled, row_codes
+from trunkline.delivery.rule_ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN, arrivals_only, net_of_ordered
+from trunkline.delivery.sources.contract import (
+    EVERYTHING,
+    ROUTE_COLUMN,
+    Asked,
+    Backlog,
+    NetChanges,
+    Share,
+    SourceState,
+    Survey,
+)
+from trunkline.delivery.sources.dead_letters import DeadLetter, write_dead_letters
+from trunkline.delivery.sources.debezium import declared_columns, event_columns, parsed
+from trunkline.delivery.sources.debezium_batches import EventBatches
+from trunkline.delivery.sources.log_reading import Extent, LogReading, reading
+from trunkline.delivery.windows import Window
+from trunkline.errors import DestinationHalted, ProtocolError, Unreachable
+
+STEP: Final = {"changes": 1024, "debezium": 65_536}  # entries of a window at most; more: a task holds more in memory
+LOOK_BACK_MOST: Final = 1000  # entries without columns, such as marks, that are passed when they are looked for
+BATCH_ROWS: Final = 65_536
+ENTRY_BYTES: Final = 1000  # a guess: a log does not tell the size of a range
+
+
+class LogSource(Struct, frozen=True):
+    """A log of changes; a value that can be sent to a task."""
+
+    address: LogAddress
+
+    def mark(self) -> object:
+        return reading(self.address, LogReading.tail)
+
+    def state(self, known: int) -> SourceState:
+        return reading(self.address, partial(self._state, known))
+
+    def _state(self, known: int, log: LogReading) -> SourceState:
+        extent = log.extent()
+        version = max(log.complete_at(extent.tail - 1, extent.trimmed + 1), 0)
+        first = max(known, extent.trimmed) + STEP[self.address.format]
+        stops = (log.complete_at(at, extent.trimmed + 1) for at in range(first, version, STEP[self.address.format]))
+        return SourceState(version, extent.trimmed, tuple(sorted({at for at in stops if at > known})), self._of(extent))
+
+    def columns(self, version: int) -> Columns:
+        return reading(self.address, partial(self._columns, version))
+
+    def survey(self, window: Window) -> Survey:
+        return reading(self.address, partial(self._survey, window))
+
+    def _survey(self, window: Window, log: LogReading) -> Survey:
+        extent = log.extent()
+        columns = self._columns(window.through, log)
+        altered = window.after > 0 and not window.empty and self._columns(window.after, log) != columns
+        count = window.through - max(window.after, extent.trimmed)
+        return Survey(Backlog(count, count * ENTRY_BYTES, quiet=count <= 0), columns, self._of(extent), altered=altered)
+
+    def _of(self, extent: Extent) -> str:
+        return f"log:{extent.cluster}/{self.address.log}"
+
+    def _columns(self, version: int, log: LogReading) -> Columns:
+        """As the newest entry up to a version says them."""
+        if self.address.columns:
+            return declared_columns(self.address.columns)
+        oldest = log.extent().trimmed + 1
+        for glsn in range(version, max(oldest, version - LOOK_BACK_MOST) - 1, -1):
+            entry = log.at(glsn)
+            if entry is not None and entry.payload and (found := self._stated(entry)) is not None:
+                return found
+        raise Unreachable(
+            f"the log {self.address.log} has no changes that say their columns up to {version}; begin its capture, "
+            "or name them under columns of the source"
+        )
+
+    def _stated(self, entry: Entry) -> Columns | None:
+        if self.address.format == "changes":
+            return decoded(entry.payload)[0]
+        try:
+            found = event_columns(parsed(entry.payload))
+        except ProtocolError:
+            return None  # whoever reads it says so
+        return None if found is None else found[0]
+
+    # --- rows ---
+
+    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
+        changes, malformed = reading(self.address, partial(self._changes, window, asked))
+        if malformed:
+            self._give_up_or_put_aside(malformed, write=share.unless is not None)
+        net, emptied = net_of_ordered(changes, asked.key) if asked.key else arrivals_only(changes)
+        return NetChanges(_chosen(net.removed, share), _chosen(net.arrived, share), emptied and window.after > 0)
+
+    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+        rows = self._state_at(version, asked)
+        names = [ROUTE_COLUMN, *asked.key]
+        codes = row_codes(pa.concat_tables([rows.select(names), keys.select(names).cast(rows.select(names).schema)]))
+        mine, wanted = np.split(codes, [rows.num_rows])
+        return rows.take(np.flatnonzero(np.isin(mine, wanted)))
+
+    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
+        rows = self._state_at(version, asked)
+        yield from (rows if routes is None else _chosen(rows, Share(tuple(routes)))).to_batches(BATCH_ROWS)
+
+    def _state_at(self, version: int, asked: Asked) -> pa.Table:
+        return self.net_changes(Window(0, version), asked, EVERYTHING).arrived
+
+    def _changes(self, window: Window, asked: Asked, log: LogReading) -> tuple[pa.Table, list[DeadLetter]]:
+        """The window's changes in order, and the events that are none."""
+        extent = log.extent()
+        first = max(window.after, 0) + 1
+        begins = first > 1 or extent.trimmed == 0
+        if not begins:
+            first = extent.trimmed + 1
+        tables: list[pa.Table] = []
+        malformed: list[DeadLetter] = []
+        events = EventBatches(self.address, asked)
+        for transaction in log.transactions(first, window.through):
+            for entry in transaction:
+                if self.address.format == "debezium":
+                    events.add(entry)
+                elif entry.payload:
+                    tables.append(_placed(entry.glsn, decoded(entry.payload)[1], asked))
+        if self.address.format == "debezium":
+            tables, malformed = events.finished()
+        empty = _marked_schema(asked).empty_table()
+        changes = pa.concat_tables([empty, *tables]) if tables else empty
+        if not begins and not pc.any(pc.equal(changes.column(KIND_COLUMN), "truncate")).as_py():
+            raise DestinationHalted(
+                f"the log {self.address.log} was trimmed up to {extent.trimmed}, so the rows at {window.through} "
+                "cannot be told from it; capture a new snapshot into it, then reseed"
+            )
+        return changes, malformed
+
+    def _give_up_or_put_aside(self, malformed: list[DeadLetter], *, write: bool) -> None:
+        """One task of a job writes them, before anything is applied."""
+        if self.address.malformed == "halt":
+            first = malformed[0]
+            raise DestinationHalted(
+                f"entry {first.glsn} of the log {self.address.log} is malformed: {first.reason}; "
+                "mend its producer and reseed, or set malformed: skip and dead_letters"
+            )
+        if write and self.address.dead_letters is not None:
+            write_dead_letters(self.address, malformed)
+
+
+def _marked_schema(asked: Asked) -> pa.Schema:
+    marks = [pa.field(VERSION_COLUMN, pa.int64()), pa.field(ORDINAL_COLUMN, pa.int64())]
+    kinds = [pa.field(KIND_COLUMN, pa.string()), pa.field(ROUTE_COLUMN, pa.string())]
+    return pa.schema([*marks, *kinds, *arrow_schema(asked.columns)])
+
+
+def _placed(glsn: int, changes: pa.Table, asked: Asked) -> pa.Table:
+    """Changes of one entry with their places in the log, in the columns that are asked for."""
+    count = changes.num_rows
+    routes = changes.column(asked.routing).cast(pa.string()) if asked.routing in changes.column_names else None
+    marked: dict[str, Any] = {
+        VERSION_COLUMN: pa.array(np.full(count, glsn, np.int64)),
+        ORDINAL_COLUMN: pa.array(np.arange(count, dtype=np.int64)),
+        KIND_COLUMN: changes.column(KIND_COLUMN),
+        ROUTE_COLUMN: pa.nulls(count, pa.string()) if routes is None else routes,
+    }
+    wanted = [column.name for column in asked.columns if column.name in changes.column_names]
+    return filled(pa.table({**marked, **{name: changes.column(name) for name in wanted}}), _marked_schema(asked))
+
+
+def _chosen(rows: pa.Table, share: Share) -> pa.Table:
+    """The rows of a share."""
+    if share == EVERYTHING:
+        return rows
+    route = rows.column(ROUTE_COLUMN)
+    mask = pc.is_in(route, value_set=pa.array(share.values, pa.string()))
+    if share.unless is not None:
+        mask = pc.or_(mask, pc.invert(pc.is_in(route, value_set=pa.array(share.unless, pa.string()))))
+    return rows.filter(mask)

@@ -1,0 +1,160 @@
+"""Entries of a log as a source needs them: by window, in whole transactions, over a connection that is kept open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+import trunkline.sync
+from trunkline.client.cluster import ClientOptions
+from trunkline.client.entries import Entry
+from trunkline.delivery.addresses import LogAddress
+from trunkline.delivery.changes import place_of
+from trunkline.errors import (
+    ConfigError,
+    DestinationHalted,
+    EntriesLost,
+    Hole,
+    NoSuchLog,
+    NotWritten,
+    Refused,
+    SourceExpired,
+    Trimmed,
+    Unreachable,
+)
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 10.0  # of one question; a fail-over takes about a second
+
+
+class Extent(Struct, frozen=True):
+    """What there is of a log."""
+
+    cluster: str
+    trimmed: int  # positions up to here are gone
+    tail: int  # the first position that is not written yet
+
+
+class LogReading:
+    """A log that is read. Used by one thread at a time."""
+
+    def __init__(self, address: LogAddress) -> None:
+        self._address = address
+        options = ClientOptions(timeout=TIMEOUT_S, token=token_of(address))
+        self._cluster = trunkline.sync.connect(address.connect.split(","), options=options)
+        self._cluster.open()
+        try:
+            self._log = self._cluster.log(address.log)
+        except NoSuchLog as error:
+            self._cluster.close()
+            raise ConfigError(
+                f"there is no log {address.log!r} at {address.connect}; make it with `trunkline log create`, or begin "
+                "its capture"
+            ) from error
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def extent(self) -> Extent:
+        return Extent(self._cluster.id, self._cluster.describe(self._address.log).trim, self._log.tail())
+
+    def tail(self) -> int:
+        return self._log.tail()
+
+    def at(self, glsn: int) -> Entry | None:
+        """The entry at a position; ``None`` for a hole."""
+        try:
+            return self._log.read(glsn)
+        except Hole:
+            return None
+
+    def entries(self, first: int | None, last: int) -> Iterator[Entry]:
+        """Entries in order; from the oldest one on for ``None``."""
+        with self._log.batches(first, last, to_tail=True) as batches:
+            for batch in batches:
+                yield from batch
+
+    def transactions(self, first: int | None, last: int) -> Iterator[list[Entry]]:
+        """Whole transactions (X2); those that were broken off are left out (X3)."""
+        waiting: list[Entry] = []
+        for entry in self.entries(first, last):
+            place = place_of(entry.headers)
+            if place.index == 0:
+                waiting = []
+            waiting.append(entry)
+            if place.last:
+                yield waiting
+                waiting = []
+
+    def complete_at(self, glsn: int, oldest: int) -> int:
+        """The last position at or before ``glsn`` that ends a transaction; ``oldest - 1`` if there is none."""
+        while glsn >= oldest:
+            entry = self.at(glsn)
+            if entry is not None:
+                place = place_of(entry.headers)
+                if place.last:
+                    return glsn
+                glsn -= place.index
+            glsn -= 1
+        return oldest - 1
+
+
+Connection = tuple[str, str, str | None]  # what of an address says where a log is
+
+_open: dict[Connection, LogReading] = {}
+_lock = threading.Lock()
+
+
+def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
+    """Ask something over this process's connection. After an error it is made anew the next time.
+
+    Raises ``Unreachable``, ``SourceExpired`` for what was trimmed, ``DestinationHalted`` for what was lost.
+    """
+    with _lock:
+        try:
+            kept = _open.get(_connection(address))
+            if kept is None:
+                kept = _open[_connection(address)] = LogReading(address)
+            return ask(kept)
+        except Trimmed as error:
+            raise SourceExpired(
+                f"the log {address.log} was trimmed up to {error.point}; the destination is seeded again"
+            ) from error
+        except EntriesLost as error:
+            raise DestinationHalted(
+                f"the log {address.log} has lost entries: {error}; capture a new snapshot into it, then reseed"
+            ) from error
+        except (NotWritten, NoSuchLog, Unreachable) as error:
+            forget(address)
+            raise Unreachable(f"the log {address.log} cannot be read now: {error}") from error
+        except Refused:
+            forget(address)
+            raise
+
+
+def forget(address: LogAddress) -> None:
+    kept = _open.pop(_connection(address), None)
+    if kept is not None:
+        kept.close()
+
+
+def _connection(address: LogAddress) -> Connection:
+    return (address.connect, address.log, address.token_env)
+
+
+def token_of(address: LogAddress) -> str:
+    """The cluster's shared secret."""
+    if address.token_env is None:
+        return ""
+    try:
+        return os.environ[address.token_env]
+    except KeyError:
+        raise ConfigError(
+            f"the environment variable {address.token_env} is not set; it must hold the secret of the cluster at "
+            f"{address.connect}"
+        ) from None

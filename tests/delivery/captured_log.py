@@ -1,0 +1,55 @@
+"""A captured log for tests: the capture in this process, and what a pipeline would read from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import trunkline.sync
+from trunkline.delivery.addresses import LogAddress
+from trunkline.delivery.capture.running import Capture, ChangeSource
+from trunkline.delivery.changes import place_of
+from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
+from trunkline.delivery.sources.log import LogSource
+
+Row = dict[str, Any]
+
+
+class CapturedLog:
+    def __init__(self, connect: str, log: str, key: Sequence[str] = ("id",), routing: str = "tenant") -> None:
+        self.connect = connect
+        self.log = log
+        self.source = LogSource(LogAddress(log, connect))
+        self._key = tuple(key)
+        self._routing = routing
+
+    def capture(self, source: ChangeSource) -> int:
+        """All that there is now; returns how many transactions came."""
+        return Capture(source, [self.connect], self.log, poll_ms=10).run(once=True).transactions
+
+    def version(self) -> int:
+        return self.source.state(0).version
+
+    def asked(self, version: int) -> Asked:
+        return Asked(self.source.columns(version), self._key, self._routing)
+
+    def rows(self, version: int | None = None) -> list[Row]:
+        """The state at a version; by default the newest."""
+        at = self.version() if version is None else version
+        batches = self.source.scan(at, self.asked(at), None)
+        return [row for batch in batches for row in batch.drop_columns([ROUTE_COLUMN]).to_pylist()]
+
+    def positions(self) -> dict[int, str]:
+        """The source's position after each version that ends a transaction with changes."""
+        found = {}
+        with trunkline.sync.connect(self.connect) as cluster:
+            for entry in cluster.log(self.log).subscribe(to_tail=True):
+                place = place_of(entry.headers)
+                if place.last and place.position is not None:
+                    found[entry.glsn] = place.position
+        return found
+
+
+def same(rows: Sequence[Row]) -> list[str]:
+    """Rows in a form that compares as a multiset."""
+    return sorted(repr(sorted(row.items())) for row in rows)
