@@ -27,6 +27,11 @@ class CapturedLog:
         """All that there is now; returns how many transactions came."""
         return Capture(source, [self.connect], self.log, poll_ms=10).run(once=True).transactions
 
+    def tail(self) -> int:
+        found = self.source.mark()
+        assert isinstance(found, int)
+        return found
+
     def version(self) -> int:
         return self.source.state(0).version
 

@@ -205,14 +205,19 @@ def test_a_killed_capture_loses_nothing_and_repeats_nothing(tmp_path: Path, capt
     table.write(table.insert("acme", *range(1, 50)))
     command = [*PROGRAM, "capture", captured.log, "--connect", captured.connect, "--table", "orders"]
     command += ["--ducklake", table.address.catalog]
-    for round_ in range(4):
+    captured.capture(LakeCapture(table.address))
+    step = 0
+    for _ in range(2):
         running = subprocess.Popen(
             [*command, "--table", "orders"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         try:
-            for step in range(6):
-                table.write(f"UPDATE lake.orders SET mark = mark + 1 WHERE id % {step + 2} = {round_ % 2}")
-                table.write(table.insert("bolt", 100 * (round_ + 1) + step))
+            until = captured.tail() + 4
+            while captured.tail() < until:  # it is killed while it works
+                assert running.poll() is None
+                step += 1
+                table.write(f"UPDATE lake.orders SET mark = mark + 1 WHERE id % {step % 7 + 2} = 0")
+                table.write(table.insert("bolt", 100 + step))
         finally:
             running.send_signal(signal.SIGKILL)
             running.wait()

@@ -53,6 +53,9 @@ class LakeCapture:
         except msgspec.MsgspecError as error:
             raise ProtocolError(f"the log was captured from something else ({position}); use another log") from error
 
+    def close(self) -> None:
+        """Nothing stays open between two looks."""
+
     def transactions(self) -> Iterator[Transaction]:
         """All that there is now."""
         mark = self._source.mark()

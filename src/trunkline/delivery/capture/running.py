@@ -33,6 +33,8 @@ class ChangeSource(Protocol):
         """All that there is now, each to be written before the next is asked for."""
         ...
 
+    def close(self) -> None: ...
+
 
 class Captured:
     """How far a capture is. Read from other threads."""
@@ -89,6 +91,8 @@ class Capture:
                 if once and wait_s >= WAIT_MOST_S:
                     raise
                 self._stopping.wait(wait_s)
+            finally:
+                self._source.close()
         return self.captured
 
     def _session(self, *, once: bool) -> None:

@@ -1,0 +1,212 @@
+"""A PostgreSQL table captured by logical decoding into a real log, and delivered from there."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from delivery.captured_log import CapturedLog, same
+from local_cluster import PROGRAM, RunningCluster, local_cluster
+from postgres_server import PostgresServer
+from trunkline.delivery.addresses import PostgresAddress
+from trunkline.delivery.capture.pgoutput import Begin, parse
+from trunkline.delivery.capture.postgres import PostgresCapture, Seen, seen_of
+from trunkline.errors import ConfigError, ProtocolError, Unreachable
+
+TABLE = """CREATE TABLE orders (id bigint PRIMARY KEY, tenant text, amount numeric(12,3), loose numeric, doc jsonb,
+    tags text[], numbers int[], at timestamptz, local timestamp, day date, raw bytea, ref uuid, ok boolean, score real,
+    big text)"""
+ROW = """INSERT INTO orders SELECT n, 'acme', n * 1.001, 1.23456789012345678901234567890 * n,
+    jsonb_build_object('n', n, 'quote', 'a "b" c'), ARRAY['a', NULL, 'c,"d"', n::text], ARRAY[n, NULL, -1],
+    '2026-01-01 00:00:00+02'::timestamptz + n * interval '1 second', '2026-02-03 04:05:06.789', '2026-05-06',
+    decode(lpad(to_hex(n), 4, '0'), 'hex'), md5(n::text)::uuid, n % 2 = 0, n / 3.0,
+    (SELECT string_agg(md5((n * i)::text), '') FROM generate_series(1, 400) i)
+    FROM generate_series({a}, {b}) n"""
+
+
+class Server:
+    """A table in a database of its own."""
+
+    def __init__(self, server: PostgresServer, name: str) -> None:
+        self.dsn = server.create_database(name)
+        self.slot = f"slot_{name}"
+        self.run(TABLE, "ALTER TABLE orders REPLICA IDENTITY FULL")
+
+    def run(self, *statements: str) -> None:
+        with psycopg.connect(self.dsn) as connection:  # one transaction
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def capture(self) -> PostgresCapture:
+        return PostgresCapture(PostgresAddress(self.dsn, "orders"), self.slot)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """As the log should tell them; texts of JSON and of numbers without a scale as the server writes them."""
+        query = (
+            "SELECT id, tenant, amount, loose::text AS loose, doc::text AS doc, tags, numbers, at, local, day, raw, "
+            "ref::text AS ref, ok, score, big FROM orders"
+        )
+        with psycopg.connect(self.dsn, row_factory=psycopg.rows.dict_row) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            return connection.execute(query.encode()).fetchall()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with local_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def logical() -> Iterator[PostgresServer]:
+    with PostgresServer(settings={"wal_level": "logical"}) as server:
+        yield server
+
+
+@pytest.fixture
+def server(logical: PostgresServer, request: pytest.FixtureRequest) -> Server:
+    return Server(logical, f"db_{abs(hash(request.node.name)) % 10**9}")
+
+
+@pytest.fixture
+def captured(cluster: RunningCluster, server: Server) -> CapturedLog:
+    return CapturedLog(cluster.connect, server.slot.replace("_", "-"))
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[str]:
+    return same([{name: _plain(value) for name, value in row.items()} for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if hasattr(value, "isoformat") else round(value, 4) if isinstance(value, float) else value
+
+
+def test_rows_of_every_type_come_as_they_are_first_as_a_snapshot_then_as_changes(
+    server: Server, captured: CapturedLog
+) -> None:
+    server.run(ROW.format(a=1, b=40), "INSERT INTO orders (id) VALUES (100)")
+    assert captured.capture(server.capture()) == 1
+    assert comparable(captured.rows()) == comparable(server.rows())
+    server.run(ROW.format(a=41, b=60))
+    server.run("UPDATE orders SET amount = amount + 1 WHERE id < 10")  # `big` is not sent again by the server
+    server.run("UPDATE orders SET id = id + 1000 WHERE id % 7 = 0", "DELETE FROM orders WHERE id = 3")
+    server.run("UPDATE orders SET tenant = 'bolt' WHERE id % 5 = 0")
+    assert captured.capture(server.capture()) == 4
+    assert comparable(captured.rows()) == comparable(server.rows())
+    assert captured.capture(server.capture()) == 0
+    server.run("TRUNCATE orders", ROW.format(a=5, b=9))
+    assert captured.capture(server.capture()) == 1
+    assert comparable(captured.rows()) == comparable(server.rows())
+
+
+def test_transactions_that_run_while_the_snapshot_is_taken_come_once(server: Server, captured: CapturedLog) -> None:
+    """One is open before the slot and the snapshot, and ends after them; others come all the time."""
+    server.run(ROW.format(a=1, b=20))
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 1000
+        while not stop.is_set():
+            number += 1
+            server.run(f"INSERT INTO orders (id, tenant) VALUES ({number}, 'acme')", "DELETE FROM orders WHERE id = 5")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            captured.capture(server.capture())
+    finally:
+        stop.set()
+        writer.join()
+    captured.capture(server.capture())
+    assert comparable(captured.rows()) == comparable(server.rows())
+
+
+def test_columns_that_change_and_a_slot_that_is_lost_capture_all_rows_again(
+    server: Server, captured: CapturedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.run(ROW.format(a=1, b=5))
+    captured.capture(server.capture())
+    server.run("ALTER TABLE orders ADD COLUMN note text DEFAULT 'old'", "UPDATE orders SET tenant = 'x' WHERE id = 1")
+    captured.capture(server.capture())
+    assert {row["note"] for row in captured.rows()} == {"old"}
+    assert "columns of the table changed" in caplog.text
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [server.slot])
+    server.run("DELETE FROM orders WHERE id = 2")
+    captured.capture(server.capture())
+    assert sorted(row["id"] for row in captured.rows()) == [1, 3, 4, 5]
+    assert "is gone" in caplog.text
+
+
+def test_what_could_not_be_captured_exactly_is_refused_at_the_start(server: Server, captured: CapturedLog) -> None:
+    server.run("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+    with pytest.raises(ConfigError, match="REPLICA IDENTITY FULL"):
+        captured.capture(server.capture())
+    with pytest.raises(ConfigError, match="there is no table"):
+        captured.capture(PostgresCapture(PostgresAddress(server.dsn, "nothing"), server.slot))
+    with pytest.raises(ConfigError, match="name that PostgreSQL refuses"):
+        PostgresCapture(PostgresAddress(server.dsn, "orders"), "Slot!")
+
+
+def test_a_server_without_logical_decoding_is_refused(postgres: PostgresServer, captured: CapturedLog) -> None:
+    plain = Server(postgres, "plain")
+    with pytest.raises(ConfigError, match="wal_level = logical"):
+        captured.capture(plain.capture())
+
+
+def test_a_capture_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(
+    server: Server, captured: CapturedLog
+) -> None:
+    server.run(ROW.format(a=1, b=30))
+    command = [*PROGRAM, "capture", captured.log, "--connect", captured.connect, "--postgres", server.dsn]
+    command += ["--table", "orders", "--slot", server.slot]
+    chance = random.Random(1)
+    at = 100
+    captured.capture(server.capture())
+    for _ in range(4):
+        running = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            until = captured.tail() + 20
+            while captured.tail() < until:  # it is killed while it works
+                assert running.poll() is None
+                at += 1
+                server.run(f"INSERT INTO orders (id, tenant) VALUES ({at}, 'acme')")
+                server.run(f"UPDATE orders SET amount = {at} WHERE id = {chance.randrange(1, 30)}")
+        finally:
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+    done = subprocess.run([*command, "--once"], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert comparable(captured.rows()) == comparable(server.rows())
+    assert len(set(captured.positions().values())) == len(captured.positions())
+
+
+def test_a_snapshot_knows_which_transactions_it_has_seen() -> None:
+    seen = seen_of("10:20:12,15")
+    assert [seen.has(xid) for xid in (9, 10, 12, 13, 15, 19, 20)] == [True, True, False, True, False, True, False]
+    later = Seen(2**32 + 5, 2**32 + 5)
+    assert later.has(4)  # of this epoch
+    assert later.has(2**32 - 1)  # of the one before
+    assert not later.has(5)
+    assert not Seen(2**32 - 5, 2**32 - 5).has(3)  # of the next epoch
+
+
+def test_a_message_that_is_none_is_refused() -> None:
+    assert parse(b"B" + bytes(16) + (7).to_bytes(4, "big")) == Begin(7)
+    assert parse(b"Y...") is None
+    with pytest.raises(ProtocolError, match="none of pgoutput"):
+        parse(b"I\x00")
+
+
+def test_a_server_that_is_away_is_said(captured: CapturedLog) -> None:
+    nobody = PostgresCapture(PostgresAddress("host=127.0.0.1 port=1 dbname=x", "orders"), "nobody")
+    with pytest.raises(Unreachable, match="it is tried again"):
+        nobody.begin(None)

@@ -1,0 +1,256 @@
+"""A log of Debezium's events as a source: the rule for ordered changes, malformed events, and dead letters."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trunkline.sync
+from delivery.captured_log import same
+from delivery.direct_delivery import Direct
+from local_cluster import RunningCluster, local_cluster
+from trunkline.delivery.addresses import DeltaAddress, LogAddress
+from trunkline.delivery.columns import Column
+from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.job.work import Target
+from trunkline.delivery.rule import settle
+from trunkline.delivery.rule_ordered import (
+    KIND_COLUMN,
+    ORDINAL_COLUMN,
+    VERSION_COLUMN,
+    Kind,
+    net_of_ordered,
+    settle_ordered,
+)
+from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, Share
+from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER
+from trunkline.delivery.sources.debezium import changes_of, converter, event_columns
+from trunkline.delivery.sources.log import LogSource
+from trunkline.delivery.windows import DESTINATION_COLUMN, OP_COLUMN, Window
+from trunkline.errors import DestinationHalted, ProtocolError
+
+COLUMNS = {"id": "BIGINT", "tenant": "VARCHAR", "amount": "DECIMAL(10,2)", "at": "TIMESTAMP"}
+AT = 1_767_225_600_000_000  # 2026-01-01 in microseconds
+
+
+def row(number: int, tenant: str = "acme", amount: str = "1.50") -> dict[str, Any]:
+    return {"id": number, "tenant": tenant, "amount": amount, "at": AT}
+
+
+def event(op: str, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None) -> bytes:
+    return json.dumps({"op": op, "before": before, "after": after, "source": {"lsn": 1}, "ts_ms": 1}).encode()
+
+
+class Events:
+    """A log of events, as a source without a schema of its own."""
+
+    def __init__(self, connect: str, name: str, folder: Path, **changed: Any) -> None:
+        self.address = LogAddress(name, connect, format="debezium", columns=COLUMNS, **changed)
+        self.source = LogSource(self.address)
+        self._folder = folder
+        self._cluster = trunkline.sync.connect(connect)
+        self._cluster.open()
+        self._log = self._cluster.log(name, create=True)
+        self.targets = tuple(
+            Target(each, DeltaAddress(str(folder / each)), (each,), "mirror", "halt", replace_existing=False)
+            for each in ("acme", "bolt")
+        )
+        self.direct = Direct(self.source, *self.targets)
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def add(self, *events: bytes) -> int:
+        return self._log.append(list(events)) + len(events) - 1
+
+    def held(self, name: str) -> list[dict[str, Any]]:
+        address = next(target.address for target in self.targets if target.name == name)
+        _, batches = open_destination(address).rows()
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    def ids(self, name: str) -> list[int]:
+        return sorted(row["id"] for row in self.held(name))
+
+    def letters(self, name: str) -> list[tuple[int, str, bytes]]:
+        entries = self._cluster.log(name).subscribe(to_tail=True)
+        return [
+            (int(each.headers[GLSN_HEADER]), each.headers[REASON_HEADER].decode(), each.payload) for each in entries
+        ]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    with local_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def events(cluster: RunningCluster, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Events]:
+    changed = getattr(request, "param", {})
+    made = Events(cluster.connect, f"log-{abs(hash(request.node.name)) % 10**9}", tmp_path, **changed)
+    yield made
+    made.close()
+
+
+def test_events_are_delivered_by_key_with_moves_repeats_and_truncation(events: Events) -> None:
+    events.add(*(event("r", None, row(number)) for number in range(1, 6)))
+    events.direct.seed()
+    assert events.ids("acme") == [1, 2, 3, 4, 5]
+    events.add(
+        event("c", None, row(6)),
+        event("c", None, row(6)),  # a repeat
+        event("u", row(1), row(1, "bolt")),
+        event("u", row(2), row(20)),
+        event("u", None, row(3, amount="9.75")),  # without REPLICA IDENTITY FULL
+        event("d", row(4), None),
+        b"",  # a tombstone
+        json.dumps({"ts_ms": 5}).encode(),  # a heartbeat
+    )
+    events.direct.flush()
+    assert (events.ids("acme"), events.ids("bolt")) == ([3, 5, 6, 20], [1])
+    assert {row["amount"] for row in events.held("acme") if row["id"] == 3} == {Decimal("9.75")}
+    events.add(event("t"), event("c", None, row(7)))
+    with pytest.raises(AssertionError):  # those that mirror the table must be seeded again
+        events.direct.flush()
+    events.direct.seed()
+    assert (events.ids("acme"), events.ids("bolt")) == ([7], [])
+
+
+def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
+    events.add(event("c", None, row(1)))
+    at = events.add(b"{no json")
+    asked = Asked(events.source.columns(at), ("id",), "tenant")
+    with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: no JSON"):
+        events.source.net_changes(Window(0, at), asked, EVERYTHING)
+
+
+@pytest.mark.parametrize("events", [{"malformed": "skip", "dead_letters": "dead"}], indirect=True)
+def test_skipped_events_are_kept_once_each_with_reason_and_position(events: Events) -> None:
+    wrong = [
+        b"[1]",
+        event("x", None, row(1)),
+        event("c", None, {**row(2), "amount": "much!"}),
+        event("c", None, {**row(3), "amount": "123456789012.00"}),
+        event("d", {"id": 1}, None),
+        event("c", None, {**row(4), "surprise": 1}),
+    ]
+    at = events.add(event("c", None, row(8)), *wrong, event("c", None, row(9)))
+    events.direct.seed()
+    assert events.ids("acme") == [8, 9]
+    asked = Asked(events.source.columns(at), ("id",), "tenant")
+    for _ in range(2):  # whoever reads the window again adds none
+        events.source.net_changes(Window(0, at), asked, Share(("acme",), ("acme", "bolt")))
+    found = events.letters("dead")
+    assert [payload for _, _, payload in found] == wrong
+    assert [glsn for glsn, _, _ in found] == list(range(at - len(wrong), at))
+    assert all(reason for _, reason, _ in found)
+
+
+def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
+    fields = [
+        {"field": "id", "type": "int64", "optional": False},
+        {"field": "price", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "optional": True,
+         "parameters": {"scale": "2", "connect.decimal.precision": "10"}},
+        {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp", "optional": True},
+        {"field": "ms", "type": "int64", "name": "io.debezium.time.Timestamp", "optional": True},
+        {"field": "zoned", "type": "string", "name": "io.debezium.time.ZonedTimestamp", "optional": True},
+        {"field": "day", "type": "int32", "name": "io.debezium.time.Date", "optional": True},
+        {"field": "doc", "type": "string", "name": "io.debezium.data.Json", "optional": True},
+        {"field": "tags", "type": "array", "items": {"type": "string", "optional": True}, "optional": True},
+        {"field": "raw", "type": "bytes", "optional": True},
+    ]  # fmt: skip
+    unscaled = base64.b64encode((-1234).to_bytes(2, "big", signed=True)).decode()
+    after = {
+        "id": 7, "price": unscaled, "at": AT, "ms": AT // 1000, "zoned": "2026-01-01T02:00:00+02:00", "day": 1,
+        "doc": '{"a": 1}', "tags": ["x", None], "raw": base64.b64encode(b"\xff").decode(),
+    }  # fmt: skip
+    made = {
+        "schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]},
+        "payload": {"op": "c", "before": None, "after": after},
+    }
+    stated = event_columns(made)
+    assert stated is not None
+    columns, names = stated
+    assert columns[:3] == (
+        Column("id", "BIGINT", False), Column("price", "DECIMAL(10,2)"), Column("at", "TIMESTAMP"),
+    )  # fmt: skip
+    (_, _), (kind, found) = changes_of(made, columns, names, ("id",))
+    assert kind is Kind.UPDATE_POSTIMAGE
+    midnight = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    assert found == {
+        "id": 7, "price": Decimal("-12.34"), "at": midnight.replace(tzinfo=None), "ms": midnight.replace(tzinfo=None),
+        "zoned": midnight, "day": dt.date(1970, 1, 2), "doc": '{"a": 1}', "tags": ["x", None], "raw": b"\xff",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        ({"op": "c", "after": None}, "has no after"),
+        ({"op": "d", "before": None}, "REPLICA IDENTITY FULL"),
+        ({"op": "?", "after": {}}, "op is"),
+        ("text", "no envelope"),
+        ({"op": "c", "after": {"id": "seven"}}, "cannot be 'seven'"),
+        ({"op": "c", "after": {"id": True}}, "cannot be True"),
+    ],
+)
+def test_what_is_wrong_with_an_event_is_said(made: Any, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        changes_of(made, (Column("id", "BIGINT"),), {}, ("id",))
+
+
+def test_values_that_do_not_fit_are_refused_and_texts_are_taken() -> None:
+    assert converter("DATE", "")("2026-01-02") == dt.date(2026, 1, 2)
+    assert converter("TIME", "io.debezium.time.MicroTime")(1_000_000) == dt.time(0, 0, 1)
+    assert converter("JSON", "")({"a": 1}) == '{"a":1}'
+    assert converter("DOUBLE[]", "")([1, None]) == [1.0, None]
+    for kind, wrong in (("BOOLEAN", 1), ("VARCHAR", 1), ("TIMESTAMP WITH TIME ZONE", "2026-01-01T00:00:00")):
+        with pytest.raises((TypeError, ValueError)):
+            converter(kind, "")(wrong)
+
+
+# ------------------------------------------------------------------------------------------------------- the rule
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from([Kind.INSERT, Kind.UPDATE_PREIMAGE, Kind.UPDATE_POSTIMAGE, Kind.DELETE]),
+        st.sampled_from(["a", "b", None]),
+        st.sampled_from([1, 2, None]),
+        st.sampled_from("xyz"),
+    ),
+    max_size=12,
+)
+
+
+@given(changes)
+def test_the_net_difference_of_ordered_changes_leaves_what_the_last_event_of_each_key_leaves(
+    made: list[tuple[Kind, str | None, int | None, str]],
+) -> None:
+    table = pa.table(
+        {
+            VERSION_COLUMN: pa.array(range(len(made)), pa.int64()),
+            ORDINAL_COLUMN: pa.array([0] * len(made), pa.int64()),
+            KIND_COLUMN: pa.array([each[0].value for each in made], pa.string()),
+            ROUTE_COLUMN: pa.array([each[1] for each in made], pa.string()),
+            "k": pa.array([each[2] for each in made], pa.int64()),
+            "note": pa.array([each[3] for each in made], pa.string()),
+        }
+    )
+    routes = {"a": (0,), "b": (1,), None: (2,)}
+    net, emptied = net_of_ordered(table, ("k",))
+    assert not emptied
+    found, wanted = settle(net, routes, ("k",)), settle_ordered(table, routes, ("k",))
+    if not found.duplicates:  # then one row of them is kept, and the destination halts
+        names = [DESTINATION_COLUMN, OP_COLUMN, "k", "note"]
+        assert same(found.staged.select(names).to_pylist()) == same(wanted.staged.select(names).to_pylist())
+    assert bool(found.duplicates) <= bool(wanted.duplicates)
