@@ -27,7 +27,7 @@ PURE_MODULES = {
     "typing",
 }
 IMPURE_BUILTINS = {"__import__", "breakpoint", "eval", "exec", "input", "open", "print"}
-MAY_PRINT = ("cli/", "demo.py")
+MAY_PRINT = ("cli/", "demo/__main__.py")
 
 
 def impurities(source: str) -> Iterator[str]:

@@ -1,0 +1,274 @@
+"""The demonstration, step by step: a shop's changes, captured into a replicated log, delivered by Spark to 20 tables.
+
+    shop (DuckLake) -> capture -> log on three nodes -> deliverer (Spark) -> a table for each tenant
+
+While orders come in, a storage node and then the deliverer are killed. At the end every table is compared with the
+shop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, field
+
+import trunkline.sync
+from trunkline.delivery.addresses import LogAddress
+from trunkline.delivery.changes import place_of
+from trunkline.delivery.config import Pipeline, load_pipeline
+from trunkline.delivery.control.contract import ControlStore, DestinationRecord
+from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.sources.log import LogSource
+from trunkline.demo.comparing import Compared, compare
+from trunkline.demo.processes import Process
+from trunkline.demo.shop import TENANTS, Shop
+from trunkline.errors import Refused, TrunklineError
+from trunkline.runtime.local_files import LocalFiles
+
+LOG: Final = "orders"
+PIPELINE: Final = "shop"
+WAIT_S: Final = 120.0  # for anything to happen; a loaded machine is no failure
+LOOK_S: Final = 0.05
+LAG_EVERY_S: Final = 0.5
+DELTA_FROM: Final = 11  # tenants from this number on have a Delta table
+
+
+class Broken(Exception):
+    """Something of the demonstration did not do what it should."""
+
+
+class Told(Struct):
+    """What the summary tells."""
+
+    changes: int = 0
+    transactions: int = 0
+    entries: int = 0
+    seconds: float = 0.0
+    failover_s: float = 0.0
+    epochs: tuple[int, int] = (0, 0)
+    resumed_s: float = 0.0
+    lags_ms: list[int] = field(default_factory=list)
+    rows: int = 0
+    compared: list[Compared] = field(default_factory=list)
+    verified: str = ""
+
+
+class Story:
+    """One run in a directory. ``say`` is called with each line; ``beat_s`` is how long each chapter lasts."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None], *, beat_s: float, keep: bool = False) -> None:
+        self.folder = folder
+        self.told = Told()
+        self.page = ""
+        self._say = say
+        self._beat_s = beat_s
+        self._keep = keep
+        self._stack = ExitStack()
+        self._ending = threading.Event()
+        self._opened: trunkline.sync.Log | None = None
+
+    def __enter__(self) -> Story:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Every process ends, whatever happened before."""
+        self._ending.set()
+        self._stack.close()
+
+    # --- chapters ---
+
+    def tell(self) -> Told:
+        self._start_cluster()
+        self._open_shop()
+        self._start_capture()
+        self._start_deliverer()
+        self._kill_a_node()
+        self._kill_the_deliverer()
+        self._close_shop()
+        self._verify()
+        return self.told
+
+    def stay(self) -> None:
+        """Go on with everything until somebody ends it. Needs ``keep``."""
+        self._shop.open()
+        signal.pause()
+
+    def _start_cluster(self) -> None:
+        directory = self.folder / "cluster"
+        up = self._begin("up", "--dir", str(directory), "--nodes", "3", "--port", "0", "--parent", str(os.getpid()))
+        files = LocalFiles(directory)
+        self._until(lambda: (record := files.record()) is not None and record.up, "the cluster starts", up)
+        self._files = files
+        record = files.record()
+        assert record is not None
+        self._connect = record.connect
+        self._cluster = self._stack.enter_context(trunkline.sync.connect(self._connect))
+        self._say(f"three nodes and a coordinator run, at {self._connect}")
+        if self._keep:
+            self._show_page()
+
+    def _show_page(self) -> None:
+        store = f"sqlite:{self.folder / 'control.db'}"
+        self._begin("dashboard", "--connect", self._connect, "--listen", "127.0.0.1:7480", "--deliver", store)
+        self.page = "http://127.0.0.1:7480/"
+        self._say(f"a page to watch it: {self.page}")
+
+    def _open_shop(self) -> None:
+        self._shop = Shop(self.folder)
+        self._stack.callback(self._shop.disconnect)
+        self._stack.callback(self._shop.close)
+        self._shop.open()
+        self._began = time.monotonic()
+        self._say(f"the shop is open: a DuckLake table of orders, {len(TENANTS)} tenants")
+
+    def _start_capture(self) -> None:
+        arguments = ["--ducklake", self._shop.address.catalog, "--table", "orders", "--poll-ms", "50"]
+        capture = self._begin("capture", LOG, "--connect", self._connect, *arguments)
+        self._until(lambda: self._tail() > 2, "the capture begins", capture)
+        self._say("its changes are captured into a replicated log")
+
+    def _start_deliverer(self) -> None:
+        self._file = self.folder / "pipeline.yaml"
+        self._file.write_text(_pipeline_text(self._connect))
+        self._pipeline: Pipeline = load_pipeline(self._file)
+        self._store: ControlStore = self._stack.enter_context(
+            closing(open_control_store(f"sqlite:{self.folder / 'control.db'}"))
+        )
+        self._deliverer = self._begin("deliver", "run", str(self._file))
+        self._until(self._all_seeded, "20 tables are filled", self._deliverer)
+        self._say(f"Spark delivers to {len(TENANTS)} tables: ten in DuckLakes, ten of Delta")
+        threading.Thread(target=self._watch_lag, name="lag", daemon=True).start()
+        self._wait()
+
+    def _kill_a_node(self) -> None:
+        victim = self._cluster.describe(LOG).segments[-1].groups[0][0].node
+        record = self._files.record()
+        process = record.process(victim) if record is not None else None
+        if process is None:
+            raise Broken(f"the node {victim} has no process")
+        tail, epoch = self._tail(), self._cluster.describe(LOG).epoch
+        began = time.monotonic()
+        os.kill(process.pid, signal.SIGKILL)
+        self._until(lambda: self._tail() > tail + 1, "appends go on", None)
+        self.told.failover_s = time.monotonic() - began
+        self.told.epochs = (epoch, self._cluster.describe(LOG).epoch)
+        self._say(f"storage node {victim} was killed: appends went on after {self.told.failover_s:.1f} s")
+        self._wait()
+
+    def _kill_the_deliverer(self) -> None:
+        self._deliverer.kill()
+        before = self._least_complete()
+        began = time.monotonic()
+        self._deliverer = self._begin("deliver", "run", str(self._file))
+        self._until(lambda: self._least_complete() > before, "delivery goes on", self._deliverer)
+        self.told.resumed_s = time.monotonic() - began
+        self._say(f"the deliverer was killed and started again: delivery went on after {self.told.resumed_s:.1f} s")
+        self._wait()
+
+    def _close_shop(self) -> None:
+        self._shop.close()
+        self.told.seconds = time.monotonic() - self._began
+        self.told.changes, self.told.transactions = self._shop.operations, self._shop.transactions
+        self._until(lambda: self._captured_version() >= self._shop.version(), "the capture is complete", None)
+        version = self._log_version()
+        self._until(lambda: self._least_complete() >= version, "every table is complete", self._deliverer)
+        self.told.entries = self._tail() - 1
+        self._ending.set()
+        if not self._keep:
+            code = self._deliverer.stop()
+            if code:
+                raise Broken(f"the deliverer ended with exit code {code}:\n{self._deliverer.output}")
+        self._say("the shop closed; everything that happened in it was delivered")
+
+    def _verify(self) -> None:
+        verify = Process("deliver", "verify", str(self._file), "--json")
+        self._stack.callback(verify.stop)
+        self._until(lambda: not verify.runs, "every table is verified", None)
+        verify.stop()
+        self.told.verified = verify.output
+        self.told.compared = compare(self._shop.address, self._pipeline.destinations)
+        self.told.rows = self._shop.rows()
+
+    # --- looking ---
+
+    def _begin(self, *arguments: str) -> Process:
+        process = Process(*arguments)
+        self._stack.callback(process.stop)
+        return process
+
+    def _until(self, condition: Callable[[], bool], what: str, process: Process | None) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                if condition():
+                    return
+            except Refused:
+                pass  # such as while a node is away
+            if process is not None and not process.runs:
+                raise Broken(f"`trunkline {process.what}` ended:\n{process.output}")
+            if time.monotonic() > deadline:
+                raise Broken(f"it did not happen within {WAIT_S:.0f} s that {what}")
+            time.sleep(LOOK_S)
+
+    def _wait(self) -> None:
+        time.sleep(self._beat_s)
+
+    def _tail(self) -> int:
+        return self._log().tail()
+
+    def _log(self) -> trunkline.sync.Log:
+        if self._opened is None:
+            self._opened = self._cluster.log(LOG)
+        return self._opened
+
+    def _log_version(self) -> int:
+        return LogSource(LogAddress(LOG, self._connect)).state(0).version
+
+    def _captured_version(self) -> int:
+        """The shop's version that the log tells last."""
+        log = self._log()
+        for glsn in range(log.tail() - 1, 0, -1):
+            position = place_of(log.read(glsn).headers).position
+            if position is not None:
+                return int(json.loads(position)["version"])
+        return 0
+
+    def _records(self) -> list[DestinationRecord]:
+        return list(self._store.destinations(PIPELINE))
+
+    def _all_seeded(self) -> bool:
+        records = self._records()
+        return len(records) == len(TENANTS) and all(each.status and each.status.position for each in records)
+
+    def _least_complete(self) -> int:
+        found = [max(each.status.position or 0, each.empty.through) for each in self._records() if each.status]
+        return min(found, default=0)
+
+    def _watch_lag(self) -> None:
+        with closing(open_control_store(f"sqlite:{self.folder / 'control.db'}")) as store:
+            while not self._ending.wait(LAG_EVERY_S):
+                try:
+                    records = store.destinations(PIPELINE)
+                except TrunklineError:
+                    continue  # it is looked at again
+                lags = [each.status.lag_ms for each in records if each.status and each.status.lag_ms is not None]
+                if lags:
+                    self.told.lags_ms.append(max(lags))
+
+
+def _pipeline_text(connect: str) -> str:
+    lines = []
+    for number, tenant in enumerate(TENANTS, start=1):
+        delta = f", type: delta, path: tenants/{tenant}" if number >= DELTA_FROM else ""
+        lines.append(f"  - {{name: {tenant}{delta}}}")
+    text = resources.files("trunkline.demo").joinpath("pipeline.yaml").read_text()
+    return text.replace("@connect@", connect).replace("@destinations@", "\n".join(lines))
