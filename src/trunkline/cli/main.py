@@ -47,6 +47,7 @@ MODULES = {
     "bench": "bench",
     "capture": "capture",
     "deliver": "deliver",
+    "proxy": "proxy",
     "serve": "serve",
     "check": "check",
     "version": "version",

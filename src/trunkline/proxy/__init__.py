@@ -1,0 +1,1 @@
+"""The log over HTTP, for applications without the library."""

@@ -1,0 +1,102 @@
+"""What every request passes: the count, the limit, the token, the names of its parameters; and how it fails.
+
+The one middleware turns every expected error into a problem document. Anything else is a bug, and is logged as such.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import hdrs, web
+
+from trunkline.errors import TrunklineError
+from trunkline.proxy.limits import REQUESTS_MAX
+from trunkline.proxy.parameters import check_query
+from trunkline.proxy.problems import MEDIA_TYPE, Problem, Refusal, problem, refusal, refusal_of
+from trunkline.proxy.service import Service
+
+log = logging.getLogger("trunkline.proxy")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One of the API's operations. ``open``: for whoever watches the proxy; no token, and no limit of requests."""
+
+    name: str
+    method: str
+    path: str
+    handler: Handler
+    query: tuple[str, ...] = ()
+    open: bool = False
+
+
+class Guard:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def guarded(self, operation: Operation) -> Handler:
+        """The handler of an operation, with everything that comes before and after it."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            counters = self._service.counters
+            counters.in_progress += 1
+            status = 499  # the request was cancelled: nobody is there to be answered
+            try:
+                response = await self._answer(operation, request)
+                status = response.status
+                return response
+            finally:
+                counters.in_progress -= 1
+                counters.requests[operation.name, status] += 1
+
+        return handle
+
+    async def _answer(self, operation: Operation, request: web.Request) -> web.StreamResponse:
+        try:
+            self._let_in(operation, request)
+            check_query(request, operation.query)
+            return await operation.handler(request)
+        except Refusal as error:
+            return problem_response(error.problem, error.headers)
+        except TrunklineError as error:
+            refused = refusal_of(error)
+            if refused.problem.status == 503:
+                log.warning("%s %s: %s", operation.name, request.path, error)
+            return problem_response(refused.problem, refused.headers)
+
+    def _let_in(self, operation: Operation, request: web.Request) -> None:
+        if operation.open:
+            return
+        token = self._service.config.token
+        if token and not hmac.compare_digest(_bearer(request), token.encode()):
+            raise Refusal(
+                problem("unauthorized", "send the proxy's token as `Authorization: Bearer ...`"),
+                headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
+            )
+        if self._service.counters.in_progress > REQUESTS_MAX:
+            raise refusal("busy", f"{REQUESTS_MAX} requests are under way already; ask again", retry=True)
+
+
+def _bearer(request: web.Request) -> bytes:
+    scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    return token.strip().encode(errors="replace") if scheme.lower() == "bearer" else b""
+
+
+def problem_response(found: Problem, headers: dict[str, str]) -> web.Response:
+    return web.Response(body=msgspec.json.encode(found), status=found.status, content_type=MEDIA_TYPE, headers=headers)
+
+
+@web.middleware
+async def as_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What the router refuses, said in the API's own way."""
+    try:
+        return await handler(request)
+    except web.HTTPNotFound:
+        return problem_response(problem("no-such-resource", "see /v1/openapi.json for what there is"), {})
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return problem_response(problem("method-not-allowed", f"use {allowed} here"), {hdrs.ALLOW: allowed})

@@ -1,0 +1,217 @@
+"""The OpenAPI document: every operation, with each answer that it may give.
+
+A test sends requests made from this document and holds every answer against it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trunkline
+from trunkline.proxy.limits import BODY_BYTES_MAX, KEY_WINDOW
+from trunkline.proxy.openapi_schemas import PARAMETERS, SCHEMAS, Json, problems, ref
+
+JSON: Final = "application/json"
+OCTETS: Final = "application/octet-stream"
+ALWAYS: Final = ("invalid-request", "busy")  # of what needs the cluster: the failures below, too
+CLUSTER: Final = (*ALWAYS, "unreachable", "failed")
+LOG: Final = (*CLUSTER, "no-such-log")
+APPEND: Final = (
+    *LOG,
+    "body-too-slow",
+    "condition-failed",
+    "log-sealed",
+    "owned-by-another",
+    "not-for-this-log",
+    "too-large",
+    "unsupported-media-type",
+    "key-reused",
+    "outcome-unknown",
+    "contended",
+)
+GONE: Final = ("trimmed", "entries-lost")
+
+ABOUT: Final = f"""The replicated log over HTTP. A log is a sequence of entries; each has a position, its GLSN, from 1.
+
+- Bodies have at most {BODY_BYTES_MAX} bytes, and unknown fields and parameters are refused.
+- A `503` says in its type whether anything may have happened: only `outcome-unknown` may have.
+- An append with an `Idempotency-Key` may be sent again, to any proxy of the same cluster, and happens once; a key is
+  remembered for {KEY_WINDOW} positions of its log, unless the proxies were started with another window."""
+
+
+def document(*, with_token: bool) -> Json:
+    """``with_token``: requests show a token, and are refused without."""
+    found: Json = {
+        "openapi": "3.1.0",
+        "info": {"title": "Trunkline proxy", "version": trunkline.__version__, "description": ABOUT},
+        "paths": {
+            path: {method: _with_refusals(operation, with_token=with_token) for method, operation in methods.items()}
+            for path, methods in _paths().items()
+        },
+        "components": {"schemas": SCHEMAS, "parameters": PARAMETERS},
+    }
+    if with_token:
+        found["components"] = {
+            **found["components"],
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        }
+    return found
+
+
+def _with_refusals(operation: Json, *, with_token: bool) -> Json:
+    """Health and readiness are open to everybody."""
+    if not with_token or operation["operationId"] in ("healthz", "readyz"):
+        return operation
+    responses = {**operation["responses"], **problems("unauthorized")}
+    return {**operation, "responses": responses, "security": [{"token": []}]}
+
+
+def _operation(
+    name: str, summary: str, answer: Json, kinds: tuple[str, ...], parameters: tuple[str, ...] = (), **more: object
+) -> Json:
+    found: Json = {"operationId": name, "summary": summary, **more}
+    if parameters:
+        found["parameters"] = [{"$ref": f"#/components/parameters/{each}"} for each in parameters]
+    return {**found, "responses": {**answer, **problems(*kinds)}}
+
+
+def _json(status: int, schema: str, meaning: str, example: object) -> Json:
+    content = {JSON: {"schema": ref(schema), "examples": {"usual": {"value": example}}}}
+    return {str(status): {"description": meaning, "content": content}}
+
+
+ENTRY_EXAMPLE: Final[Json] = {
+    "glsn": 17,
+    "headers": {"source": "shop"},
+    "writer": "proxy-5c1d0a7e.1#1790000000000000000",
+    "seq": 4,
+    "time_ms": 1790000000000,
+    "text": "hello",
+}
+OK: Final[Json] = {"status": "ok"}
+
+
+def _paths() -> Json:
+    return {
+        "/v1/logs": {
+            "get": _operation(
+                "listLogs", "The names of all logs.", _json(200, "Logs", "The names.", {"logs": ["orders"]}), CLUSTER
+            )
+        },
+        "/v1/logs/{log}": {"get": _describe()},
+        "/v1/logs/{log}/entries": {"post": _append_entry(), "get": _read_entries()},
+        "/v1/logs/{log}/batches": {"post": _append_batch()},
+        "/v1/logs/{log}/entries/{glsn}": {"get": _read_entry()},
+        "/v1/logs/{log}/tail": {
+            "get": _operation(
+                "findTail", "Where the log ends.", _json(200, "Tail", "The tail.", {"tail": 18}), LOG, ("log",)
+            )
+        },
+        "/v1/logs/{log}/subscribe": {"get": _subscribe()},
+        "/v1/openapi.json": {"get": _openapi()},
+        "/healthz": {
+            "get": _operation(
+                "healthz", "Whether the process works.", _json(200, "Health", "It does.", OK), ("invalid-request",)
+            )
+        },
+        "/readyz": {
+            "get": _operation(
+                "readyz", "Whether the cluster answers.", _json(200, "Health", "It does.", OK), (*CLUSTER,)
+            )
+        },
+        "/metrics": {"get": _metrics()},
+    }
+
+
+def _describe() -> Json:
+    example = {"name": "orders", "policy": "chain", "replicas": 3, "oldest": 1, "tail": 18, "sealed": False}
+    return _operation("describeLog", "What a log is.", _json(200, "Log", "The log.", example), LOG, ("log",))
+
+
+def _append_entry() -> Json:
+    content = {
+        JSON: {
+            "schema": ref("EntryToAppend"),
+            "examples": {
+                "text": {"value": {"text": "hello", "headers": {"source": "shop"}}},
+                "bytes": {"value": {"payload": "AAEC/w=="}},
+            },
+        },
+        OCTETS: {"schema": {"type": "string", "contentMediaType": OCTETS}},
+    }
+    return _operation(
+        "appendEntry",
+        "Append one entry. The answer comes when it is stored by every replica.",
+        _json(201, "Appended", "Its position.", {"glsn": 17}),
+        APPEND,
+        ("log", "key"),
+        requestBody={"required": True, "content": content},
+    )
+
+
+def _append_batch() -> Json:
+    example = {"entries": [{"text": "one"}, {"payload": "AAEC/w=="}], "expect": 18}
+    content = {JSON: {"schema": ref("BatchToAppend"), "examples": {"two": {"value": example}}}}
+    return _operation(
+        "appendBatch",
+        "Append several entries, all or none, one behind the other.",
+        _json(201, "BatchAppended", "The position of the first one.", {"first": 18, "count": 2}),
+        APPEND,
+        ("log", "key"),
+        requestBody={"required": True, "content": content},
+    )
+
+
+def _read_entry() -> Json:
+    answer = _json(200, "Entry", "The entry. Who accepts `application/octet-stream` gets its bytes.", ENTRY_EXAMPLE)
+    answer["200"]["content"][OCTETS] = {"schema": {"type": "string", "contentMediaType": OCTETS}}
+    return _operation(
+        "readEntry",
+        "One entry. `not-written` may be there later; `hole` never will be.",
+        answer,
+        (*LOG, "not-written", "hole", *GONE),
+        ("log", "glsn", "encoding"),
+    )
+
+
+def _read_entries() -> Json:
+    return _operation(
+        "readEntries",
+        "A page of entries, in order. It is empty at the end of the log.",
+        _json(200, "Page", "The page.", {"entries": [ENTRY_EXAMPLE], "next": 18}),
+        (*LOG, *GONE),
+        ("log", "start", "limit", "wait_ms", "encoding"),
+    )
+
+
+def _subscribe() -> Json:
+    meaning = (
+        "Server-sent events without end, each of them as the schema says. `entry`: `data` is an Entry and `id` its "
+        "position. `problem`: `data` is a Problem, and the stream ends. Holes are passed. Comments keep a quiet stream "
+        "alive."
+    )
+    data = '{"glsn":17,"headers":{},"writer":"proxy-5c1d0a7e.1#17","seq":4,"time_ms":1790000000000,"text":"hello"}'
+    example = {"id": "17", "event": "entry", "data": data}
+    content = {"text/event-stream": {"schema": ref("Event"), "examples": {"entry": {"value": example}}}}
+    return _operation(
+        "subscribe",
+        "Entries as they come.",
+        {"200": {"description": meaning, "content": content}},
+        (*LOG, *GONE),
+        ("log", "start", "idle_ms", "encoding", "last_event"),
+    )
+
+
+def _openapi() -> Json:
+    answer: Json = {"200": {"description": "It.", "content": {JSON: {"schema": {"type": "object"}}}}}
+    return _operation("openapi", "This document.", answer, ALWAYS)
+
+
+def _metrics() -> Json:
+    answer: Json = {
+        "200": {
+            "description": "In the text format of Prometheus.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        }
+    }
+    return _operation("metrics", "Counters.", answer, ALWAYS)

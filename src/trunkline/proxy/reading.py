@@ -1,0 +1,127 @@
+"""Reads that end: which logs there are, what a log is, one entry, a page of entries."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from trunkline.client.log import Log
+from trunkline.client.subscription import Subscription
+from trunkline.errors import EntriesLost, Trimmed, TrunklineError
+from trunkline.proxy import parameters
+from trunkline.proxy.documents import EntryDocument, LogDocument, Page, document_of
+from trunkline.proxy.limits import GLSN_MAX, PAGE_BYTES_MAX, PAGE_ENTRIES, PAGE_ENTRIES_MAX, WAIT_MS_MAX
+from trunkline.proxy.parameters import OCTETS
+from trunkline.proxy.ranges import reached, reading_within
+from trunkline.proxy.service import Service, json_response
+
+ENCODINGS = ("auto", "base64")
+
+
+class PageRequest(msgspec.Struct, frozen=True):
+    start: int
+    limit: int
+    always_base64: bool
+
+    @property
+    def until(self) -> int:
+        return self.start + self.limit - 1
+
+
+class Reading:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def logs(self, request: web.Request) -> web.StreamResponse:
+        return json_response({"logs": list(await self._service.cluster.logs())})
+
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        async with self._service.logs.use(parameters.log_name(request)) as opened:
+            tail = await opened.log.tail()
+            view = await self._service.cluster.describe(opened.log.name)
+        settings = view.settings
+        return json_response(
+            LogDocument(
+                view.log, settings.policy.value, settings.replicas, view.trim + 1, tail, sealed=not view.last.is_open
+            )
+        )
+
+    async def tail(self, request: web.Request) -> web.StreamResponse:
+        async with self._service.logs.use(parameters.log_name(request)) as opened:
+            return json_response({"tail": await opened.log.tail()})
+
+    async def entry(self, request: web.Request) -> web.StreamResponse:
+        glsn, always_base64 = parameters.glsn(request), always_base64_of(request)
+        async with self._service.logs.use(parameters.log_name(request)) as opened:
+            entry = await opened.log.read(glsn)
+        self._service.counters.entries_read += 1
+        if parameters.wants_octets(request):
+            return web.Response(body=entry.payload, content_type=OCTETS)
+        return json_response(document_of(entry, always_base64=always_base64))
+
+    async def page(self, request: web.Request) -> web.StreamResponse:
+        start = parameters.query_number(request, "start", 1, GLSN_MAX)
+        limit = parameters.query_number(request, "limit", 1, PAGE_ENTRIES_MAX) or PAGE_ENTRIES
+        wait_ms = parameters.query_number(request, "wait_ms", 0, WAIT_MS_MAX) or 0
+        always_base64 = always_base64_of(request)
+        async with self._service.logs.use(parameters.log_name(request)) as opened:
+            if start is None:
+                start = (await self._service.cluster.describe(opened.log.name)).trim + 1
+            asked = PageRequest(start, limit, always_base64)
+            page = await self._page(opened.log, asked)
+            if not page.entries and wait_ms:
+                asked = PageRequest(page.next, limit, always_base64)
+                page = await self._awaited_page(opened.log, asked, wait_ms / 1000)
+        self._service.counters.entries_read += len(page.entries)
+        return json_response(page)
+
+    async def _page(self, log: Log, asked: PageRequest) -> Page:
+        """What is there now."""
+        batches = log.batches(asked.start, asked.until, to_tail=True)
+        try:
+            async with reading_within(self._service.timeout_s, f"the read of {log.name}"):
+                return await _filled(batches, asked)
+        finally:
+            batches.close()
+
+    async def _awaited_page(self, log: Log, asked: PageRequest, wait_s: float) -> Page:
+        """As soon as an entry comes; empty when the time is up, or the proxy stops."""
+        batches = log.batches(asked.start)
+        coming = asyncio.ensure_future(anext(batches))
+        try:
+            if not await self._service.stopping.wait_for(coming, wait_s):
+                return Page([], asked.start)
+            async with reading_within(None, f"the read of {log.name}"):
+                start = (await coming).first
+        finally:
+            coming.cancel()
+            batches.close()
+        return await self._page(log, PageRequest(start, asked.limit, asked.always_base64))
+
+
+async def _filled(batches: Subscription, asked: PageRequest) -> Page:
+    entries: list[EntryDocument] = []
+    size = 0
+    try:
+        async for batch in batches:
+            for entry in batch:
+                if entries and size + len(entry.payload) > PAGE_BYTES_MAX:
+                    return Page(entries, entry.glsn)
+                entries.append(document_of(entry, always_base64=asked.always_base64))
+                size += len(entry.payload)
+    except (Trimmed, EntriesLost) as error:
+        return _before(entries, error)
+    return Page(entries, reached(batches, asked.until))
+
+
+def _before(entries: list[EntryDocument], error: TrunklineError) -> Page:
+    """What was read before something that is gone; the next page begins there, and is told."""
+    if not entries:
+        raise error
+    return Page(entries, entries[-1].glsn + 1)
+
+
+def always_base64_of(request: web.Request) -> bool:
+    return parameters.query_choice(request, "encoding", ENCODINGS) == "base64"
