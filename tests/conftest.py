@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # The same examples on every run: a failure that is seen once can be seen again.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -35,3 +42,30 @@ def _logging_as_before() -> Iterator[None]:
     yield
     ours.handlers[:], ours.propagate = before[:2]
     ours.setLevel(before[2])
+
+
+@pytest.fixture(scope="session")
+def java() -> Path:
+    """Where Java is. Skips what needs it where it is missing, but fails it in continuous integration."""
+    from trunkline.delivery.java import find_java
+
+    try:
+        return find_java()
+    except ConfigError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(java: Path) -> Iterator[SparkSession]:
+    """A session for all tests, of delivery and of the log in Spark; none of them changes its settings for good."""
+    from trunkline.delivery.session import SHORT_LIVED, spark_session, stop_session
+    from trunkline.spark import register
+
+    session = spark_session("local[2]", conf=SHORT_LIVED, name="tests")
+    try:
+        register(session)
+        yield session
+    finally:
+        stop_session(session)

@@ -42,7 +42,7 @@ LOG = {
     "read": "glsn fill_after_ms timeout",
     "reopen": "timeout",
     "seal": "timeout",
-    "subscribe": "start until to_tail fill_after_ms",
+    "subscribe": "start until to_tail fill_after_ms dedupe",
     "tail": "timeout",
     "trim": "glsn timeout",
 }

@@ -25,6 +25,7 @@ from trunkline.client import cluster as async_cluster
 from trunkline.client import log as async_log
 from trunkline.client.bodies import Buffer
 from trunkline.client.cluster import DEFAULT_ADDRESS, ClientOptions
+from trunkline.client.dedupe import Repeats
 from trunkline.client.entries import Batch, Entry
 from trunkline.client.log import DEFAULT, Ended
 from trunkline.client.subscription import Subscription
@@ -261,9 +262,14 @@ class Log:
         *,
         to_tail: bool = False,
         fill_after_ms: int | None = None,
+        dedupe: bool = False,
     ) -> Iterator[Entry]:
-        """Entries in order, one by one. It survives reconfigurations and lost connections, and never skips silently."""
-        return _entries(self.batches(start, until, to_tail=to_tail, fill_after_ms=fill_after_ms))
+        """Entries in order, one by one. It survives reconfigurations and lost connections, and never skips silently.
+
+        ``dedupe``: leave out rows that a Spark job appended again, as far as the first lies in what is read.
+        """
+        batches = self.batches(start, until, to_tail=to_tail, fill_after_ms=fill_after_ms)
+        return _entries(batches, Repeats() if dedupe else None)
 
     def tail(self, *, timeout: float | None = DEFAULT) -> int:
         """The position after the last committed entry, linearizable."""
@@ -330,6 +336,13 @@ class Batches(Iterator[Batch]):
             raise StopIteration
         return batch
 
+    def some(self, *, timeout: float | None = None) -> list[Batch]:
+        """What has arrived since, at least one batch; an empty list at the end. Quicker than one after the other.
+
+        Raises ``Unreachable`` if nothing comes in ``timeout`` seconds: for a reader that knows that there is more.
+        """
+        return self._thread.call(self._subscription.some(timeout=timeout))
+
     async def _take(self) -> Batch | None:
         """None at the end: a StopAsyncIteration cannot leave a future."""
         return await anext(self._subscription, None)
@@ -350,10 +363,10 @@ class Batches(Iterator[Batch]):
         self.close()
 
 
-def _entries(batches: Batches) -> Iterator[Entry]:
+def _entries(batches: Batches, repeats: Repeats | None) -> Iterator[Entry]:
     with batches:
         for batch in batches:
-            yield from batch
+            yield from batch if repeats is None else repeats.without_repeats(batch)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

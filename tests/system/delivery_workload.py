@@ -66,7 +66,8 @@ class Writer:
             lambda: f"UPDATE lake.orders SET note = '{chance.random()}', stamp = {self._fresh()} + id WHERE {some}",
             lambda: f"UPDATE lake.orders SET tenant = {self._tenant()}, stamp = {self._fresh()} + id WHERE {some}",
             lambda: (
-                f"UPDATE lake.orders SET id = id + 4000, stamp = {self._fresh()} + id WHERE id % 501 = 3 AND id < 4000"
+                f"UPDATE lake.orders SET id = id + {KEYS}, stamp = {self._fresh()} + id "
+                f"WHERE id % 501 = 3 AND id < {KEYS} AND id + {KEYS} NOT IN (SELECT id FROM lake.orders)"
             ),
             lambda: f"DELETE FROM lake.orders WHERE {some} AND id % 2 = 0",
         )

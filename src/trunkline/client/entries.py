@@ -82,6 +82,17 @@ class Batch:
     def payloads(self) -> list[bytes]:
         return self._body.payloads()[self.skip : self.stop]
 
+    @property
+    def has_headers(self) -> bool:
+        """Whether any entry of it was appended with headers."""
+        return self._body.header_offsets is not None
+
+    def headers(self) -> list[dict[str, bytes]]:
+        """The headers of each entry; empty for those that have none."""
+        if not self.has_headers:
+            return [{} for _ in range(len(self))]
+        return [decode_headers(self._body.header(index)) for index in range(self.skip, self.stop)]
+
     def __iter__(self) -> Iterator[Entry]:
         writer, seq, time_ms = self.frame.writer, self.frame.seq, self._body.last_ms
         glsn = self.first

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from trunkline.client.batcher import Batcher, BatchOptions
 from trunkline.client.bodies import Buffer
+from trunkline.client.dedupe import Repeats
 from trunkline.client.entries import Batch, Entry, encode_headers
 from trunkline.client.session import Session
 from trunkline.client.subscription import Subscription
@@ -125,12 +126,17 @@ class Log:
         *,
         to_tail: bool = False,
         fill_after_ms: int | None = None,
+        dedupe: bool = False,
     ) -> AsyncIterator[Entry]:
-        """Entries in order, one by one. It survives reconfigurations and lost connections, and never skips silently."""
+        """Entries in order, one by one. It survives reconfigurations and lost connections, and never skips silently.
+
+        ``dedupe``: leave out rows that a Spark job appended again, as far as the first lies in what is read.
+        """
+        repeats = Repeats() if dedupe else None
         batches = self.batches(start, until, to_tail=to_tail, fill_after_ms=fill_after_ms)
         try:
             async for batch in batches:
-                for entry in batch:
+                for entry in batch if repeats is None else repeats.without_repeats(batch):
                     yield entry
         finally:
             batches.close()

@@ -18,7 +18,16 @@ from trunkline.core.events import EntriesRead, PositionsSkipped, RequestRefused
 from trunkline.core.messages import SubscribeRequested
 from trunkline.core.projection import Projection
 from trunkline.core.reader import Reader, ReaderConfig
-from trunkline.errors import EntriesLost, Hole, NoSuchLog, NotWritten, ProtocolError, Trimmed, TrunklineError
+from trunkline.errors import (
+    EntriesLost,
+    Hole,
+    NoSuchLog,
+    NotWritten,
+    ProtocolError,
+    Trimmed,
+    TrunklineError,
+    Unreachable,
+)
 from trunkline.runtime.process import Step
 
 AHEAD_BYTES = 8 * 1024 * 1024  # too small: the application waits for the network; too big: memory
@@ -117,12 +126,38 @@ class Subscription(AsyncIterator[Batch]):
         if isinstance(found, TrunklineError):
             self.close()
             raise found
+        return self._taken(found, size)
+
+    def _taken(self, found: Batch, size: int) -> Batch:
         self._ahead -= size
         self.next_glsn = found.last + 1
         if self._paused and self._ahead < AHEAD_BYTES // 2:
             self._paused = False
             self._session.process.resume(self._role)
         return found
+
+    async def some(self, *, timeout: float | None = None) -> list[Batch]:
+        """What has arrived since, at least one batch; an empty list at the end.
+
+        Raises ``Unreachable`` if nothing comes in ``timeout`` seconds: for a reader that knows that there is more.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                first = await anext(self, None)
+        except TimeoutError:
+            self.close()
+            name, position = self._session.log, self.next_glsn
+            raise Unreachable(f"position {position} of {name} did not come in time; see `trunkline status`") from None
+        if first is None:
+            return []
+        batches = [first]
+        while self._found:
+            found, size = self._found[0]
+            if isinstance(found, TrunklineError):
+                break  # the next call raises it
+            self._found.popleft()
+            batches.append(self._taken(found, size))
+        return batches
 
     def close(self) -> None:
         """Stop reading; what was read ahead is dropped."""

@@ -1,0 +1,61 @@
+"""Repeats of rows that a Spark job appended more than once.
+
+A job's entry says in its headers which row it is: ``query``, ``batch``, ``partition``, ``index``. Rows of a partition
+are appended in order, and an attempt that is run again begins at the first. So of each query and partition the greatest
+(batch, index) is all there is to remember: whatever is not beyond it was seen before.
+
+     batch 7:  0 1 2 3           a task dies
+     again:    0 1 2 3 4 5 6     0 to 3 are repeats
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from trunkline.client.entries import Entry
+
+PARTITIONS_MAX: Final = 65_536  # (query, partition) pairs that are remembered; those silent for longest are forgotten
+
+
+def row_headers(query: str, batch: int, partition: int, index: int) -> dict[str, bytes]:
+    """What names a row of a job."""
+    return {
+        "query": query.encode(),
+        "batch": b"%d" % batch,
+        "partition": b"%d" % partition,
+        "index": b"%d" % index,
+    }
+
+
+class Repeats:
+    """Is told of all entries, in their order."""
+
+    def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
+        self._partitions_max = partitions_max
+        self._newest: OrderedDict[tuple[bytes, int], tuple[int, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def is_repeat(self, entry: Entry) -> bool:
+        """Whether the row was seen before. An entry that no job appended is never a repeat."""
+        headers = entry.headers
+        try:
+            key = headers["query"], int(headers["partition"])
+            row = int(headers["batch"]), int(headers["index"])
+        except (KeyError, ValueError):
+            return False
+        newest = self._newest.get(key)
+        repeated = newest is not None and row <= newest
+        if not repeated:
+            self._newest[key] = row
+        self._newest.move_to_end(key)
+        if len(self._newest) > self._partitions_max:
+            self._newest.popitem(last=False)
+        return repeated
+
+    def without_repeats(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The entries without repeats."""
+        return (entry for entry in entries if not self.is_repeat(entry))

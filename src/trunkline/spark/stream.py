@@ -1,0 +1,90 @@
+"""A log as a stream: Spark asks how far it goes, and reads it range by range.
+
+    offset    {"glsn": n}: everything below n was read; n comes next
+
+1. Offsets are all that is kept, by Spark, in the checkpoint. A batch that is run again reads the same range, which
+   holds the same entries for ever.
+2. The end of a batch is at most the tail, as of then, so every position in it is settled when it is read, or will be.
+3. With ``availableNow`` the tail at the start is the last end: what comes later is left for another run.
+4. What was trimmed away below the beginning of a batch is an error, or passed over, by ``failOnTrim``.
+5. Spark asks again after 10 ms where there is nothing new. The cluster is asked after ``LOOK_EVERY_S`` at the earliest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from trunkline.spark.connections import CONNECTIONS
+from trunkline.spark.filters import Bounds
+from trunkline.spark.options import ReadOptions
+from trunkline.spark.ranges import Extent, PositionRange, extent, partitions, starting_position, untrimmed
+from trunkline.spark.reading import read_range
+
+Offset = dict[str, int]
+
+LOOK_EVERY_S: Final = 0.05  # too small: idle streams load the cluster; too big: an entry waits this long for its batch
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._target: int | None = None  # where a run with availableNow ends (3)
+        self._tail: int | None = None  # as last seen
+        self._look_at_s = 0.0  # when to look again, by the monotonic clock (5)
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        found = self._extent()
+        return offset(untrimmed(self._options, starting_position(self._options, found), found.oldest))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        entries = self._options.entries_per_trigger
+        return ReadAllAvailable() if entries is None else ReadMaxRows(entries)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._extent().tail
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        if self._target is None and self._tail is not None and self._tail <= position_of(start):
+            time.sleep(max(self._look_at_s - time.monotonic(), 0))  # (5)
+        found = self._extent()
+        first = untrimmed(self._options, position_of(start), found.oldest)  # (4)
+        end = found.tail if self._target is None else min(found.tail, self._target)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, first + limit.max_rows)
+        return offset(max(end, position_of(start)))
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        return None if self._tail is None else offset(self._tail)
+
+    def partitions(self, start: Offset, end: Offset) -> list[PositionRange]:
+        first, last = position_of(start), position_of(end)
+        if first < last:
+            with CONNECTIONS.using(self._options.connection) as (cluster, log):
+                first = untrimmed(self._options, first, cluster.describe(log.name).trim + 1)
+        return partitions(first, last, self._options.partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, PositionRange)
+        return read_range(self._options, self._schema, partition, Bounds())
+
+    def _extent(self) -> Extent:
+        with CONNECTIONS.using(self._options.connection) as (cluster, log):
+            found = extent(cluster, log)
+        self._tail = found.tail
+        self._look_at_s = time.monotonic() + LOOK_EVERY_S
+        return found
+
+
+def offset(position: int) -> Offset:
+    return {"glsn": position}
+
+
+def position_of(found: Offset) -> int:
+    return int(found["glsn"])
