@@ -8,16 +8,24 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.cli import INTERRUPTED, WrongInput
 from trunkline.cli.connecting import cluster_options, configuration
+from trunkline.cli.serve import add_log_format_option, add_observe_option
 from trunkline.cli.tables import plural, print_json
 from trunkline.errors import ConfigError
+from trunkline.runtime.logging_format import begin_logging
+from trunkline.runtime.observing_capture import CaptureView, capture_metrics, capture_readiness
+from trunkline.runtime.observing_health import Readiness
+from trunkline.runtime.serving import observe_address
 
 if TYPE_CHECKING:
     from trunkline.delivery.capture.running import Capture, Captured, ChangeSource
+    from trunkline.runtime.observing_thread import ObservingThread
+
+logger = logging.getLogger("trunkline.capture")
 
 TELL_EVERY_S: Final = 5.0
 EXAMPLES: Final = """
@@ -48,6 +56,8 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--poll-ms", type=int, default=200, help="how often the table is looked at (default: 200)")
     parser.add_argument("--once", action="store_true", help="end when everything is captured that there is now")
+    add_observe_option(parser)
+    add_log_format_option(parser)
     parser.set_defaults(run=_capture)
 
 
@@ -56,11 +66,13 @@ def _capture(options: argparse.Namespace) -> int:
 
     if options.poll_ms < 1:
         raise WrongInput("--poll-ms must be at least 1")
+    if options.observe:
+        observe_address(options.observe)
     config = configuration(options)
     if config.tls() is not None:
         raise ConfigError("capture has no TLS yet; run it beside the cluster, on a network that is trusted")
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    progress = _Progress(options.log, quiet=options.json)
+    begin_logging(sys.stderr, options.log_format, {"process": "capture", "name": options.log})
+    progress = _Progress(options.log, quiet=options.json, logged=options.log_format == "json")
     capture = Capture(
         _source(options),
         config.connect,
@@ -69,7 +81,12 @@ def _capture(options: argparse.Namespace) -> int:
         token=config.token,
         told=progress.tell,
     )
-    with _stopping(capture) as stopped:
+    observing = _observing(options, capture) if options.observe else nullcontext()
+    with observing as observed, _stopping(capture) as stopped:
+        if observed is not None:
+            logger.info(
+                "observed at http://%s/metrics", observed.address, extra={"fields": {"observe": observed.address}}
+            )
         captured = capture.run(once=options.once)
     if options.json:
         print_json({"transactions": captured.transactions, "rows": captured.rows, "position": captured.position})
@@ -96,6 +113,35 @@ def _source(options: argparse.Namespace) -> ChangeSource:
     return PostgresCapture(address, slot)
 
 
+def _observing(options: argparse.Namespace, capture: Capture) -> ObservingThread:
+    """Metrics and health, beside the capture: what it counts is read from another thread."""
+    from trunkline.runtime.observing import Observed  # loaded only if it is needed
+    from trunkline.runtime.observing_thread import ObservingThread
+
+    began = time.monotonic()
+
+    async def metrics() -> str:
+        return capture_metrics(options.log, time.monotonic() - began, _view(capture.captured))
+
+    async def readiness() -> Readiness:
+        return capture_readiness(_view(capture.captured))
+
+    return ObservingThread(options.observe, Observed("capture", options.log, metrics, readiness))
+
+
+def _view(captured: Captured) -> CaptureView:
+    wrote_at = captured.wrote_at
+    return CaptureView(
+        transactions=captured.transactions,
+        rows=captured.rows,
+        failures=captured.failures,
+        running=captured.running,
+        error=captured.error,
+        position=captured.position,
+        wrote_s_ago=None if wrote_at is None else time.monotonic() - wrote_at,
+    )
+
+
 @contextmanager
 def _stopping(capture: Capture) -> Iterator[list[int]]:
     """SIGTERM and Ctrl-C end the capture after the transaction that is under way."""
@@ -114,11 +160,12 @@ def _stopping(capture: Capture) -> Iterator[list[int]]:
 
 
 class _Progress:
-    """A line now and then, while something happens."""
+    """A line now and then, while something happens: of the log, where that is for machines."""
 
-    def __init__(self, log: str, *, quiet: bool) -> None:
+    def __init__(self, log: str, *, quiet: bool, logged: bool) -> None:
         self._log = log
         self._quiet = quiet
+        self._logged = logged
         self._told_at = 0.0
         self._rows = -1
 
@@ -127,7 +174,12 @@ class _Progress:
         if self._quiet or captured.rows == self._rows or now < self._told_at + TELL_EVERY_S:
             return
         self._told_at, self._rows = now, captured.rows
-        print(f"capturing into {self._log}: {_amount(captured)}", file=sys.stderr, flush=True)
+        line = f"capturing into {self._log}: {_amount(captured)}"
+        if self._logged:
+            fields = {"transactions": captured.transactions, "rows": captured.rows, "position": captured.position}
+            logger.info("%s", line, extra={"fields": fields})
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 def _amount(captured: Captured) -> str:

@@ -12,6 +12,7 @@ import os
 import signal
 import ssl
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,12 @@ from trunkline.cli.connecting import add_security_options, configuration, positi
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.net.tls import client_tls, server_tls
 from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
+from trunkline.runtime.logging_format import LOG_FORMATS, begin_logging
 from trunkline.runtime.node import NodeConfig, run_node
+from trunkline.runtime.serving import observe_address
 from trunkline.storage.options import StorageOptions
+
+log = logging.getLogger("trunkline")
 
 PR_SET_PDEATHSIG = 1
 SYNC_POLICIES = ("always", "interval", "never")
@@ -77,8 +82,23 @@ def _storage_keys() -> list[str]:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
     parser.add_argument("--record", type=Path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    add_observe_option(parser)
+    add_log_format_option(parser)
     add_parent_option(parser)
     add_security_options(parser.add_argument_group("security"))
+
+
+def add_observe_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--observe",
+        default="",
+        metavar="[HOST:]PORT",
+        help="serve /metrics, /healthz and /readyz there (host: 127.0.0.1; port 0: any; default: nowhere)",
+    )
+
+
+def add_log_format_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-format", choices=LOG_FORMATS, default="text", help="of log lines (default: text)")
 
 
 def add_parent_option(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +121,7 @@ def storage_options(sync: str, given: list[str]) -> StorageOptions:
 
 
 def _node(options: argparse.Namespace) -> int:
-    _begin(options)
+    _begin(options, "node")
     config = NodeConfig(
         directory=options.dir,
         name=options.name,
@@ -113,13 +133,14 @@ def _node(options: argparse.Namespace) -> int:
         lease_ms=options.lease_ms,
         record=options.record,
         storage=storage_options(options.sync, options.storage),
+        observe=options.observe,
     )
     serving, dialling = _tls(options)
-    return run_loop(run_node(config, server_tls=serving, client_tls=dialling))
+    return _serve(options, run_node(config, server_tls=serving, client_tls=dialling))
 
 
 def _coordinator(options: argparse.Namespace) -> int:
-    _begin(options)
+    _begin(options, "coordinator")
     config = CoordinatorConfig(
         listen=options.listen,
         directory=options.dir,
@@ -130,14 +151,28 @@ def _coordinator(options: argparse.Namespace) -> int:
         tick_ms=options.tick_ms,
         record=options.record,
         default_policy=options.default_policy,
+        observe=options.observe,
     )
     serving, dialling = _tls(options)
-    return run_loop(run_coordinator(config, server_tls=serving, client_tls=dialling))
+    return _serve(options, run_coordinator(config, server_tls=serving, client_tls=dialling))
 
 
-def _begin(options: argparse.Namespace) -> None:
+def _begin(options: argparse.Namespace, kind: str) -> None:
+    if options.observe:
+        observe_address(options.observe)  # what is wrong with it is said before anything is made
     end_with(options.parent)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    begin_logging(sys.stderr, options.log_format, {"process": kind, "name": options.name})
+
+
+def _serve(options: argparse.Namespace, work: Coroutine[Any, Any, int]) -> int:
+    """Where lines are JSON, the last one is, too."""
+    try:
+        return run_loop(work)
+    except TrunklineError as error:
+        if options.log_format != "json":
+            raise
+        log.error("%s", error)  # noqa: TRY400
+        return 2 if isinstance(error, ConfigError) else 1
 
 
 def end_with(parent: int | None) -> None:

@@ -23,7 +23,14 @@ from trunkline.cli.connecting import (
     positive,
     run_loop,
 )
-from trunkline.cli.serve import POLICIES, add_parent_option, add_storage_options, end_with, storage_options
+from trunkline.cli.serve import (
+    POLICIES,
+    add_log_format_option,
+    add_parent_option,
+    add_storage_options,
+    end_with,
+    storage_options,
+)
 from trunkline.cli.tables import json_option, plural, print_json
 from trunkline.config import VARIABLES, ConnectionConfig
 from trunkline.errors import Refused, Unreachable
@@ -36,6 +43,7 @@ from trunkline.runtime.local_files import (
     running_already,
     send_signal,
 )
+from trunkline.runtime.observing_targets import TARGETS, read_targets
 
 DIRECTORY = Path("cluster")
 UP_S = 60.0  # a cluster that is not up then is taken down again
@@ -67,6 +75,12 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     up.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd")
     up.add_argument("--record", type=Path, metavar="DIR", help="record for `trunkline check --trace DIR`")
     up.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
+    up.add_argument(
+        "--observe",
+        action="store_true",
+        help=f"each process serves /metrics, /healthz and /readyz on a free port; {TARGETS} in --dir says where",
+    )
+    add_log_format_option(up)
     add_storage_options(up)
     add_parent_option(up)
     add_security_options(up.add_argument_group("security"))
@@ -92,7 +106,7 @@ def _up(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace, security: ConnectionConfig) -> LocalClusterConfig:
-    both = ["--lease-ms", str(options.lease_ms)]
+    both = ["--lease-ms", str(options.lease_ms), "--log-format", options.log_format]
     if options.record is not None:
         both += ["--record", str(options.record.absolute())]
     for name, value in (("ca", security.tls_ca), ("cert", security.tls_cert), ("key", security.tls_key)):
@@ -106,6 +120,7 @@ def _config(options: argparse.Namespace, security: ConnectionConfig) -> LocalClu
         nodes=options.nodes,
         port=options.port,
         restart=not options.no_restart,
+        observe=options.observe,
         node_options=(*node, *both),
         coordinator_options=(*coordinator, *both),
         environment={VARIABLES["token"]: security.token} if security.token else {},
@@ -180,11 +195,14 @@ def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:
     assert record is not None
     nodes = [each for each in record.processes if each.kind == "node"]
     if options.json:
-        print_json({"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]})
+        told = {"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]}
+        print_json({**told, "observe": read_targets(files.root)} if options.observe else told)
     else:
         print(f"up: {plural(len(nodes), 'node')}, connect to {record.connect}")
         if record.connect != "127.0.0.1:7400":
             print(f"export TRUNKLINE_CONNECT={record.connect}")
+        if options.observe:
+            print(f"metrics: {files.root / TARGETS}")
         if options.detach:
             print(f"stop it with: trunkline down --dir {options.dir}")
     sys.stdout.flush()

@@ -7,10 +7,11 @@ import json
 import logging
 import secrets
 import ssl
+import time
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +20,6 @@ from trunkline.core.effects import Event, Message
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
 from trunkline.core.projection import Projection, Segment
 from trunkline.errors import ConfigError, StorageError
-from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
 from trunkline.net.admin import (
@@ -39,12 +39,24 @@ from trunkline.net.peers import Peers
 from trunkline.net.server import Server
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.links import Links
+from trunkline.runtime.observing_coordinator import (
+    CoordinatorView,
+    CountedRegister,
+    coordinator_metrics,
+    coordinator_readiness,
+    log_views,
+)
+from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.serving import Lifetime, split_address, start_number
+
+if TYPE_CHECKING:
+    from trunkline.runtime.observing import ObservingServer
 
 log = logging.getLogger("trunkline.coordinator")
 
 LOOK_AGAIN_S = 2.0  # after the store was not available, or a watch ended
+STORE_S = 2.0  # what the store is given to answer who looks at this coordinator
 SEGMENTS_SHOWN = 20  # of a log, in the status
 STATUS_BYTES_MAX = 3 * 1024 * 1024  # a larger one does not fit into the head of a packet
 
@@ -60,6 +72,7 @@ class CoordinatorConfig(Struct, frozen=True):
     tick_ms: int = 500  # too small: idle work; too big: a dead node is replaced late
     record: Path | None = None
     default_policy: str = "chain"
+    observe: str = ""  # where metrics and health are served, host:port; "": nowhere
 
 
 async def run_coordinator(
@@ -99,17 +112,22 @@ class CoordinatorServer:
         self.lifetime = Lifetime()
         self._server_tls = server_tls
         self._start = start_number()
+        self._began = time.monotonic()
         self._store = make_store(config)
-        self._register = RegisterService(self._store)
+        self._register = CountedRegister(self._store)
         self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
         self._links = Links(self._peers)
         self._duties: dict[str, LogDuties] = {}
         self._recorder: Recorder | None = None
         self._server: Server | None = None
+        self._observing: ObservingServer | None = None
+        self._requests: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         config = self.config
+        if config.observe:  # first of all: who waits for its store says so
+            await self._observe()
         if config.record is not None:
             self._recorder = Recorder(config.record, "", config.name, self._start)
             self._store.events(self._announced)
@@ -123,10 +141,12 @@ class CoordinatorServer:
         except OSError as error:
             raise StorageError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
         self.address = f"{host}:{self._server.port}"
-        log.info("coordinator %s listens on %s", config.name, self.address)
+        self._say_listening()
         self._begin(self._look_after_logs())
 
     async def close(self) -> None:
+        if self._observing is not None:
+            await self._observing.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -171,6 +191,7 @@ class CoordinatorServer:
 
     def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         message, token = envelope.message, envelope.token
+        self._requests[type(message).__name__] += 1  # of the kinds that the wire knows
 
         def answer(message: Message) -> None:
             connection.send("", token, message)
@@ -223,6 +244,7 @@ class CoordinatorServer:
             "active": self._store.active(),
             "active_coordinator": await self._store.active_coordinator(),
             "default_policy": self.config.default_policy,
+            "observe": self._observing.address if self._observing is not None else "",
             "nodes": [{**_node_facts(info), "streams_named": named[info.node]} for info in nodes],
             "logs": [self._log_facts(view) for view in views],
         }
@@ -235,6 +257,52 @@ class CoordinatorServer:
             "blocked": duties is not None and duties.blocked,
             "duty": duties.duty if duties is not None else "",
         }
+
+    # ------------------------------------------------------------------------------------------------------- observing
+
+    async def _observe(self) -> None:
+        from trunkline.runtime.observing import Observed, ObservingServer  # its HTTP server is loaded if it is needed
+
+        name = self.config.name
+        self._observing = await ObservingServer.start(
+            self.config.observe, Observed("coordinator", name, self._metrics, self._readiness)
+        )
+
+    def _say_listening(self) -> None:
+        fields = {"address": self.address, "observe": self._observing.address if self._observing is not None else ""}
+        seen = f", observed at http://{fields['observe']}/metrics" if self._observing is not None else ""
+        log.info("coordinator %s listens on %s%s", self.config.name, self.address, seen, extra={"fields": fields})
+
+    async def _metrics(self) -> str:
+        return coordinator_metrics(self.config.name, time.monotonic() - self._began, await self.view())
+
+    async def _readiness(self) -> Readiness:
+        return coordinator_readiness(await self.view())
+
+    async def view(self) -> CoordinatorView | None:
+        """One look at the coordinator, for which the store is asked; None while it starts."""
+        if self._server is None:
+            return None
+        nodes, active_coordinator, store_error = None, "", ""
+        try:
+            async with asyncio.timeout(STORE_S):
+                nodes, active_coordinator = await self._store.nodes(), await self._store.active_coordinator()
+        except TimeoutError:
+            store_error = f"there was no answer within {STORE_S:.0f} s"
+        except (StoreUnavailable, StorageError) as error:
+            store_error = str(error)
+        return CoordinatorView(
+            active=self._store.active(),
+            active_coordinator=active_coordinator,
+            nodes=nodes,
+            store_error=store_error,
+            logs=log_views(self._duties),
+            register=self._register.counts,
+            requests=self._requests,
+            reconfigurations=self._register.reconfigurations,
+            connections=self._server.connections,
+            connections_refused=self._server.refused,
+        )
 
     # ---------------------------------------------------------------------------------------------------------- duties
 

@@ -5,7 +5,7 @@ Rules
  L2  Every process that it starts ends with it, however it ends: they ask the kernel for that when they start.
  L3  What dies is started again, the quicker it died the later, unless that was not wanted.
  L4  Until the cluster has been up once, a process that ends is a failure of the whole.
- L5  What is written to ``cluster.json`` is true, or was a moment ago.
+ L5  What is written to ``cluster.json`` and ``observe.json`` is true, or was a moment ago.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import msgspec
 
 from trunkline.errors import ConfigError, Refused
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles, ProcessRecord, process_started, running_already
+from trunkline.runtime.observing_targets import write_targets
 
 HOST = "127.0.0.1"
 NODES = 3
@@ -49,6 +50,7 @@ class LocalClusterConfig(msgspec.Struct, frozen=True):
     restart: bool = True
     node_options: tuple[str, ...] = ()
     coordinator_options: tuple[str, ...] = ()
+    observe: bool = False  # each process serves metrics and health on a port of its own
     environment: Mapping[str, str] = {}  # added to this process's own: secrets are not for command lines
 
 
@@ -59,6 +61,7 @@ class Child:
         self.name = name
         self.kind = kind
         self.address = address
+        self.observe = ""  # where it is observed
         self.options = options
         self.process: asyncio.subprocess.Process | None = None
         self.started = 0
@@ -162,13 +165,7 @@ class LocalCluster:
 
     def _ports(self) -> Iterator[int]:
         if self.config.port == 0:
-            for _ in range(ANY_PORT_TRIES):
-                port = random.choice(ANY_PORT)
-                if _is_free(port):
-                    yield port
-            raise ConfigError(
-                f"found no free port from {ANY_PORT.start} to {ANY_PORT.stop - 1}; choose one with --port"
-            )
+            yield from _any_ports()
         for port in range(self.config.port, self.config.port + NODES_MAX + 1):
             if not _is_free(port) and port not in {child.record().port for child in self.children.values()}:
                 raise ConfigError(f"port {port} is taken by another program; choose another range with --port")
@@ -181,7 +178,8 @@ class LocalCluster:
         child.keeper = asyncio.create_task(self._keep(child))
 
     async def _spawn(self, child: Child) -> None:
-        command = [*self.config.program, *child.options, "--parent", str(os.getpid())]  # L2
+        observe = self._observe_options(child) if self.config.observe else []
+        command = [*self.config.program, *child.options, *observe, "--parent", str(os.getpid())]  # L2
         with _open_log(self.files.logs / f"{child.name}.log") as log:
             child.process = await asyncio.create_subprocess_exec(
                 *command,
@@ -193,6 +191,14 @@ class LocalCluster:
             )
         child.started = process_started(child.process.pid)
         self._write_record()  # L5
+
+    def _observe_options(self, child: Child) -> list[str]:
+        """The port that it had before, or another one if somebody took that meanwhile."""
+        children = self.children.values()
+        taken = {child.record().port for child in children} | {_port(each.observe) for each in children if each.observe}
+        if not child.observe or not _is_free(_port(child.observe)):
+            child.observe = f"{HOST}:{next(port for port in _any_ports() if port not in taken)}"
+        return ["--observe", child.observe]
 
     async def _keep(self, child: Child) -> None:
         """L3"""
@@ -232,7 +238,7 @@ class LocalCluster:
     def _epitaph(self, child: Child, code: int) -> str:
         path = self.files.logs / f"{child.name}.log"
         last = path.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()[-1:]
-        said = f": {last[0].removeprefix('trunkline: ')}" if last else ""
+        said = f": {_message(last[0])}" if last else ""
         return f"{child.name} ended with exit code {code} before the cluster was up{said} (see {path})"
 
     def _write_record(self, pid: int | None = None) -> None:
@@ -241,12 +247,35 @@ class LocalCluster:
         self.files.write_record(
             ClusterRecord(pid, process_started(pid), self.config.port, self.connect, self._up and pid > 0, processes)
         )
+        observed = {child.name: child.observe for child in self.children.values() if child.observe and pid > 0}
+        write_targets(self.files.root, observed)
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):  # it ended, and this was not yet heard
             process.send_signal(number)
+
+
+def _any_ports() -> Iterator[int]:
+    for _ in range(ANY_PORT_TRIES):
+        port = random.choice(ANY_PORT)
+        if _is_free(port):
+            yield port
+    raise ConfigError(f"found no free port from {ANY_PORT.start} to {ANY_PORT.stop - 1}; choose one with --port")
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _message(line: str) -> str:
+    """What a line of a log says, whether it is text or JSON."""
+    try:
+        found = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return line.removeprefix("trunkline: ")
+    return str(found["message"]) if isinstance(found, dict) and "message" in found else line
 
 
 def _is_free(port: int) -> bool:

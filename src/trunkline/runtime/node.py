@@ -8,6 +8,7 @@ import logging
 import ssl
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -26,10 +27,15 @@ from trunkline.net.peers import Peers
 from trunkline.net.server import Server
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.node_host import NodeHost
+from trunkline.runtime.observing_health import Readiness
+from trunkline.runtime.observing_node import NodeView, node_metrics, node_readiness
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.serving import Lifetime, split_address, start_number
 from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory
+
+if TYPE_CHECKING:
+    from trunkline.runtime.observing import ObservingServer
 
 log = logging.getLogger("trunkline.node")
 
@@ -50,6 +56,7 @@ class NodeConfig(Struct, frozen=True):
     record: Path | None = None  # a directory for recordings
     storage: StorageOptions = StorageOptions()
     scrub: bool = True
+    observe: str = ""  # where metrics and health are served, host:port; "": nowhere
 
 
 async def run_node(
@@ -79,6 +86,8 @@ class Node:
         self._engine: Engine | None = None
         self._server: Server | None = None
         self._recorder: Recorder | None = None
+        self._observing: ObservingServer | None = None
+        self._serving = False
         self._tasks: list[asyncio.Task[None]] = []
         self.host: NodeHost
 
@@ -86,6 +95,8 @@ class Node:
         config = self.config
         if config.advertise:
             check_advertised(config.advertise)
+        if config.observe:  # first of all: who waits for a coordinator says so
+            await self._observe()
         engine = self._engine = await self._open_engine()
         identity = engine.identity
         if config.record is not None:
@@ -112,7 +123,8 @@ class Node:
         self.address = config.advertise or f"{listen_host}:{self._server.port}"
         info = NodeInfo(config.name, identity.incarnation, self._start, address=self.address, zone=config.zone)
         process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=config.lease_ms // 3, lease_ms=config.lease_ms))
-        log.info("node %s listens on %s", config.name, self.address)
+        self._serving = True
+        self._say_listening()
         self._tasks.append(asyncio.create_task(self._tidy_up()))
         if config.storage.sync is not SyncPolicy.ALWAYS:
             self._tasks.append(asyncio.create_task(self._sync_now_and_then()))
@@ -120,6 +132,8 @@ class Node:
             self._tasks.append(asyncio.create_task(self._scrub()))
 
     async def close(self) -> None:
+        if self._observing is not None:
+            await self._observing.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -181,9 +195,58 @@ class Node:
             "fresh": lease is not None and lease.phase == "fresh",
             "unsynced_bytes": engine.unsynced_bytes,
             "connections": len(self.host.connections),
-            "uptime_s": round(time.monotonic() - self._began, 1),
+            "uptime_s": round(self._uptime_s(), 1),
+            "observe": self._observing.address if self._observing is not None else "",
         }
         return StatusAnswer(json.dumps(facts).encode())
+
+    # ------------------------------------------------------------------------------------------------------- observing
+
+    async def _observe(self) -> None:
+        from trunkline.runtime.observing import Observed, ObservingServer  # its HTTP server is loaded if it is needed
+
+        name = self.config.name
+        self._observing = await ObservingServer.start(
+            self.config.observe, Observed("node", name, self._metrics, self._readiness)
+        )
+
+    def _say_listening(self) -> None:
+        fields = {"address": self.address, "observe": self._observing.address if self._observing is not None else ""}
+        seen = f", observed at http://{fields['observe']}/metrics" if self._observing is not None else ""
+        log.info("node %s listens on %s%s", self.config.name, self.address, seen, extra={"fields": fields})
+
+    async def _metrics(self) -> str:
+        return node_metrics(self.config.name, self._uptime_s(), self.view())
+
+    async def _readiness(self) -> Readiness:
+        return node_readiness(self.view())
+
+    def view(self) -> NodeView | None:
+        """One look at the node; None while it starts."""
+        if not self._serving:
+            return None
+        assert self._engine is not None
+        assert self._server is not None
+        roles = self.host.process.roles
+        storage, lease = roles["storage"], roles["lease"]
+        assert isinstance(storage, StorageNode)
+        assert isinstance(lease, LeaseKeeper)
+        return NodeView(
+            engine=self._engine.status(),
+            counts=self.host.counts,
+            registered=lease.phase == "fresh",
+            disk_silent=self.host.disk_is_silent(),
+            connections=self._server.connections,
+            connections_refused=self._server.refused,
+            violations=self._server.violations,
+            damaged_streams=sum(stream.data_loss for stream in storage.streams.values()),
+            damage_found=lease.info.damaged,
+        )
+
+    def _uptime_s(self) -> float:
+        return time.monotonic() - self._began
+
+    # ------------------------------------------------------------------------------------------------------ background
 
     async def _tidy_up(self) -> None:
         assert self._engine is not None
@@ -208,6 +271,7 @@ class Node:
         while True:
             await asyncio.sleep(SCRUB_REST_S)
             for step in self._engine.scrub():
+                self.host.counts.scrubbed_bytes += step.bytes_read
                 for key, frame in step.damaged:
                     self.host.damaged(key, (frame,))
                 await asyncio.sleep(max(step.bytes_read / rate, 0.001))

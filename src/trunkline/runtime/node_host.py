@@ -18,14 +18,26 @@ from concurrent.futures import ThreadPoolExecutor
 
 from trunkline.core.effects import Address, Choose, Complete, Event, Message, Record
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import Fetched, Finalize, Inventory, Open, ReadFrames, Register, Seal, Written
+from trunkline.core.messages import (
+    Fetched,
+    Finalize,
+    Inventory,
+    NotGranted,
+    Open,
+    ReadFrames,
+    Register,
+    Rejected,
+    Seal,
+    Written,
+)
 from trunkline.core.siblings import DamageFound
 from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
-from trunkline.core.streams import FrameWritten, Key
+from trunkline.core.streams import FrameWritten, Key, StreamSealing
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
-from trunkline.runtime.bodies import Answer, BodySender
+from trunkline.runtime.bodies import Answer
 from trunkline.runtime.links import COORDINATOR, Links
+from trunkline.runtime.observing_counts import CountedBodies, NodeCounts
 from trunkline.runtime.process import Buffer, Process, Step
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.requests import STORAGE_REQUESTS, checked_request
@@ -34,6 +46,7 @@ from trunkline.storage import Engine, StorageError, SyncPolicy
 UNSYNCED_BYTES_MAX = 128 * 1024 * 1024
 DISK_SILENT_S = 2.0  # a sync that takes longer: the node does not renew its lease
 BUSY = "the disk is busy"
+REFUSALS = (Rejected, NotGranted)
 
 
 class NodeHost:
@@ -50,13 +63,14 @@ class NodeHost:
     ) -> None:
         self.process = Process(name, self)
         self.connections: dict[str, Connection] = {}
+        self.counts = NodeCounts()
         self._engine = engine
         self._links = links
         self._recorder = recorder
         self._stopped = stopped
         self._loop = asyncio.get_running_loop()
         self._sync_thread = ThreadPoolExecutor(1, "sync")
-        self._bodies = BodySender(engine, self.damaged)
+        self._bodies = CountedBodies(engine, self.damaged, self.counts)
         self._sync_began: float | None = None
         self._sync_scheduled = False
         self._always = sync is SyncPolicy.ALWAYS
@@ -69,6 +83,7 @@ class NodeHost:
     def received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         role = envelope.role
         message = checked_request(role, envelope.message, attachments)  # O1
+        self.counts.requests[type(message)] += 1
         if role == "storage":
             self._look_at_space()
         key = f"#{connection.number}"
@@ -87,19 +102,22 @@ class NodeHost:
 
     def send(self, role: str, to: Address, message: Message, step: Step) -> None:
         if to.process == COORDINATOR:
-            if not (isinstance(message, Register) and self._disk_is_silent()):
+            if not (isinstance(message, Register) and self.disk_is_silent()):
                 self._links.send(self.process, role, to, message)
             return
         connection = self.connections.get(to.process)
         if connection is None:
             return  # gone: the answer is lost
         token = int(to.role)
+        self.counts.answers += 1
         if isinstance(message, ReadFrames | Fetched) or (
             isinstance(message, Written) and message.existing.kind is Kind.DATA
         ):
             self._bodies.send(connection, Answer(token, message, _key_of(step)))  # O3
-        else:
-            connection.send(role, token, message)
+            return
+        if isinstance(message, REFUSALS):
+            self.counts.refused[message.reason] += 1
+        connection.send(role, token, message)
 
     def persist(self, record: Record, step: Step) -> int:
         body: Buffer | None = None
@@ -110,6 +128,10 @@ class NodeHost:
         except StorageError as error:
             self._stopped(str(error))
             raise
+        if isinstance(record, FrameWritten):
+            self.counts.stored(record.frame, 0 if body is None else len(body))
+        elif isinstance(record, StreamSealing):
+            self.counts.seals += 1
         if self._always:  # O2
             self._schedule_sync()
         else:
@@ -147,7 +169,7 @@ class NodeHost:
         if self._sync_began is not None or self._closing:
             return
         batch = self._engine.begin_sync()
-        self._sync_began = self._loop.time()
+        began = self._sync_began = self._loop.time()
 
         def done(future: asyncio.Future[None]) -> None:
             self._sync_began = None
@@ -156,6 +178,7 @@ class NodeHost:
                 self.process.stop()
                 self._stopped(f"the disk failed: {error}")
                 return
+            self.counts.sync_seconds.observe(self._loop.time() - began)
             self._engine.end_sync(batch)
             self.process.durable(batch.ticket)
             self._catch_up()
@@ -170,7 +193,8 @@ class NodeHost:
         if self._engine.unsynced and (self._always or self._busy or self.process.withheld):
             self._schedule_sync()
 
-    def _disk_is_silent(self) -> bool:
+    def disk_is_silent(self) -> bool:
+        """Whether a sync takes so long that the node does not vouch for itself."""
         return self._sync_began is not None and self._loop.time() - self._sync_began > DISK_SILENT_S
 
     def _look_at_space(self) -> None:

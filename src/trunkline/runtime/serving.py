@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine
 
 from trunkline.errors import ConfigError
+from trunkline.net.addresses import parse_address
 
 log = logging.getLogger("trunkline")
 
@@ -20,6 +21,7 @@ KEPT_BYTES_MAX = 128 * 1024 * 1024  # at the heap's end
 MAPPED_BYTES_MIN = 32 * 1024 * 1024  # larger buffers are given back at once
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOOPBACK = "127.0.0.1"
 
 
 class Lifetime:
@@ -102,3 +104,14 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{address!r} is no address to listen on, such as 127.0.0.1:7400")
     return host.strip("[]"), int(port)
+
+
+def observe_address(text: str) -> tuple[str, int]:
+    """Where metrics and health are to be served: ``host:port``, or a port of this machine alone.
+
+    Raises ``ConfigError``.
+    """
+    try:
+        return parse_address(f"{LOOPBACK}:{text.strip()}" if text.strip().isdecimal() else text)
+    except ConfigError as error:
+        raise ConfigError(f"--observe: {error}") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
@@ -44,6 +45,9 @@ class Captured:
         self.rows = 0
         self.position: str | None = None
         self.error = ""
+        self.failures = 0  # how often it had to begin anew
+        self.running = False  # the log is taken over, and nothing has failed since
+        self.wrote_at: float | None = None  # of time.monotonic(): when the last transaction was written
 
 
 class Capture:
@@ -108,6 +112,7 @@ class Capture:
                     self.captured.transactions += 1
                     self.captured.rows += rows
                     self.captured.position = transaction.position
+                    self.captured.wrote_at = time.monotonic()
                     self._tell(None)
                     if self._stopping.is_set():
                         return
@@ -117,4 +122,6 @@ class Capture:
 
     def _tell(self, error: TrunklineError | None) -> None:
         self.captured.error = "" if error is None else str(error)
+        self.captured.failures += error is not None
+        self.captured.running = error is None
         self._told(self.captured)
