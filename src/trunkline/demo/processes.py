@@ -13,7 +13,8 @@ from typing import Final
 
 PROGRAM: Final = (sys.executable, "-m", "trunkline.cli.main")
 LINES_KEPT: Final = 200
-STOP_S: Final = 40.0  # a deliverer that drains may take a while
+STOP_S: Final = 60.0  # a deliverer that drains may take a while
+END_S: Final = 20.0
 
 
 class Process:
@@ -59,13 +60,24 @@ class Process:
         self._process.wait()
 
     def stop(self) -> int:
-        """In order; what does not end in time is killed with all that it started."""
+        """In order, as one would in production."""
         if self.runs:
             self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-        self._reader.join(STOP_S)
+        return self._ended(STOP_S)
+
+    def end(self) -> int:
+        """Soon: what a deliverer has not delivered yet does not matter any more."""
+        for _ in range(2):  # a second signal ends it without draining
+            if self.runs:
+                self._process.send_signal(signal.SIGTERM)
+        return self._ended(END_S)
+
+    def _ended(self, within_s: float) -> int:
+        """What does not end in time is killed with all that it started."""
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._reader.join(within_s)
         return self._process.returncode

@@ -191,7 +191,7 @@ class Story:
 
     def _verify(self) -> None:
         verify = Process("deliver", "verify", str(self._file), "--json")
-        self._stack.callback(verify.stop)
+        self._stack.callback(verify.end)
         self._until(lambda: not verify.runs, "every table is verified", None)
         verify.stop()
         self.told.verified = verify.output
@@ -202,7 +202,7 @@ class Story:
 
     def _begin(self, *arguments: str) -> Process:
         process = Process(*arguments)
-        self._stack.callback(process.stop)
+        self._stack.callback(process.end)
         return process
 
     def _until(self, condition: Callable[[], bool], what: str, process: Process | None) -> None:

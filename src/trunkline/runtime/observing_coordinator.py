@@ -1,0 +1,183 @@
+"""What a coordinator tells of itself: its metrics, and whether it is ready.
+
+Logs are told of by the active coordinator alone, from the maps that its duties have read anyway: a look costs nothing,
+and nothing is counted twice where there are several coordinators.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from trunkline.core.coordinator import Coordinator
+from trunkline.core.duties import CopyToJoiner, RepairSegment
+from trunkline.core.effects import Message
+from trunkline.core.messages import NodeInfo, NodeState, Swap, Swapped
+from trunkline.core.projection import Projection
+from trunkline.metadata.service import RegisterService, ServiceCounts, ends_segment
+from trunkline.metadata.store import Store
+from trunkline.runtime.duties import LogDuties
+from trunkline.runtime.observing_format import COMMON, Described, Labelled, Value, by_label, common_values, page
+from trunkline.runtime.observing_health import Readiness
+
+PREFIX: Final = "trunkline_coordinator_"
+LOGS_NAMED_MAX: Final = 100  # logs in trouble with series of their own; the sums count all
+REPAIRS: Final = {each.__name__ for each in (RepairSegment, CopyToJoiner)}
+TROUBLES: Final = ("fewer_copies", "no_redundancy", "blocked", "lost", "broken")
+TABLE: Final = (
+    *COMMON,
+    Described("ready", "gauge", "1 if `/readyz` answers 200"),
+    Described("active", "gauge", "1 for the one that does the background work"),
+    Described("store_up", "gauge", "1 if the metadata store answered this look"),
+    Described("nodes", "gauge", "nodes that are registered, by state: rw, draining, gone", ("state",)),
+    Described("live_nodes", "gauge", "nodes whose lease holds"),
+    Described("logs", "gauge", "logs, without deleted ones; this and what follows on logs is told by the active one"),
+    Described("segments", "gauge", "segments of all logs"),
+    Described("open_segments", "gauge", "logs that take appends; the others are read-only"),
+    Described("repairs", "gauge", "logs for which copies are being made now"),
+    Described("logs_in_trouble", "gauge", "logs that `status` warns of, by what is wrong", ("trouble",)),
+    Described(
+        "log_trouble", "gauge", f"1 for each log in trouble, of the first {LOGS_NAMED_MAX} by name", ("log", "trouble")
+    ),
+    Described("reconfigurations_total", "counter", "segments ended and followed by another, through this coordinator"),
+    Described("requests_total", "counter", "requests that came over connections, by kind", ("kind",)),
+    Described(
+        "register_total",
+        "counter",
+        "requests to the metadata, its own among them: answered, unanswered, dropped, malformed, delayed",
+        ("outcome",),
+    ),
+    Described("connections", "gauge", "connections that are open"),
+    Described("connections_refused_total", "counter", "handshakes that failed: version, token, or too many"),
+)
+
+
+class LogView(Struct, frozen=True):
+    """One log, as its duties saw it at their last look."""
+
+    projection: Projection
+    duty: str
+    blocked: bool
+    broken: bool
+
+    def troubles(self) -> list[str]:
+        """What ``trunkline status`` warns of; ``broken``: a bug stopped the duties of this log."""
+        found = set(_copies(self.projection))
+        found |= {"blocked"} if self.blocked else set()
+        found |= {"lost"} if self.projection.gaps else set()
+        found |= {"broken"} if self.broken else set()
+        return [each for each in TROUBLES if each in found]
+
+
+class CoordinatorView(Struct, frozen=True):
+    """One look at a coordinator. ``nodes`` is None where the store did not answer; ``store_error`` says why."""
+
+    active: bool
+    active_coordinator: str
+    nodes: tuple[NodeInfo, ...] | None
+    store_error: str
+    logs: tuple[LogView, ...]
+    register: ServiceCounts
+    requests: Mapping[str, int]
+    reconfigurations: int
+    connections: int
+    connections_refused: int
+
+
+def log_views(duties: Mapping[str, LogDuties]) -> tuple[LogView, ...]:
+    """Of the logs that have been looked at, without deleted ones."""
+    found = []
+    for each in duties.values():
+        role = each.process.roles.get("coordinator")
+        if isinstance(role, Coordinator) and role.view is not None and not role.view.deleted:
+            found.append(LogView(role.view, each.duty, each.blocked, each.failed))
+    return tuple(sorted(found, key=lambda log: log.projection.log))
+
+
+def coordinator_metrics(name: str, uptime_s: float, view: CoordinatorView | None) -> str:
+    """``view`` is None while the coordinator starts."""
+    values = common_values(name, uptime_s)
+    values["ready"] = coordinator_readiness(view).ready
+    if view is not None:
+        values |= _requests(view)
+        values |= _nodes(view)
+        values |= _logs(view.logs) if view.active else {}
+    return page(PREFIX, TABLE, values)
+
+
+def coordinator_readiness(view: CoordinatorView | None) -> Readiness:
+    if view is None:
+        return Readiness(("the coordinator is starting: it waits for its metadata store",))
+    state = "active" if view.active else "standby"
+    if view.store_error:
+        return Readiness((f"the metadata store does not answer: {view.store_error}",), {"state": state})
+    return Readiness((), {"state": state, "active_coordinator": view.active_coordinator})
+
+
+def _copies(projection: Projection) -> Iterator[str]:
+    wanted = projection.settings.replicas
+    for segment in projection.segments:
+        serving = min(len(segment.serving(group)) for group in segment.groups)
+        if serving == 1 and wanted > 1:
+            yield "no_redundancy"
+        elif 0 < serving < wanted:
+            yield "fewer_copies"
+
+
+def _requests(view: CoordinatorView) -> dict[str, Value]:
+    outcomes = {name: float(getattr(view.register, name)) for name in view.register.__struct_fields__}
+    return {
+        "active": view.active,
+        "store_up": not view.store_error,
+        "reconfigurations_total": view.reconfigurations,
+        "requests_total": by_label(view.requests),
+        "register_total": by_label(outcomes),
+        "connections": view.connections,
+        "connections_refused_total": view.connections_refused,
+    }
+
+
+def _nodes(view: CoordinatorView) -> dict[str, Value]:
+    if view.nodes is None:
+        return {}
+    nodes = [each for each in view.nodes if each.state is not NodeState.CLIENT]
+    states = Counter(each.state for each in nodes)
+    shown = {state.value: float(states[state]) for state in NodeState if state is not NodeState.CLIENT}
+    return {"nodes": by_label(shown), "live_nodes": sum(each.live for each in nodes)}
+
+
+def _logs(logs: tuple[LogView, ...]) -> dict[str, Value]:
+    troubled = [(log.projection.log, log.troubles()) for log in logs]
+    troubled = [(name, found) for name, found in troubled if found]
+    sums = Counter(trouble for _, found in troubled for trouble in found)
+    named = [Labelled((name, trouble), 1) for name, found in troubled[:LOGS_NAMED_MAX] for trouble in found]
+    return {
+        "logs": len(logs),
+        "segments": sum(len(log.projection.segments) for log in logs),
+        "open_segments": sum(log.projection.last.is_open for log in logs),
+        "repairs": sum(log.duty in REPAIRS for log in logs),
+        "logs_in_trouble": [Labelled((trouble,), sums[trouble]) for trouble in TROUBLES],
+        "log_trouble": named,
+    }
+
+
+class CountedRegister(RegisterService):
+    """Counts the segments that were ended and begun by way of this coordinator."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.reconfigurations = 0
+
+    def submit(self, message: Message, answer: Callable[[Message], None]) -> None:
+        super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer)
+
+    def _counted(self, swap: Swap, answer: Callable[[Message], None]) -> Callable[[Message], None]:
+        def told(found: Message) -> None:
+            if isinstance(found, Swapped) and ends_segment(swap):
+                self.reconfigurations += 1
+            answer(found)
+
+        return told

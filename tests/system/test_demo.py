@@ -1,0 +1,64 @@
+"""The main job, as a user runs it: verified at the end, and nothing is left behind, also after Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from local_cluster import wait_until
+
+PATIENCE_S = 300.0
+DEMO = (sys.executable, "-m", "trunkline.demo", "--beat", "1")
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Command lines that name a directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue  # it has ended meanwhile
+            if str(directory) in line:
+                found.append(line)
+    return found
+
+
+@pytest.mark.usefixtures("java")
+def test_every_table_is_equal_to_the_shop_after_a_node_and_the_deliverer_were_killed(tmp_path: Path) -> None:
+    directory = tmp_path / "demo"
+    done = subprocess.run(
+        [*DEMO, "--dir", str(directory)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "all 20 equal to the shop, row by row" in done.stdout
+    assert re.search(r"storage node \w+ was killed: appends went on after \d+\.\d s", done.stdout)
+    assert "the deliverer was killed and started again" in done.stdout
+    wait_until(lambda: not processes_of(directory))
+    again = subprocess.run([*DEMO, "--dir", str(directory)], capture_output=True, text=True, timeout=60, check=False)
+    assert (again.returncode, "is not empty" in again.stderr) == (1, True)
+
+
+@pytest.mark.usefixtures("java")
+def test_ctrl_c_in_the_middle_leaves_no_process_and_no_directory_behind(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen(
+        DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "captured into a replicated log" in line:  # Spark is about to start
+            break
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=PATIENCE_S)
+    assert demo.returncode == 130, errors
+    assert "every process has ended" in errors
+    wait_until(lambda: not processes_of(tmp_path))
+    assert not list(tmp_path.glob("trunkline-demo-*"))
