@@ -69,8 +69,6 @@ def _capture(options: argparse.Namespace) -> int:
     if options.observe:
         observe_address(options.observe)
     config = configuration(options)
-    if config.tls() is not None:
-        raise ConfigError("capture has no TLS yet; run it beside the cluster, on a network that is trusted")
     begin_logging(sys.stderr, options.log_format, {"process": "capture", "name": options.log})
     progress = _Progress(options.log, quiet=options.json, logged=options.log_format == "json")
     capture = Capture(
@@ -79,6 +77,7 @@ def _capture(options: argparse.Namespace) -> int:
         options.log,
         poll_ms=options.poll_ms,
         token=config.token,
+        tls=config.tls(),
         told=progress.tell,
     )
     observing = _observing(options, capture) if options.observe else nullcontext()

@@ -48,6 +48,7 @@ MODULES = {
     "capture": "capture",
     "deliver": "deliver",
     "proxy": "proxy",
+    "dashboard": "dashboard",
     "serve": "serve",
     "check": "check",
     "version": "version",

@@ -8,7 +8,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from trunkline.runtime.local_files import (
 from trunkline.runtime.observing_targets import TARGETS, read_targets
 
 DIRECTORY = Path("cluster")
+DASHBOARD = "127.0.0.1:7480"
 UP_S = 60.0  # a cluster that is not up then is taken down again
 LOOK_S = 0.05
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -79,6 +80,13 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         "--observe",
         action="store_true",
         help=f"each process serves /metrics, /healthz and /readyz on a free port; {TARGETS} in --dir says where",
+    )
+    up.add_argument(
+        "--dashboard",
+        nargs="?",
+        const=DASHBOARD,
+        metavar="ADDR",
+        help=f"also serve the page of `trunkline dashboard` (default of ADDR: {DASHBOARD})",
     )
     add_log_format_option(up)
     add_storage_options(up)
@@ -148,11 +156,29 @@ async def _in_foreground(options: argparse.Namespace) -> int:
         finally:
             live.cancel()
             failed.cancel()
-        cluster.mark_up()
-        _say_up(options, cluster.files)
-        return await stopped
+        async with _page(options, replace(security, connect=(cluster.connect,))) as page:
+            cluster.mark_up()
+            _say_up(options, cluster.files)
+            if page:
+                print(f"dashboard: {page}", file=sys.stderr if options.json else sys.stdout, flush=True)
+            return await stopped
     finally:
         await cluster.stop()
+
+
+@contextlib.asynccontextmanager
+async def _page(options: argparse.Namespace, connection: ConnectionConfig) -> AsyncIterator[str]:
+    """The dashboard, if it is wanted: its address, else nothing."""
+    if options.dashboard is None:
+        yield ""
+        return
+    from trunkline.dashboard.server import Dashboard, DashboardConfig
+
+    page = Dashboard(DashboardConfig(connection, options.dashboard), on_failure=lambda _: None)
+    try:
+        yield await page.start()
+    finally:
+        await page.close()
 
 
 def _on_signals(cluster: LocalCluster, stopped: asyncio.Future[int]) -> None:

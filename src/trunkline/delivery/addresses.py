@@ -45,6 +45,9 @@ class LogAddress(Struct, frozen=True, tag_field="type", tag="log", forbid_unknow
     malformed: Literal["halt", "skip"] = "halt"
     dead_letters: str | None = None  # the log that takes what is skipped
     token_env: str | None = None  # the variable that holds the cluster's shared secret
+    tls_ca: str | None = None  # files, as the commands' options of these names
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 # A PostgreSQL table is captured into a log to be a source; a log is no destination.

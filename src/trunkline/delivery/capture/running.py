@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,7 @@ class Capture:
         *,
         poll_ms: int,
         token: str = "",
+        tls: ssl.SSLContext | None = None,
         told: Callable[[Captured], None] = lambda _: None,
     ) -> None:
         self._source = source
@@ -68,6 +70,7 @@ class Capture:
         self._log = log
         self._poll_ms = poll_ms
         self._token = token
+        self._tls = tls
         self._told = told
         self._stopping = threading.Event()
         self.captured = Captured()
@@ -102,7 +105,7 @@ class Capture:
     def _session(self, *, once: bool) -> None:
         """From one take-over to the next failure."""
         options = ClientOptions(token=self._token, name=f"capture-{self._log}")
-        with trunkline.sync.connect(list(self._connect), options=options) as cluster:
+        with trunkline.sync.connect(list(self._connect), options=options, tls=self._tls) as cluster:
             log = CaptureLog(cluster, self._log)
             self._source.begin(log.take_over())
             self._tell(None)

@@ -46,6 +46,9 @@ NOTES: Final = {  # what a reader of the documentation sees
     "columns": "names and types, as DuckDB writes them; needed for Debezium's events without a schema",
     "malformed": "an event that cannot be understood halts the pipeline, or is skipped and kept in `dead_letters`",
     "dead_letters": "the log that takes skipped events, each with its position and the reason; made if it is not there",
+    "tls_ca": "who signed the certificates of the log's cluster; without it connections are not encrypted",
+    "tls_cert": "the certificate to show to it",
+    "tls_key": "the certificate's key",
     "token_env": "the environment variable that holds the secret of the log's cluster",
     "password_env": "the environment variable that holds the password; it must be set wherever a task may run",
 }
@@ -92,6 +95,9 @@ def located(address: Address, folder: Path) -> Address:
     match address:
         case DeltaAddress(path=path):
             return DeltaAddress(path=located_path(path, folder))
+        case LogAddress():
+            files = {name: getattr(address, name) for name in ("tls_ca", "tls_cert", "tls_key")}
+            return replace(address, **{name: located_path(at, folder) for name, at in files.items() if at is not None})
         case LakeAddress(catalog=catalog, data_path=data_path):
             return replace(
                 address,

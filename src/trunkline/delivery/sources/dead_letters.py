@@ -15,9 +15,8 @@ from typing import Final
 from msgspec import Struct
 
 import trunkline.sync
-from trunkline.client.cluster import ClientOptions
 from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.sources.log_reading import TIMEOUT_S, token_of
+from trunkline.delivery.sources.log_reading import cluster_of
 from trunkline.errors import ConditionFailed, Hole, OutcomeUnknown, Unreachable
 
 LOG_HEADER: Final = "dead-letter-log"
@@ -36,8 +35,7 @@ class DeadLetter(Struct, frozen=True):
 def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> int:
     """Add those that are not there yet; returns how many. The log is made if it is not there."""
     assert address.dead_letters is not None
-    options = ClientOptions(timeout=TIMEOUT_S, token=token_of(address))
-    with trunkline.sync.connect(address.connect.split(","), options=options) as cluster:
+    with cluster_of(address) as cluster:
         log = cluster.log(address.dead_letters, create=True)
         for _ in range(TRIES):
             tail = log.tail()

@@ -12,6 +12,7 @@ from msgspec import Struct
 import trunkline.sync
 from trunkline.client.cluster import ClientOptions
 from trunkline.client.entries import Entry
+from trunkline.config import ConnectionConfig
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.changes import place_of
 from trunkline.errors import (
@@ -45,8 +46,7 @@ class LogReading:
 
     def __init__(self, address: LogAddress) -> None:
         self._address = address
-        options = ClientOptions(timeout=TIMEOUT_S, token=token_of(address))
-        self._cluster = trunkline.sync.connect(address.connect.split(","), options=options)
+        self._cluster = cluster_of(address)
         self._cluster.open()
         try:
             self._log = self._cluster.log(address.log)
@@ -145,6 +145,15 @@ def forget(address: LogAddress) -> None:
 
 def _connection(address: LogAddress) -> Connection:
     return (address.connect, address.log, address.token_env)
+
+
+def cluster_of(address: LogAddress) -> trunkline.sync.Cluster:
+    """The cluster of a log, not open yet."""
+    tls = ConnectionConfig(
+        tls_ca=address.tls_ca or "", tls_cert=address.tls_cert or "", tls_key=address.tls_key or ""
+    ).tls()
+    options = ClientOptions(timeout=TIMEOUT_S, token=token_of(address))
+    return trunkline.sync.connect(address.connect.split(","), options=options, tls=tls)
 
 
 def token_of(address: LogAddress) -> str:

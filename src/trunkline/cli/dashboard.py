@@ -1,0 +1,108 @@
+"""``trunkline dashboard``: one page to watch a cluster and its pipelines.
+
+``python -m trunkline.cli.dashboard`` is the same without the rest of the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from trunkline.cli import WrongInput
+from trunkline.cli.connecting import cluster_options, configuration, run_loop
+from trunkline.cli.serve import add_parent_option, end_with
+from trunkline.cli.tables import print_json
+from trunkline.dashboard.guard import is_loopback
+from trunkline.dashboard.server import DashboardConfig, run_dashboard
+from trunkline.errors import ConfigError, TrunklineError
+from trunkline.net.addresses import parse_address
+
+LISTEN = "127.0.0.1:7480"
+CHECK_OUT = Path("check-out")
+EXAMPLES = """\
+examples:
+  trunkline dashboard                                          the cluster at 127.0.0.1:7400
+  trunkline dashboard --deliver sqlite:control.db              with the pipelines of this control store
+  trunkline dashboard --listen 127.0.0.1:0 --connect HOST:PORT on any free port
+"""
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "dashboard",
+        help="serve one page to watch a cluster, its logs and its pipelines",
+        parents=[cluster_options()],
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--listen", default=LISTEN, metavar="ADDR", help=f"where the page is (default: {LISTEN})")
+    parser.add_argument(
+        "--deliver",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="CONTROL_STORE",
+        help="control stores of pipelines: sqlite:PATH, postgres:DSN (its password by libpq's own means)",
+    )
+    parser.add_argument(
+        "--check-out",
+        type=Path,
+        metavar="DIR",
+        help=f"counterexamples of `trunkline check` (default: ./{CHECK_OUT}, if it is there)",
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name by which the page may be asked for, such as that of a proxy",
+    )
+    parser.add_argument("--read-only", action="store_true", help="the page pauses and resumes nothing")
+    add_parent_option(parser)
+    parser.set_defaults(run=_dashboard)
+
+
+def _dashboard(options: argparse.Namespace) -> int:
+    end_with(options.parent)
+    if options.check_out is not None and not options.check_out.is_dir():
+        raise WrongInput(f"there is no folder {options.check_out}; leave --check-out out, or make it")
+    config = DashboardConfig(
+        connection=configuration(options),
+        listen=options.listen,
+        stores=tuple(options.deliver),
+        check_out=options.check_out or CHECK_OUT,
+        allow_hosts=tuple(options.allow_host),
+        read_only=options.read_only,
+    )
+    if not is_loopback(parse_address(config.listen)[0]):
+        print(
+            "trunkline: everybody who reaches this address sees what the logs hold"
+            + ("" if config.read_only else ", and may pause destinations (--read-only forbids that)"),
+            file=sys.stderr,
+        )
+
+    def listening(url: str) -> None:
+        if options.json:
+            print_json({"url": url})
+        else:
+            print(f"dashboard: {url}")
+        sys.stdout.flush()
+
+    return run_loop(run_dashboard(config, listening))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m trunkline.cli")
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    options = parser.parse_args(["dashboard", *sys.argv[1:]])
+    try:
+        return int(options.run(options))
+    except (TrunklineError, WrongInput) as error:
+        print(f"trunkline: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError | WrongInput) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Who may ask what of the server. A page of another site, open in the same browser, is the one to keep out.
+
+Rules
+ H1  A request must name this server by a loopback name, by the address that it listens on, or by a name that was
+     listed. A site that points its own name here (DNS rebinding) is refused.
+ H2  What changes something needs a header that no other site can send without being asked first, and where the browser
+     says from which origin it comes, it must be this one. The server never says yes when it is asked.
+ H3  A browser that says that another site asks is refused every answer of the API, not only changes.
+ H4  Every answer says what a page may load: files of this server, and no script that stands in the page itself.
+     Counterexamples hold their scripts; they run in a sandbox, without an origin, and may load nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from trunkline.errors import ConfigError, Refused
+from trunkline.net.addresses import parse_address
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+OPERATING_HEADER: Final = "X-Trunkline-Dashboard"
+PAGE_POLICY: Final = (
+    "default-src 'self'; script-src 'self'; style-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+SANDBOX_POLICY: Final = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": PAGE_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def guard(listen_host: str, listed: Iterable[str]) -> Middleware:
+    """The middleware that keeps H1 to H3. ``listed``: names besides those of this machine's loopback."""
+    allowed = LOOPBACK | {name.lower() for name in listed}
+    if not is_wildcard(listen_host):
+        allowed |= {listen_host.lower()}
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        why = refusal(request, allowed)
+        if why is not None:
+            return web.json_response({"error": "Refused", "message": why}, status=web.HTTPForbidden.status_code)
+        return await handler(request)
+
+    return guarded
+
+
+def refusal(request: web.Request, allowed: frozenset[str]) -> str | None:
+    """Why a request is not answered."""
+    if host_of(request.headers.get("Host", "")) not in allowed:  # H1
+        return "this server does not go by that name; use its address, or start it with --allow-host NAME"
+    changes = request.method not in ("GET", "HEAD")
+    if changes and request.headers.get(OPERATING_HEADER) != "1":  # H2
+        return f"a change needs the header {OPERATING_HEADER}: 1; the page sends it"
+    origin = request.headers.get("Origin")
+    if changes and origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
+        return "a change must come from this server's own page"
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    if request.path.startswith("/api/") and site not in ("same-origin", "none"):  # H3
+        return "another site asks; open the dashboard's own page"
+    return None
+
+
+def host_of(header: str) -> str:
+    """The name in a Host header, without its port; empty where it is none."""
+    try:
+        return parse_address(header, default_port=80)[0].lower()
+    except ConfigError:
+        return ""
+
+
+def is_wildcard(host: str) -> bool:
+    return host in ("", "*", "0.0.0.0", "::")
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """H4."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+
+
+def must_be_allowed(*, may_operate: bool) -> None:
+    if not may_operate:
+        raise Refused("this dashboard only watches (--read-only); use `trunkline deliver`")

@@ -1,0 +1,107 @@
+// The head of the page, and the map of the cluster: who runs, and what each node does.
+
+import { byId, element, keyed, setText, show } from "./dom.js";
+import { byName, bytes, count, plural } from "./format.js";
+import { term } from "./glossary.js";
+import { state } from "./stream.js";
+
+const ROLES_MAX = 6;
+
+export function drawHead() {
+  const { standing } = state;
+  if (standing === null) return;
+  setText(byId("cluster-id"), standing.cluster);
+  setText(byId("health-words"), standing.health.words);
+  byId("health").dataset.level = standing.health.level;
+  document.title = `${standing.health.level === "good" ? "" : "! "}${standing.health.words} · Trunkline`;
+  const more = standing.health.more;
+  show(byId("problems"), more.length > 0);
+  keyed(byId("problems"), more, (words) => words, () => element("li"), (item, words) => setText(item, words));
+}
+
+export function drawCluster() {
+  const { standing, nodes } = state;
+  show(byId("no-nodes"), nodes.length === 0);
+  if (standing?.coordinator) {
+    const where = standing.address ? ` at ${standing.address}` : "";
+    const line = byId("coordinator");
+    const name = standing.coordinator === "coordinator" ? "" : ` ${standing.coordinator}`;
+    line.replaceChildren(term("coordinator", "Coordinator"), `${name}${where}, ${standing.active ? "active" : "standby"}; ${plural(nodes.length, "node")}, ${plural(standing.logs_total, "log")}`);
+  }
+  const roles = rolesByNode();
+  const sorted = [...nodes].sort((one, other) => byName(one.name, other.name));
+  keyed(byId("nodes"), sorted, (node) => node.name, makeNode, (card, node) => updateNode(card, node, roles.get(node.name) ?? []));
+}
+
+/** By node: the logs whose open segment it works for, with what it is to them. */
+function rolesByNode() {
+  const found = new Map();
+  for (const log of state.logs) {
+    const last = log.segments.at(-1);
+    if (last === undefined || last.end !== null) continue;
+    const roles = new Map();
+    for (const group of last.groups) {
+      group.forEach((member, at) => roles.set(member.node, [...(roles.get(member.node) ?? []), place(log, at, group.length)]));
+    }
+    if (log.policy === "chain") roles.set(last.owner, [...(roles.get(last.owner) ?? []), "sequencer"]);
+    for (const [node, what] of roles) found.set(node, [...(found.get(node) ?? []), { log: log.name, what: [...new Set(what)] }]);
+  }
+  return found;
+}
+
+function place(log, at, length) {
+  if (log.policy !== "chain") return "copy";
+  if (length === 1) return "head and tail";
+  return at === 0 ? "head" : at === length - 1 ? "tail" : "middle";
+}
+
+function makeNode(node) {
+  return element("li", { className: "node" },
+    element("div", { className: "node-head" }, element("span", { className: "dot", "aria-hidden": "true" }), element("strong", { textContent: node.name }), element("span", { className: "node-state" })),
+    element("div", { className: "node-address" }),
+    element("div", { className: "disk" }, element("meter", { min: 0, max: 1, "aria-label": `disk of ${node.name}` }), element("span", { className: "disk-words" })),
+    element("dl", { className: "roles" }),
+  );
+}
+
+function updateNode(card, node, roles) {
+  const [level, words] = standingOf(node);
+  card.dataset.level = level;
+  setText(card.querySelector(".node-state"), words);
+  setText(card.querySelector(".node-address"), [node.address, node.zone && `zone ${node.zone}`].filter(Boolean).join(" · "));
+  show(card.querySelector(".disk"), node.disk !== null);
+  if (node.disk !== null) {
+    const { bytes_used: used, bytes_free: free } = node.disk;
+    const meter = card.querySelector("meter");
+    meter.value = used + free > 0 ? used / (used + free) : 0;
+    setText(card.querySelector(".disk-words"), `${bytes(used)} used, ${bytes(free)} free`);
+  }
+  const shown = roles.slice(0, ROLES_MAX);
+  if (roles.length > ROLES_MAX) shown.push({ log: `${count(roles.length - ROLES_MAX)} more logs`, what: [] });
+  keyed(card.querySelector(".roles"), shown, (role) => role.log, makeRole, updateRole);
+}
+
+function standingOf(node) {
+  if (node.state === "gone") return ["off", "gone for ever"];
+  if (!node.live) return ["bad", "lost"];
+  if (node.disk === null) return ["bad", "does not answer"];
+  if (node.disk.full) return ["bad", "full"];
+  if (node.damaged > 0) return ["warn", "live, damaged"];
+  if (node.state === "draining") return ["warn", "being drained"];
+  return ["good", "live"];
+}
+
+const makeRole = (role) => element("div", {}, element("dt", { textContent: role.log }), element("dd"));
+
+function updateRole(row, role) {
+  const where = row.querySelector("dd");
+  const words = role.what.join(", ");
+  if (where.dataset.words === words) return;
+  where.dataset.words = words;
+  where.replaceChildren(...role.what.flatMap((what, at) => [at ? ", " : "", roleTerm(what)]));
+}
+
+function roleTerm(what) {
+  if (what === "sequencer") return term("sequencer", what);
+  return what === "copy" ? what : term("chain", what);
+}

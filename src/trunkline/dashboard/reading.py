@@ -1,0 +1,160 @@
+"""Pages of a log: entries of a range of positions, as the page shows them.
+
+Rules
+ B1  A page is a range ``[first, end)`` of positions, so that back and forth lead to the same pages again.
+ B2  Reading ends in time and after so many bytes: a position that nobody settles, or huge entries, cut a page short.
+ B3  What is not there is said: trimmed, lost, holes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from trunkline.client.entries import Batch, Entry
+from trunkline.client.log import Log
+from trunkline.dashboard.payloads import Kind, shown, shown_header
+from trunkline.errors import ConfigError, EntriesLost, Refused, Trimmed
+
+ENTRIES_MAX: Final = 200  # of a page
+PAGE_BYTES_MAX: Final = 8 * 1024 * 1024  # of payloads that are read for a page
+PAGE_S: Final = 6.0  # longer than it takes to leave a silent node for another copy
+TAIL_S: Final = 3.0
+SKIPS_MAX: Final = 16  # of trimmed and lost ranges in a page
+HEADERS_MAX: Final = 50  # of an entry
+POSITION_MAX: Final = 2**63 - 1
+
+
+class ShownEntry(Struct, frozen=True):
+    glsn: int
+    time_ms: int
+    writer: str
+    seq: int
+    size_bytes: int
+    kind: Kind
+    text: str
+    cut_bytes: int
+    headers: tuple[tuple[str, str], ...]
+
+
+class LogPage(Struct, frozen=True):
+    """``end``: where the next page begins. ``tail`` is None where nobody could tell it."""
+
+    log: str
+    first: int
+    end: int
+    tail: int | None
+    entries: tuple[ShownEntry, ...]
+    notes: tuple[str, ...]
+
+
+class PageReader:
+    """Collects one page. ``trimmed``: the trim point, as the metadata has it now; a log that was opened before may not
+    know it yet.
+    """
+
+    def __init__(self, log: Log, start: int, count: int, trimmed: int = 0) -> None:
+        self._log = log
+        self._count = count
+        self._tail: int | None = None
+        self._bytes = 0
+        self._holes = 0
+        self._entries: list[ShownEntry] = []
+        self._notes: list[str] = []
+        self._begin_at(start)
+        if start <= trimmed:
+            self._skip(trimmed + 1, f"positions up to {trimmed:,} were trimmed away")
+
+    async def read(self) -> LogPage:
+        self._tail = await self._find_tail()
+        self._begin_at(self._first)
+        try:
+            async with asyncio.timeout(PAGE_S):  # B2
+                for _ in range(SKIPS_MAX):
+                    if not await self._on():
+                        break
+        except TimeoutError:
+            self._notes.append(f"position {self._next:,} does not answer yet; look again in a moment")
+            self._end = max(self._next, self._first)
+        if self._tail is None:
+            self._end = max(self._next, self._first)  # how much there is beyond it is not known
+        if self._holes:
+            self._notes.append(f"{self._holes:,} of these positions hold no entry: they were filled as holes")
+        return LogPage(self._log.name, self._first, self._end, self._tail, tuple(self._entries), tuple(self._notes))
+
+    def _begin_at(self, first: int) -> None:
+        self._first = self._next = first
+        end = first + self._count
+        self._end = end if self._tail is None else max(first, min(end, self._tail))
+
+    async def _find_tail(self) -> int | None:
+        try:
+            return await self._log.tail(timeout=TAIL_S)
+        except Refused:
+            return None
+
+    async def _on(self) -> bool:
+        """Read until the page is full or something is missing; whether there is more to read."""
+        if self._next >= self._end:
+            return False
+        batches = self._log.batches(self._next, self._end - 1, to_tail=True)
+        try:
+            async for batch in batches:
+                self._take(batch)
+                if self._bytes >= PAGE_BYTES_MAX and self._next < self._end:
+                    self._notes.append(f"the page ends early, at {self._next - 1:,}: its entries are large")
+                    self._end = self._next
+                    return False
+        except Trimmed as error:  # B3
+            self._skip(error.point + 1, f"positions up to {error.point:,} were trimmed away")
+            return True
+        except EntriesLost as error:
+            self._skip(error.end, f"positions {error.first:,} to {error.end - 1:,} were declared lost")
+            return True
+        finally:
+            self._holes += batches.holes
+            batches.close()
+        return False
+
+    def _skip(self, to: int, why: str) -> None:
+        self._notes.append(why)
+        if self._entries:
+            self._next = max(to, self._next)
+        else:  # nothing before it is left: the page begins here
+            self._begin_at(max(to, self._next))
+
+    def _take(self, batch: Batch) -> None:
+        for entry in batch:
+            self._entries.append(_shown(entry))
+            self._bytes += len(entry.payload)
+            self._next = entry.glsn + 1
+            if self._bytes >= PAGE_BYTES_MAX:
+                return
+
+
+def _shown(entry: Entry) -> ShownEntry:
+    told = shown(entry.payload)
+    return ShownEntry(
+        entry.glsn, entry.time_ms, entry.writer, entry.seq, len(entry.payload), told.kind, told.text, told.cut_bytes,
+        _headers(entry),
+    )  # fmt: skip
+
+
+def _headers(entry: Entry) -> tuple[tuple[str, str], ...]:
+    try:
+        headers = entry.headers
+    except msgspec.DecodeError:  # of a writer that is not ours
+        return (("(unreadable)", shown_header(entry.encoded_headers)),)
+    return tuple((name, shown_header(value)) for name, value in list(headers.items())[:HEADERS_MAX])
+
+
+def page_range(start: str, count: str) -> tuple[int, int]:
+    """What a request asks for. Raises ``ConfigError``."""
+    if not start.isdecimal() or not 1 <= int(start) <= POSITION_MAX:
+        raise ConfigError(f"{start[:40]!r} is no position; positions are whole numbers from 1 on")
+    if not count.isdecimal() or not 1 <= int(count) <= ENTRIES_MAX:
+        raise ConfigError(f"a page has 1 to {ENTRIES_MAX} entries, not {count[:40]!r}")
+    return int(start), int(count)

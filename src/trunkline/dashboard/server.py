@@ -1,0 +1,215 @@
+"""The dashboard's server: the page's files, a stream of changes, pages of logs, and an operator's word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from msgspec import Struct
+
+from trunkline.config import ConnectionConfig
+from trunkline.dashboard.connection import NEVER_MS, Connection
+from trunkline.dashboard.counterexamples import KINDS, file_of
+from trunkline.dashboard.gathering import Gatherer
+from trunkline.dashboard.guard import SANDBOX_POLICY, add_headers, guard, must_be_allowed
+from trunkline.dashboard.reading import PageReader, page_range
+from trunkline.dashboard.stores import StoreWatch, check_address
+from trunkline.dashboard.watching import Watch
+from trunkline.errors import ConfigError, NoSuchLog, TrunklineError, Unreachable
+from trunkline.net.addresses import format_address, parse_address
+from trunkline.runtime.serving import Lifetime
+
+FILES: Final = Path(__file__).with_name("page")
+TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+REQUEST_BYTES_MAX: Final = 16 * 1024
+READS_AT_ONCE: Final = 4  # pages of logs; each may hold some megabytes
+READING_SUSPECT_MS: Final = 2_000  # twice what other readers wait for a silent node; shorter than a page may take
+PULSE_S: Final = 15.0  # a stream that says nothing for longer is taken for dead by whatever lies between
+RETRY_MS: Final = 1_000  # what a page waits before it comes back
+SHUTDOWN_S: Final = 1.0
+
+
+class DashboardConfig(Struct, frozen=True):
+    connection: ConnectionConfig
+    listen: str = "127.0.0.1:7480"
+    stores: tuple[str, ...] = ()  # sqlite:PATH, postgres:DSN
+    check_out: Path | None = None
+    allow_hosts: tuple[str, ...] = ()
+    read_only: bool = False
+
+
+class WishRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    store: int
+    pipeline: str
+    destination: str
+    wish: Literal["active", "paused"]
+
+
+async def run_dashboard(config: DashboardConfig, listening: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or SIGINT; ``listening`` is told the page's address. Answers the exit code."""
+    lifetime = Lifetime()
+    dashboard = Dashboard(config, lifetime.end)
+
+    async def start() -> None:
+        listening(await dashboard.start())
+
+    try:
+        return await lifetime.run(start())
+    finally:
+        await dashboard.close()
+        lifetime.close()
+
+
+class Dashboard:
+    """``on_failure`` is told why it cannot go on."""
+
+    def __init__(self, config: DashboardConfig, on_failure: Callable[[str], None]) -> None:
+        for address in config.stores:
+            check_address(address)
+        self._host, self._port = parse_address(config.listen)
+        self._config = config
+        self._watching = Connection(config.connection, NEVER_MS)
+        self._reading = Connection(config.connection, READING_SUSPECT_MS)
+        self._stores = tuple(StoreWatch(number, address) for number, address in enumerate(config.stores))
+        self.watch = Watch(
+            Gatherer(self._watching),
+            self._stores,
+            config.check_out,
+            may_operate=not config.read_only,
+            on_failure=on_failure,
+        )
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        """Listen; answers the page's address. Raises ``ConfigError`` where the port cannot be had."""
+        guarded = guard(self._host, self._config.allow_hosts)
+        app = web.Application(middlewares=[guarded, errors_as_json], client_max_size=REQUEST_BYTES_MAX)
+        app.on_response_prepare.append(add_headers)
+        app.on_shutdown.append(self._end_pages)
+        app.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/page/{name}", self._file),
+                web.get("/api/events", self._events),
+                web.get("/api/logs/{log}/entries", self._entries),
+                web.post("/api/wish", self._wish),
+                web.get("/check-out/{name}", self._counterexample),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            why = error.strerror or error
+            raise ConfigError(f"cannot listen on {self._config.listen} ({why}); choose another --listen") from None
+        return f"http://{format_address(self._host, self._runner.addresses[0][1])}/"
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self.watch.close()
+        await self._watching.close()
+        await self._reading.close()
+        for store in self._stores:
+            await store.close()
+
+    async def _end_pages(self, _: web.Application) -> None:
+        await self.watch.close()
+
+    # ------------------------------------------------------------------------------------------------------------ files
+
+    async def _index(self, _: web.Request) -> web.StreamResponse:
+        return _page_file("index.html")
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        return _page_file(request.match_info["name"])
+
+    async def _counterexample(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        path = await asyncio.to_thread(file_of, self._config.check_out, name)
+        if path is None:
+            raise web.HTTPNotFound(text="there is no such counterexample (any more)")
+        headers = {"Content-Security-Policy": SANDBOX_POLICY, "Content-Type": f"{KINDS[path.suffix]}; charset=utf-8"}
+        return web.FileResponse(path, headers=headers)
+
+    # -------------------------------------------------------------------------------------------------------------- api
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        page = self.watch.open_page()
+        try:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+            await response.prepare(request)
+            await response.write(b"retry: %d\n\n" % RETRY_MS)
+            while True:
+                try:
+                    async with asyncio.timeout(PULSE_S):
+                        patch = await page.waiting.get()
+                except TimeoutError:
+                    await response.write(b": still here\n\n")
+                    continue
+                if patch is None:
+                    return response
+                await response.write(b"data: %b\n\n" % patch)
+        except ConnectionError:
+            return response  # the page was closed
+        finally:
+            self.watch.close_page(page)
+
+    async def _entries(self, request: web.Request) -> web.StreamResponse:
+        start, count = page_range(request.query.get("start", "1"), request.query.get("count", "50"))
+        async with self._reads:
+            name = request.match_info["log"]
+            view = await (await self._reading.cluster()).describe(name)
+            page = await PageReader(await self._reading.log(name), start, count, view.trim).read()
+        return _json(page)
+
+    async def _wish(self, request: web.Request) -> web.StreamResponse:
+        must_be_allowed(may_operate=not self._config.read_only)
+        try:
+            asked = msgspec.json.decode(await request.read(), type=WishRequest)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"the request cannot be read: {error}") from None
+        if not 0 <= asked.store < len(self._stores):
+            raise ConfigError(f"there is no control store {asked.store} here; reload the page")
+        await self._stores[asked.store].wish(asked.pipeline, asked.destination, asked.wish)
+        return _json({"wish": asked.wish})
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except TrunklineError as error:
+        answer = {"error": type(error).__name__, "message": str(error)}
+        return web.json_response(answer, status=_status_of(error))
+
+
+def _status_of(error: TrunklineError) -> int:
+    match error:
+        case NoSuchLog():
+            return 404
+        case ConfigError():
+            return 400
+        case Unreachable():
+            return 503
+    return 409
+
+
+def _page_file(name: str) -> web.StreamResponse:
+    """A file of the page: nothing but what lies in its folder, by its plain name."""
+    path = FILES / name
+    if path.suffix not in TYPES or path.parent != FILES or not path.is_file():
+        raise web.HTTPNotFound(text="there is no such file")
+    headers = {"Cache-Control": "no-cache", "Content-Type": f"{TYPES[path.suffix]}; charset=utf-8"}
+    return web.FileResponse(path, headers=headers)
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -1,0 +1,210 @@
+"""One control store of delivery: what it knows of pipelines, and an operator's word on a destination.
+
+Rules
+ K1  Delivery's own packages are imported when a store is first looked at, and only those of the store itself: the
+     dashboard runs where neither Spark nor DuckDB is installed.
+ K2  A store is never made: a file that is not there is an error to show.
+ K3  Its calls block, so they run one by one on a thread of its own; a store that hangs holds up nobody else.
+ K4  No password is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec import Struct
+
+from trunkline.dashboard.delivery_words import state_words
+from trunkline.dashboard.views import Deliverer, Destination, Pipeline, Store
+from trunkline.errors import ConfigError, Refused, TrunklineError
+
+if TYPE_CHECKING:
+    from trunkline.delivery.control.contract import DestinationRecord, Wish
+    from trunkline.delivery.control.database import Database
+    from trunkline.delivery.control.store import SqlControlStore
+
+T = TypeVar("T")
+
+WISHES_AT_ONCE: Final = 8  # more are refused
+CLOSE_S: Final = 1.0  # a store that hangs is left as it is
+DESTINATIONS_SHOWN_MAX: Final = 5_000  # of a pipeline
+HALT_ENDS_S: Final = 10.0  # a deliverer looks at its wishes once a second
+LOOK_AGAIN_S: Final = 0.2
+
+
+class Looked(Struct, frozen=True):
+    """One look: the store, and its destinations by key."""
+
+    store: Store
+    destinations: dict[str, Destination]
+
+
+class StoreWatch:
+    """``number``: its place among those that were given."""
+
+    def __init__(self, number: int, address: str) -> None:
+        self.number = number
+        self.address = shown_address(address)
+        self._given = address
+        self._thread = ThreadPoolExecutor(1, f"control-store-{number}")  # K3
+        self._opened: tuple[Database, SqlControlStore] | None = None
+        self._wishing = 0
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._run(self._opened[1].close)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def look(self) -> Looked:
+        """What it says now, or why it says nothing."""
+        try:
+            return await self._run(self._look)
+        except TrunklineError as error:
+            return Looked(Store(self.address, str(error), ()), {})
+
+    async def wish(self, pipeline: str, name: str, wish: Wish) -> None:
+        """Pause or resume a destination; resuming one that has halted lets it try again."""
+        if self._wishing >= WISHES_AT_ONCE:
+            raise Refused("this control store is busy with other requests; try again in a moment")
+        self._wishing += 1
+        try:
+            changed = await self._run(lambda: self._store().wish(pipeline, [name], wish))
+            if wish == "active" and not changed and await self._is_halted(pipeline, name):
+                await self._end_halt(pipeline, name)
+        finally:
+            self._wishing -= 1
+
+    async def _end_halt(self, pipeline: str, name: str) -> None:
+        """A halt ends when a destination is made active. This one is active already, so it is paused for a moment."""
+        await self._run(lambda: self._store().wish(pipeline, [name], "paused"))
+        try:
+            with contextlib.suppress(TimeoutError):  # nobody follows now; the next deliverer begins anew
+                async with asyncio.timeout(HALT_ENDS_S):
+                    while await self._is_halted(pipeline, name):
+                        await asyncio.sleep(LOOK_AGAIN_S)
+        finally:
+            await self._run(lambda: self._store().wish(pipeline, [name], "active"))
+
+    async def _is_halted(self, pipeline: str, name: str) -> bool:
+        records = await self._run(lambda: self._store().destinations(pipeline))
+        return any(_is_halted(record) for record in records if record.name == name)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    # --------------------------------------------------------------------------------------------------- on its thread
+
+    def _store(self) -> SqlControlStore:
+        return self._open()[1]
+
+    def _open(self) -> tuple[Database, SqlControlStore]:
+        if self._opened is None:
+            self._opened = _opened(self._given)
+        return self._opened
+
+    def _look(self) -> Looked:
+        database, store = self._open()
+        with database.transaction(writing=False):
+            names = [str(name) for (name,) in database.run("SELECT pipeline FROM _trunkline_pipelines ORDER BY 1", {})]
+        pipelines: list[Pipeline] = []
+        found: dict[str, Destination] = {}
+        for name in names:
+            deliverers = tuple(Deliverer(each.name, each.live, each.held) for each in store.deliverers(name))
+            records = [each for each in store.destinations(name) if each.configured and not each.wound_up]
+            pipelines.append(Pipeline(self.number, name, deliverers, len(records)))
+            for record in records[:DESTINATIONS_SHOWN_MAX]:
+                shown = _shown(self.number, name, record)
+                found[shown.key] = shown
+        return Looked(Store(self.address, "", tuple(pipelines)), found)
+
+
+def _opened(address: str) -> tuple[Database, SqlControlStore]:
+    """K1, K2."""
+    kind, _, place = address.partition(":")
+    try:
+        from trunkline.delivery.control.store import SqlControlStore
+
+        if kind == "sqlite":
+            from trunkline.delivery.control.sqlite import SqliteDatabase
+
+            if not Path(place).is_file() or Path(place).stat().st_size == 0:
+                raise Refused(f"there is no store {place} yet; a deliverer makes it (`trunkline deliver run`)")
+            database: Database = SqliteDatabase(Path(place))
+        else:
+            from trunkline.delivery.control.postgres import PostgresDatabase
+
+            _check_postgres(place)
+            database = PostgresDatabase(place, None)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"this control store needs the package {error.name}; install it: pip install 'trunkline[delivery]'"
+        ) from None
+    return database, SqlControlStore(database)
+
+
+def _check_postgres(dsn: str) -> None:
+    """Raise ``Refused`` where the database has no control store: opening it would make one (K2)."""
+    from trunkline.delivery.postgres_session import PostgresSession
+
+    session = PostgresSession(dsn, None, permanent=ConfigError)
+    with closing(session), session.transaction("control store", reading=True):
+        found = session.run("SELECT to_regclass('_trunkline_format')::text").fetchone()
+    if found == (None,):
+        raise Refused("this database has no control store yet; a deliverer makes it (`trunkline deliver run`)")
+
+
+def check_address(address: str) -> None:
+    """Raise ``ConfigError`` for what can be no control store."""
+    kind, _, place = address.partition(":")
+    if kind not in ("sqlite", "postgres") or not place:
+        raise ConfigError(f"{address!r} is no control store; write sqlite:PATH or postgres:DSN")
+
+
+def shown_address(address: str) -> str:
+    """K4: of a connection string, only host and database."""
+    kind, _, place = address.partition(":")
+    if kind != "postgres":
+        return address
+    if "://" in place:
+        host = place.partition("://")[2].rpartition("@")[2].partition("?")[0]
+        return f"postgres: {host}"
+    words = [word for word in place.split() if word.partition("=")[0] in ("host", "port", "dbname", "service")]
+    return f"postgres: {' '.join(words)}".rstrip()
+
+
+def _is_halted(record: DestinationRecord) -> bool:
+    return record.owner is not None and record.status is not None and record.status.state == "halted"
+
+
+def _shown(store: int, pipeline: str, record: DestinationRecord) -> Destination:
+    status = record.status
+    facts = {
+        "key": f"{store}/{pipeline}/{record.name}",
+        "store": store,
+        "pipeline": pipeline,
+        "name": record.name,
+        "state": state_words(status.state if status else "", record.wish, owned=record.owner is not None),
+        "wish": record.wish,
+        "owner": record.owner,
+        "halted": _is_halted(record),
+    }
+    if status is None:
+        return Destination(**facts)  # type: ignore[arg-type]
+    return Destination(
+        **facts,  # type: ignore[arg-type]
+        position=status.position,
+        lag_versions=status.lag_versions,
+        lag_ms=status.lag_ms,
+        flushed_at_ms=status.flushed_at_ms,
+        rows=status.rows,
+        rows_total=status.rows_total,
+        error=status.error,
+    )

@@ -1,0 +1,100 @@
+"""What happened to pipelines between two looks, in words."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from trunkline.dashboard.delivery_words import (
+    ERROR_CHARACTERS_MAX,
+    changes,
+    destination_news,
+    state_words,
+    store_news,
+    worst_lags_ms,
+)
+from trunkline.dashboard.views import Changed, Deliverer, Destination, Pipeline, Said, Store
+
+
+def destination(name: str, state: str = "ready", wish: str = "active", error: str = "") -> Destination:
+    return Destination(f"0/p/{name}", 0, "p", name, state, wish, "one", state == "halted", error=error)
+
+
+def keyed(*destinations: Destination) -> dict[str, Destination]:
+    return {each.key: each for each in destinations}
+
+
+ACME = destination("acme")
+
+
+@pytest.mark.parametrize(
+    ("state", "wish", "owned", "words"),
+    [
+        ("ready", "active", True, "ready"),
+        ("", "active", False, "new"),
+        ("ready", "active", False, "was ready"),
+        ("ready", "paused", True, "ready, to be paused"),
+        ("paused", "paused", True, "paused"),
+        ("drained", "draining", True, "drained"),
+        ("flushing", "draining", True, "flushing, to be drained"),
+    ],
+)
+def test_a_state_is_the_deliverers_word_and_the_wish_that_it_did_not_follow_yet(
+    state: str, wish: str, owned: bool, words: str
+) -> None:
+    assert state_words(state, wish, owned=owned) == words
+
+
+def test_wishes_are_told() -> None:
+    paused = replace(ACME, wish="paused")
+    assert destination_news(keyed(ACME), keyed(paused)) == [Said("warn", "destination acme paused")]
+    assert destination_news(keyed(paused), keyed(ACME)) == [Said("good", "destination acme resumed")]
+
+
+def test_a_halt_is_told_with_its_reason_and_its_end() -> None:
+    halted = destination("acme", "halted", error="acme: two rows share a key")
+    assert destination_news(keyed(ACME), keyed(halted)) == [Said("bad", "acme: halted: two rows share a key")]
+    assert destination_news(keyed(halted), keyed(halted)) == []
+    assert destination_news(keyed(halted), keyed(ACME)) == [Said("good", "acme: no longer halted")]
+
+
+def test_a_passing_error_is_told_when_it_is_another() -> None:
+    failed = destination("acme", "backing off", error="no answer")
+    assert destination_news(keyed(ACME), keyed(failed)) == [Said("warn", "acme: no answer")]
+    assert destination_news(keyed(failed), keyed(replace(failed, lag_ms=9))) == []
+
+
+def test_a_long_error_is_cut() -> None:
+    (said,) = destination_news(keyed(ACME), keyed(destination("acme", "halted", error="x" * 1000)))
+    assert len(said.text) < ERROR_CHARACTERS_MAX + 30
+
+
+def test_only_rows_that_changed_are_sent() -> None:
+    before, moved = keyed(ACME, destination("b"), destination("c")), replace(ACME, position=5)
+    assert changes(before, keyed(moved, destination("b"))) == Changed((moved,), ("0/p/c",))
+    assert changes(before, before) == Changed()
+
+
+def test_stores_pipelines_and_deliverers_come_and_go() -> None:
+    def store(*names: str, error: str = "") -> Store:
+        return Store("sqlite:x", error, (Pipeline(0, "p", tuple(Deliverer(name, True, 1) for name in names), 1),))
+
+    empty = Store("sqlite:x", "", ())
+    assert store_news([empty], [store("one")]) == [Said("info", "pipeline p appeared")]
+    assert store_news([store("one")], [store("two")]) == [
+        Said("good", "two delivers p"),
+        Said("warn", "one no longer delivers p"),
+    ]
+    assert store_news([store()], [store(error="locked")]) == [
+        Said("bad", "control store sqlite:x cannot be read: locked")
+    ]
+    assert store_news([store(error="locked")], [store()]) == [Said("good", "control store sqlite:x can be read again")]
+
+
+def test_the_lag_of_a_pipeline_is_the_worst_of_those_that_are_to_be_delivered() -> None:
+    rows = [
+        replace(ACME, lag_ms=5),
+        replace(destination("b"), lag_ms=9),
+        replace(destination("c"), lag_ms=99, wish="paused"),
+    ]
+    assert worst_lags_ms(keyed(*rows)) == {"0/p": 9}

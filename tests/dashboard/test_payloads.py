@@ -1,0 +1,67 @@
+"""Bytes as the page shows them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.dashboard.payloads import (
+    HEADER_SHOWN_BYTES,
+    HEX_SHOWN_BYTES,
+    TEXT_SHOWN_BYTES,
+    Shown,
+    shown,
+    shown_header,
+)
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (b"", Shown("empty", "")),
+        (b"hello\n\tthere", Shown("text", "hello\n\tthere")),
+        ("grüße".encode(), Shown("text", "grüße")),
+        (b"12", Shown("text", "12")),
+        (b'{"a":', Shown("text", '{"a":')),
+        (b'{"a":1.0e5}', Shown("json", '{\n  "a": 1.0e5\n}')),
+        (b" [1]\n", Shown("json", "[\n  1\n]")),
+        (b"\x00A\xff", Shown("hex", "000000  00 41 ff" + " " * 41 + ".A.")),
+        (b"\x1b[31m", Shown("hex", "000000  1b 5b 33 31 6d" + " " * 35 + ".[31m")),
+    ],
+    ids=["empty", "text", "unicode", "number", "broken JSON", "JSON", "JSON in spaces", "binary", "terminal codes"],
+)
+def test_a_payload_is_shown_as_what_it_is(payload: bytes, expected: Shown) -> None:
+    assert shown(payload) == expected
+
+
+def test_numbers_in_json_are_not_rounded() -> None:
+    assert "12345678901234567890123" in shown(b'{"n":12345678901234567890123}').text
+
+
+def test_json_that_is_nested_too_deeply_is_text() -> None:
+    assert shown(b"[" * 5_000 + b"]" * 5_000).kind == "text"
+
+
+def test_what_is_huge_is_cut_and_says_by_how_much() -> None:
+    assert shown(b"x" * (TEXT_SHOWN_BYTES + 7)) == Shown("text", "x" * TEXT_SHOWN_BYTES, 7)
+    assert shown(b"\x00" * (HEX_SHOWN_BYTES + 3)).cut_bytes == 3
+    assert shown(b'{"a":"' + b"x" * TEXT_SHOWN_BYTES + b'"}').kind == "text"
+
+
+def test_a_cut_in_the_middle_of_a_character_leaves_text() -> None:
+    cut = shown(b"x" + "ü".encode() * TEXT_SHOWN_BYTES)
+    assert (cut.kind, set(cut.text[1:])) == ("text", {"ü"})
+
+
+def test_headers_are_short() -> None:
+    assert shown_header(b"abc") == "abc"
+    assert shown_header(b"\x00\x01") == "00 01"
+    assert shown_header(b"x" * 1000) == "x" * HEADER_SHOWN_BYTES + "… (1,000 bytes)"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_can_be_shown(payload: bytes) -> None:
+    told = shown(payload)
+    assert told.cut_bytes == 0
+    assert all(letter.isprintable() or letter in "\t\n\r" for letter in told.text)

@@ -1,0 +1,209 @@
+"""Who is answered and who is refused, over real HTTP, without a browser and without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from aiohttp import ClientSession
+
+from dashboard.running_dashboard import FilledStore
+from trunkline.config import ConnectionConfig
+from trunkline.dashboard.guard import OPERATING_HEADER
+from trunkline.dashboard.server import Dashboard, DashboardConfig
+from trunkline.errors import ConfigError
+
+NOBODY: Final = ConnectionConfig(connect=("127.0.0.1:1",))
+OWN: Final = {OPERATING_HEADER: "1"}
+WISH: Final = {"store": 0, "pipeline": "tenants", "destination": "acme", "wish": "paused"}
+
+Ask = Callable[[ClientSession, Dashboard], Awaitable[None]]
+
+
+def served(ask: Ask, **settings: object) -> None:
+    """Run a test against a server of its own."""
+
+    async def run() -> None:
+        failures: list[str] = []
+        config = DashboardConfig(NOBODY, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]
+        dashboard = Dashboard(config, failures.append)
+        try:
+            async with ClientSession(await dashboard.start()) as client:
+                await ask(client, dashboard)
+        finally:
+            await dashboard.close()
+        assert failures == []
+
+    asyncio.run(run())
+
+
+def status_of(path: str, headers: Mapping[str, str], method: str = "GET", **settings: object) -> int:
+    answers: list[int] = []
+
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        async with client.request(method, path, headers=headers, json=WISH if method == "POST" else None) as answer:
+            answers.append(answer.status)
+
+    served(ask, **settings)
+    return answers[0]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[FilledStore]:
+    filled = FilledStore(tmp_path / "control.db", ("acme",))
+    yield filled
+    filled.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9", "127.0.0.1:7480", "[::1]:7480", "LOCALHOST"])
+def test_h1_the_page_is_found_by_the_names_of_this_machine(host: str) -> None:
+    assert status_of("/", {"Host": host}) == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:7480", "127.0.0.1.evil.example", "localhost.", "::1", ""]
+)
+def test_h1_another_name_is_refused_wherever_it_points(host: str) -> None:
+    assert status_of("/", {"Host": host}) == 403
+    assert status_of("/api/events", {"Host": host}) == 403
+
+
+def test_h1_a_name_that_was_listed_is_answered() -> None:
+    assert status_of("/", {"Host": "logs.example:443"}, allow_hosts=("logs.example",)) == 200
+
+
+# -------------------------------------------------------------------------------------------------------------- changes
+
+
+def test_h2_a_change_of_the_pages_own_is_made(store: FilledStore) -> None:
+    assert status_of("/api/wish", OWN, "POST", stores=(store.address,)) == 200
+    assert store.wish_of("acme") == "paused"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {OPERATING_HEADER: "0"},
+        {**OWN, "Origin": "https://evil.example"},
+        {**OWN, "Origin": "null"},
+        {**OWN, "Sec-Fetch-Site": "cross-site"},
+        {**OWN, "Sec-Fetch-Site": "same-site"},
+        {**OWN, "Host": "evil.example"},
+    ],
+    ids=["no header", "another value", "another origin", "no origin", "cross-site", "same-site", "another name"],
+)
+def test_h2_a_change_that_another_site_could_ask_for_is_refused(store: FilledStore, headers: dict[str, str]) -> None:
+    assert status_of("/api/wish", headers, "POST", stores=(store.address,)) == 403
+    assert store.wish_of("acme") == "active"
+
+
+def test_h2_nobody_is_told_that_other_sites_may_ask() -> None:
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        headers = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+        async with client.options("/api/wish", headers=headers) as answer:
+            assert answer.status == 403
+            assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+    served(ask)
+
+
+def test_h3_another_site_gets_no_answer_of_the_api() -> None:
+    assert status_of("/api/events", {"Sec-Fetch-Site": "cross-site"}) == 403
+
+
+def test_a_dashboard_that_only_watches_changes_nothing(store: FilledStore) -> None:
+    assert status_of("/api/wish", OWN, "POST", stores=(store.address,), read_only=True) == 409
+    assert store.wish_of("acme") == "active"
+
+
+NO_SUCH_WISH: Final = '{"store":0,"pipeline":"p","destination":"d","wish":"retired"}'
+NO_SUCH_STORE: Final = '{"store":7,"pipeline":"p","destination":"d","wish":"paused"}'
+
+
+@pytest.mark.parametrize("body", ["", "{}", "[", NO_SUCH_WISH, NO_SUCH_STORE])
+def test_a_request_that_makes_no_sense_is_refused_with_a_reason(store: FilledStore, body: str) -> None:
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        async with client.post("/api/wish", data=body, headers=OWN) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["message"]
+
+    served(ask, stores=(store.address,))
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def test_h4_every_answer_says_what_a_page_may_load(tmp_path: Path) -> None:
+    (tmp_path / "found.html").write_text("<script>1</script>")
+
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        for path in ("/", "/page/app.js", "/page/nothing.js", "/api/logs/x/entries?start=0"):
+            async with client.get(path) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert policy.startswith("default-src 'self'; script-src 'self';")
+                assert "unsafe" not in policy
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        async with client.get("/check-out/found.html") as answer:
+            assert answer.headers["Content-Security-Policy"].startswith("sandbox allow-scripts; default-src 'none';")
+
+    served(ask, check_out=tmp_path)
+
+
+def test_only_files_of_the_page_and_listed_counterexamples_are_given_away(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (tmp_path / "secret.json").write_text("{}")
+    (folder / "found.json").write_text("{}")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "link.json").symlink_to(tmp_path / "secret.json")
+
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        wanted = {
+            "/page/index.html": 200,
+            "/page/server.py": 404,
+            "/page/..%2Fserver.py": 404,
+            "/page/%2e%2e%2f%2e%2e%2fconfig.py": 404,
+            "/check-out/found.json": 200,
+            "/check-out/notes.txt": 404,
+            "/check-out/link.json": 404,
+            "/check-out/..%2Fsecret.json": 404,
+            "/check-out/none.json": 404,
+        }
+        for path, status in wanted.items():
+            async with client.get(path) as answer:
+                assert (path, answer.status) == (path, status)
+
+    served(ask, check_out=folder)
+
+
+def test_positions_are_checked_and_a_silent_cluster_is_said_to_be() -> None:
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        for query, status in (("start=0", 400), ("start=x", 400), ("start=1&count=0", 400), ("start=1&count=999", 400)):
+            async with client.get(f"/api/logs/x/entries?{query}") as answer:
+                assert (query, answer.status) == (query, status)
+        async with client.get("/api/logs/x/entries?start=1") as answer:
+            assert answer.status == 503
+            assert "no coordinator answered" in (await answer.json())["message"]
+
+    served(ask)
+
+
+def test_a_port_that_is_taken_and_a_store_that_is_none_are_said_to_be() -> None:
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        async with client.get("/") as answer:
+            taken = answer.url.authority
+        second = Dashboard(DashboardConfig(NOBODY, listen=taken), lambda _: None)
+        with pytest.raises(ConfigError, match="choose another --listen"):
+            await second.start()
+        await second.close()
+        with pytest.raises(ConfigError, match="is no control store"):
+            Dashboard(DashboardConfig(NOBODY, stores=("mysql:x",)), lambda _: None)
+
+    served(ask)
