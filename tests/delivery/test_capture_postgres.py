@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from delivery.captured_log import CapturedLog, same
 from local_cluster import PROGRAM, RunningCluster, local_cluster
@@ -154,6 +155,28 @@ def test_what_could_not_be_captured_exactly_is_refused_at_the_start(server: Serv
         captured.capture(PostgresCapture(PostgresAddress(server.dsn, "nothing"), server.slot))
     with pytest.raises(ConfigError, match="name that PostgreSQL refuses"):
         PostgresCapture(PostgresAddress(server.dsn, "orders"), "Slot!")
+
+
+def test_a_role_needs_no_more_than_it_must_and_what_is_missing_is_said(
+    server: Server, captured: CapturedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = f"{server.slot}_role"
+    server.run(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'secret'", f"GRANT SELECT ON orders TO {role}")
+    dsn = make_conninfo(server.dsn, user=role, host="127.0.0.1")
+    monkeypatch.setenv("CAPTURE_PASSWORD", "wrong")
+
+    def capture() -> PostgresCapture:
+        return PostgresCapture(PostgresAddress(dsn, "orders", password_env="CAPTURE_PASSWORD"), server.slot)
+
+    with pytest.raises(ConfigError, match="password authentication failed") as refused:
+        captured.capture(capture())
+    assert "wrong" not in str(refused.value)
+    monkeypatch.setenv("CAPTURE_PASSWORD", "secret")
+    with pytest.raises(ConfigError, match=f"CREATE PUBLICATION {server.slot} FOR TABLE"):
+        captured.capture(capture())
+    server.run(f"CREATE PUBLICATION {server.slot} FOR TABLE orders", ROW.format(a=1, b=3))
+    captured.capture(capture())
+    assert comparable(captured.rows()) == comparable(server.rows())
 
 
 def test_a_server_without_logical_decoding_is_refused(postgres: PostgresServer, captured: CapturedLog) -> None:

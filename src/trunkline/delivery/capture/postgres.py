@@ -44,9 +44,9 @@ from trunkline.delivery.capture.postgres_values import TableValues, table_values
 from trunkline.delivery.capture.writing import Transaction
 from trunkline.delivery.changes import change_rows, truncation
 from trunkline.delivery.destinations.postgres import password_of
-from trunkline.delivery.postgres_session import CONNECT_S
+from trunkline.delivery.postgres_session import CONNECT_S, PERMANENT
 from trunkline.delivery.rule_ordered import Kind
-from trunkline.errors import ConfigError, ProtocolError, Unreachable
+from trunkline.errors import ConfigError, ProtocolError, TrunklineError, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ class PostgresCapture:
                 while rows := cursor.fetchmany(SNAPSHOT_ROWS):
                     texts = [tuple(None if each is None else each.encode() for each in row) for row in rows]
                     yield change_rows(Kind.INSERT, values.arrow(texts, reading))
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             raise self._away(error) from error
         finally:
             reading.close()
@@ -287,7 +287,7 @@ class PostgresCapture:
             if self._connection is None or self._connection.closed:
                 self._connection = self._connect()
             yield self._connection
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
             raise self._away(error) from error
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -300,9 +300,17 @@ class PostgresCapture:
             raise self._away(error) from error
         return connection
 
-    def _away(self, error: psycopg.Error) -> Unreachable:
+    def _away(self, error: psycopg.Error) -> TrunklineError:
+        """What time mends is tried again; the rest somebody has to mend."""
         self.close()
-        return Unreachable(f"PostgreSQL cannot be asked now ({str(error).strip().splitlines()[0]}); it is tried again")
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if isinstance(error, psycopg.OperationalError) and not any(text in said for text in PERMANENT):
+            return Unreachable(f"PostgreSQL cannot be asked now ({said}); it is tried again")
+        return ConfigError(
+            f"PostgreSQL refuses the capture ({said}); see that the password is right, and that the role may replicate, "
+            f"read the table, and make the publication {self._slot} (or make it: CREATE PUBLICATION {self._slot} FOR "
+            f"TABLE {self._text})"
+        )
 
     @staticmethod
     def _ask(connection: psycopg.Connection[Any], query: str, *values: object) -> list[tuple[Any, ...]]:
