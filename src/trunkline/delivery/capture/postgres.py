@@ -307,7 +307,7 @@ class PostgresCapture:
         if isinstance(error, psycopg.OperationalError) and not any(text in said for text in PERMANENT):
             return Unreachable(f"PostgreSQL cannot be asked now ({said}); it is tried again")
         return ConfigError(
-            f"PostgreSQL refuses the capture ({said}); see that the password is right, and that the role may replicate, "
+            f"PostgreSQL refuses the capture ({said}); see that the password is right and that the role may replicate, "
             f"read the table, and make the publication {self._slot} (or make it: CREATE PUBLICATION {self._slot} FOR "
             f"TABLE {self._text})"
         )
