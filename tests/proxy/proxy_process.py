@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROGRAM = (sys.executable, "-m", "trunkline.cli.proxy")
+PROGRAM = (sys.executable, "-m", "trunkline.cli.main", "proxy")
 WAIT_S = 30.0
 PROBLEM = "application/problem+json"
 URN = "urn:trunkline:problem:"

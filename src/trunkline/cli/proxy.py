@@ -1,7 +1,4 @@
-"""``trunkline proxy``: the log over HTTP, in the foreground.
-
-``python -m trunkline.cli.proxy`` is the same without the rest of the command line.
-"""
+"""``trunkline proxy``: the log over HTTP, in the foreground."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ import os
 import sys
 from typing import Any
 
-from trunkline.cli import WrongInput
 from trunkline.cli.connecting import CONNECT_TIMEOUT_S, cluster_options, configuration, positive, run_loop
 from trunkline.cli.serve import add_parent_option, end_with
 from trunkline.cli.tables import print_json
 from trunkline.client.cluster import ClientOptions, Cluster
 from trunkline.config import TOKEN_BYTES_MAX, ConnectionConfig
-from trunkline.errors import ConfigError, TrunklineError
+from trunkline.errors import ConfigError
 from trunkline.proxy.limits import KEY_WINDOW, STOP_S_MAX
 from trunkline.proxy.server import ProxyServer
 from trunkline.proxy.service import DEFAULT_LISTEN, ProxyConfig
@@ -105,18 +101,3 @@ def _tell(address: str, *, as_json: bool) -> None:
     else:
         print(f"listening on http://{address}")
     sys.stdout.flush()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m trunkline.cli.proxy", parents=[cluster_options()])
-    _add_options(parser)
-    options = parser.parse_args()
-    try:
-        return int(options.run(options))
-    except (TrunklineError, WrongInput) as error:
-        print(f"trunkline: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError | WrongInput) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
