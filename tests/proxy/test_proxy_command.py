@@ -22,7 +22,7 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 def test_without_a_cluster_it_says_so_and_ends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes connections and never answers
         done = run("--connect", f"127.0.0.1:{nobody.getsockname()[1]}", "--timeout", "0.5")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "no coordinator answered" in done.stderr
 
 
