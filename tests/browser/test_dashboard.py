@@ -16,7 +16,8 @@ from dashboard.running_dashboard import CHROMIUM, NO_CHROMIUM, FilledStore, chro
 from local_cluster import RunningCluster, local_cluster, wait_until
 from trunkline import sync
 from trunkline.check.diagram import render
-from trunkline.delivery.control.contract import Status
+from trunkline.delivery.control.contract import Status, Unrouted
+from trunkline.delivery.windows import Window
 
 HOSTILE: Final = "<script>alert('no')</script><img src=x onerror=alert(1)>"
 names = (f"log{number}" for number in itertools.count(1))
@@ -119,6 +120,23 @@ def test_rates_have_axes_and_units(page: Page, cluster: sync.Cluster) -> None:
     expect(figure.locator(".axis").first).to_be_visible()
     expect(page.locator(f'figure[data-key="tail {name}"] b')).to_have_text("101")
     expect(figure.locator("path.line").first).to_be_attached()
+
+
+def test_reads_are_plotted_for_the_cluster_and_told_for_the_node_that_sends(page: Page, cluster: sync.Cluster) -> None:
+    log = cluster.log(next(names), create=True)
+    log.append([b"x"] * 1000)
+    figure = page.locator('figure[data-key="reads"]')
+    expect(figure.locator(".plot-name")).to_have_text("3 nodes")
+    expect(figure.locator(".unit")).to_have_text("entries/s")
+    sending = page.locator(".node-reads").filter(has_text=re.compile(r"^reads [1-9][\d,]*/s$"))
+
+    def is_told() -> bool:
+        assert sum(len(batch) for batch in log.batches(1, 1000)) == 1000
+        return sending.count() > 0
+
+    wait_until(is_told)
+    told = re.compile(r"^reads of 3 nodes, entries/s, over the last five minutes: now .*, between \S+ and [1-9]")
+    expect(figure.locator("svg")).to_have_attribute("aria-label", told)
 
 
 # ------------------------------------------------------------------------------------------------------------------ log
@@ -230,6 +248,15 @@ def test_what_a_deliverer_reports_shows_in_the_table_and_the_feed(page: Page, st
     expect(page.locator("#feed")).to_contain_text("globex: halted: the table is gone; make it")
     store.report("globex", Status("ready", 42, 0, 0, 1_700_000_000_000, 5, 99))
     expect(page.locator("#feed")).to_contain_text("globex: no longer halted")
+
+
+def test_rows_that_no_destination_takes_are_told_for_their_pipeline(page: Page, store: FilledStore) -> None:
+    lines = page.locator("#unrouted li")
+    expect(page.locator("#destinations .state").first).to_be_visible()
+    expect(lines).to_have_count(0)
+    store.store.count_unrouted("tenants", Window(0, 57), Unrouted({"hooli": 1200, HOSTILE[:20]: 2, "b": 1}, nulls=34))
+    told = f"“hooli” 1,200, NULL 34, “{HOSTILE[:20]}” 2, others 1"
+    expect(lines).to_have_text([f"tenants: 1,237 rows have no destination, up to version 57: {told}"])
 
 
 def test_destinations_are_filtered_and_sorted(page: Page) -> None:

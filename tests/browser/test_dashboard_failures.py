@@ -47,6 +47,8 @@ def test_a_lost_node_and_the_segment_without_it_show_on_the_page_and_in_the_feed
         running.signal(lost, signal.SIGKILL)
         expect(page.locator("#health-words")).to_have_text(re.compile(rf"{lost} lost \d+ s ago"), timeout=FAILOVER_MS)
         expect(page.locator(f'.node[data-key="{lost}"] .node-state')).to_have_text("lost")
+        expect(page.locator(f'.node[data-key="{lost}"] .node-reads')).to_be_hidden()
+        expect(page.locator('figure[data-key="reads"] .plot-name')).to_have_text("2 nodes")
         feed = page.locator("#feed li .words")
         expect(feed.filter(has_text=re.compile(rf"^{lost} lost$"))).to_have_count(1)
         sealed = re.compile(r"^segment 0 of orders sealed at 10; segment 1 on \w+, \w+ \(epoch 2\)$")

@@ -26,7 +26,7 @@ FLAGS: Final = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PROGRAM: Final = (sys.executable, "-m", "trunkline.cli.dashboard")
+PROGRAM: Final = (sys.executable, "-m", "trunkline.cli.main", "dashboard")
 LONG_MS: Final = 600_000  # a lease that outlives every test
 END_S: Final = 20.0
 SHOWN_MS: Final = 20_000  # a look a second, on a busy machine

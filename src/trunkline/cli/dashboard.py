@@ -1,7 +1,4 @@
-"""``trunkline dashboard``: one page to watch a cluster and its pipelines.
-
-``python -m trunkline.cli.dashboard`` is the same without the rest of the command line.
-"""
+"""``trunkline dashboard``: one page to watch a cluster and its pipelines."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from trunkline.cli.serve import add_parent_option, end_with
 from trunkline.cli.tables import print_json
 from trunkline.dashboard.guard import is_loopback
 from trunkline.dashboard.server import DashboardConfig, run_dashboard
-from trunkline.errors import ConfigError, TrunklineError
 from trunkline.net.addresses import parse_address
 
 LISTEN = "127.0.0.1:7480"
@@ -91,18 +87,3 @@ def _dashboard(options: argparse.Namespace) -> int:
         sys.stdout.flush()
 
     return run_loop(run_dashboard(config, listening))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m trunkline.cli")
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    options = parser.parse_args(["dashboard", *sys.argv[1:]])
-    try:
-        return int(options.run(options))
-    except (TrunklineError, WrongInput) as error:
-        print(f"trunkline: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError | WrongInput) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

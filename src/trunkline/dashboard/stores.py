@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from msgspec import Struct
 
 from trunkline.dashboard.delivery_words import state_words
+from trunkline.dashboard.unrouted import pipelines_with_unrouted
 from trunkline.dashboard.views import Deliverer, Destination, Pipeline, Store
 from trunkline.errors import ConfigError, Refused, TrunklineError
 
@@ -112,14 +113,12 @@ class StoreWatch:
 
     def _look(self) -> Looked:
         database, store = self._open()
-        with database.transaction(writing=False):
-            names = [str(name) for (name,) in database.run("SELECT pipeline FROM _trunkline_pipelines ORDER BY 1", {})]
         pipelines: list[Pipeline] = []
         found: dict[str, Destination] = {}
-        for name in names:
+        for name, unrouted in pipelines_with_unrouted(database).items():
             deliverers = tuple(Deliverer(each.name, each.live, each.held) for each in store.deliverers(name))
             records = [each for each in store.destinations(name) if each.configured and not each.wound_up]
-            pipelines.append(Pipeline(self.number, name, deliverers, len(records)))
+            pipelines.append(Pipeline(self.number, name, deliverers, len(records), unrouted))
             for record in records[:DESTINATIONS_SHOWN_MAX]:
                 shown = _shown(self.number, name, record)
                 found[shown.key] = shown

@@ -50,6 +50,8 @@ class Disk(Struct, frozen=True):
     full: bool
     streams: int
     sync: str
+    start: int = 0  # of its process
+    entries_read: int | None = None  # since then; None: it is too old to tell
 
 
 class Node(Struct, frozen=True):
@@ -100,11 +102,20 @@ class Deliverer(Struct, frozen=True):
     held: int
 
 
+class Unrouted(Struct, frozen=True):
+    """Rows that no destination takes, up to version ``through``. ``values``: the most frequent; None is NULL."""
+
+    rows: int
+    through: int
+    values: tuple[tuple[str | None, int], ...]
+
+
 class Pipeline(Struct, frozen=True):
     store: int
     name: str
     deliverers: tuple[Deliverer, ...]
     destinations_total: int
+    unrouted: Unrouted | None = None  # None: every row that was counted has a destination
 
 
 class Store(Struct, frozen=True):
@@ -150,11 +161,16 @@ class FeedItem(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """``tails``: by log; ``lags_ms``: the worst of each pipeline, by ``store/pipeline``."""
+    """``tails``: by log; ``lags_ms``: the worst of each pipeline, by ``store/pipeline``.
+
+    ``reads``: how many entries each node has sent since the look before. It is without the nodes of which that is not
+    known: those that were silent, lost or restarted in between.
+    """
 
     at_ms: int
     tails: dict[str, int]
     lags_ms: dict[str, int]
+    reads: dict[str, int] = {}
 
 
 class Counterexample(Struct, frozen=True):

@@ -24,6 +24,7 @@ from trunkline.dashboard import delivery_words
 from trunkline.dashboard.counterexamples import found_in
 from trunkline.dashboard.feed import Memory
 from trunkline.dashboard.gathering import LOGS_SHOWN_MAX, Gatherer
+from trunkline.dashboard.reads import entries_read
 from trunkline.dashboard.stores import Looked, StoreWatch
 from trunkline.dashboard.views import (
     Changed,
@@ -205,7 +206,8 @@ class Watch:
             seen.cluster, seen.name, seen.address, seen.active,
             health(seen, self._lost_at_s, time.time()), len(seen.logs),
         )  # fmt: skip
-        sample = Sample(_now_ms(), tails, delivery_words.worst_lags_ms(self._destinations))
+        lags_ms = delivery_words.worst_lags_ms(self._destinations)
+        sample = Sample(_now_ms(), tails, lags_ms, entries_read(before, seen))
         self._memory.sample(sample)
         self._tell(
             Patch(

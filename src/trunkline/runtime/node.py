@@ -179,7 +179,7 @@ class Node:
     def status(self) -> Message:
         assert self._engine is not None
         engine, config = self._engine.status(), self.config
-        lease = self.host.process.roles.get("lease")
+        lease, counts = self.host.process.roles.get("lease"), self.host.counts
         facts = {
             "node": config.name,
             "address": self.address,
@@ -196,6 +196,10 @@ class Node:
             "unsynced_bytes": engine.unsynced_bytes,
             "connections": len(self.host.connections),
             "uptime_s": round(self._uptime_s(), 1),
+            "entries_appended": counts.entries_stored,  # these four count since ``start``
+            "bytes_appended": counts.bytes_stored,
+            "entries_read": counts.entries_read,
+            "bytes_read": counts.bytes_read,
             "observe": self._observing.address if self._observing is not None else "",
         }
         return StatusAnswer(json.dumps(facts).encode())

@@ -13,7 +13,7 @@ import { listen } from "./stream.js";
 
 const SECTIONS = [
   [drawHead, ["standing"]],
-  [drawCluster, ["standing", "nodes", "logs"]],
+  [drawCluster, ["standing", "nodes", "logs", "samples"]],
   [drawSegments, ["logs", "nodes", "samples"]],
   [drawPlots, ["samples", "logs", "stores"]],
   [browse, ["samples", "logs"]],

@@ -3,6 +3,7 @@
 import { byId, element, keyed, setText, show } from "./dom.js";
 import { byName, bytes, count, plural } from "./format.js";
 import { term } from "./glossary.js";
+import { readRateOf } from "./rates.js";
 import { state } from "./stream.js";
 
 const ROLES_MAX = 6;
@@ -60,6 +61,7 @@ function makeNode(node) {
     element("div", { className: "node-head" }, element("span", { className: "dot", "aria-hidden": "true" }), element("strong", { textContent: node.name }), element("span", { className: "node-state" })),
     element("div", { className: "node-address" }),
     element("div", { className: "disk" }, element("meter", { min: 0, max: 1, "aria-label": `disk of ${node.name}` }), element("span", { className: "disk-words" })),
+    element("div", { className: "node-reads" }),
     element("dl", { className: "roles" }),
   );
 }
@@ -76,6 +78,9 @@ function updateNode(card, node, roles) {
     meter.value = used + free > 0 ? used / (used + free) : 0;
     setText(card.querySelector(".disk-words"), `${bytes(used)} used, ${bytes(free)} free`);
   }
+  const reads = readRateOf(node.name, state.samples);
+  show(card.querySelector(".node-reads"), node.disk !== null);
+  setText(card.querySelector(".node-reads"), reads === null ? "" : `reads ${count(reads)}/s`);
   const shown = roles.slice(0, ROLES_MAX);
   if (roles.length > ROLES_MAX) shown.push({ log: `${count(roles.length - ROLES_MAX)} more logs`, what: [] });
   keyed(card.querySelector(".roles"), shown, (role) => role.log, makeRole, updateRole);

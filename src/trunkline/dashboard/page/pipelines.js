@@ -47,7 +47,18 @@ export function drawStores() {
     setText(item.querySelector("span"), store.error || store.pipelines.map(pipelineWords).join("; ") || "no pipeline has run yet");
     item.classList.toggle("wrong", Boolean(store.error));
   });
+  const lacking = stores.flatMap((store) => store.pipelines).filter((pipeline) => pipeline.unrouted !== null);
+  keyed(byId("unrouted"), lacking, (pipeline) => `${pipeline.store}/${pipeline.name}`, makeUnrouted, (item, pipeline) => {
+    const { rows, through, values } = pipeline.unrouted;
+    const told = values.map(([value, times]) => `${value === null ? "NULL" : `“${value}”`} ${count(times)}`);
+    const rest = rows - values.reduce((sum, [, times]) => sum + times, 0);
+    if (rest > 0) told.push(`others ${count(rest)}`);
+    setText(item.firstElementChild, `${pipeline.name}: ${plural(rows, "row")} ${rows === 1 ? "has" : "have"} `);
+    setText(item.lastElementChild, `, up to version ${count(through)}: ${told.join(", ")}`);
+  });
 }
+
+const makeUnrouted = () => element("li", {}, element("span"), term("unrouted", "no destination"), element("span"));
 
 function pipelineWords(pipeline) {
   const live = pipeline.deliverers.filter((each) => each.live).map((each) => each.name);

@@ -1,12 +1,11 @@
-// Small plots of the last five minutes: append rates, tails, and the lag of pipelines. A pause in looking is a gap.
+// Small plots of the last five minutes: appends and reads, tails, and the lag of pipelines. A pause in looking is a gap.
 
 import { byId, drawn, element, keyed, setText, show } from "./dom.js";
-import { brief, count, duration } from "./format.js";
+import { brief, count, duration, plural } from "./format.js";
+import { PAUSE_MS, pointsOf, ratesOf, readRates } from "./rates.js";
 import { state, tailOf } from "./stream.js";
 
 const SPAN_MS = 5 * 60 * 1000;
-const PAUSE_MS = 6000; // between two samples: nobody looked
-const SMOOTH_MS = 3000; // a rate is taken over this long, or it would jump with every look
 const HEIGHT = 92;
 const LEFT = 40;
 const TOP = 8;
@@ -23,9 +22,9 @@ function figuresNow() {
   const { logs, samples, stores } = state;
   const shown = logs.slice(0, LOGS_MAX);
   const figures = [];
-  if (logs.length > 1) figures.push(rateFigure("all", `all ${count(logs.length)} logs`, (sample) => Object.values(sample.tails).reduce((sum, tail) => sum + tail, 0), logs.length));
+  if (logs.length > 1) figures.push(rateFigure("all", `all ${count(logs.length)} logs`, "appends", ratesOf(pointsOf(samples, sumOfTails))));
   for (const log of shown) {
-    figures.push(rateFigure(`rate ${log.name}`, log.name, (sample) => sample.tails[log.name] ?? null));
+    figures.push(rateFigure(`rate ${log.name}`, log.name, "appends", ratesOf(pointsOf(samples, (sample) => sample.tails[log.name] ?? null))));
     figures.push({ key: `tail ${log.name}`, name: log.name, what: "tail", value: count(tailOf(log.name)), unit: "position", points: pointsOf(samples, (sample) => sample.tails[log.name] ?? null), zero: false });
   }
   for (const [number, store] of stores.entries()) {
@@ -34,39 +33,35 @@ function figuresNow() {
       figures.push({ key: `lag ${number}/${name}`, name, what: "lag", value: duration(points.length ? points.at(-1)[1] * 1000 : null), unit: "seconds", points, zero: true });
     }
   }
+  if (figures.length) figures.splice(1, 0, rateFigure("reads", nodesThatTell(), "reads", readRates(samples))); // beside the first appends
   return figures;
 }
 
-function rateFigure(key, name, tailIn, logs = 1) {
-  const points = ratesOf(state.samples, tailIn, logs);
-  return { key, name, what: "appends", value: points.length ? `${brief(points.at(-1)[1])}/s` : "–", unit: "entries/s", points, zero: true };
+/** Only samples that know all logs count: one that is missing is no fall. */
+function sumOfTails(sample) {
+  const tails = Object.values(sample.tails);
+  return tails.length < state.logs.length ? null : tails.reduce((sum, tail) => sum + tail, 0);
 }
 
-const pointsOf = (samples, valueIn) => samples.map((sample) => [sample.at_ms, valueIn(sample)]).filter(([, value]) => value !== null);
+function nodesThatTell() {
+  const told = Object.keys(state.samples.at(-1)?.reads ?? {}).length;
+  return told ? plural(told, "node") : "nodes";
+}
 
-/** Growth per second. With several logs only samples that know all of them count: one that is missing is no fall. */
-function ratesOf(samples, tailIn, logs) {
-  const known = logs > 1 ? samples.filter((sample) => Object.keys(sample.tails).length >= logs) : samples;
-  const points = pointsOf(known, tailIn);
-  const rates = [];
-  for (let at = 1, from = 0; at < points.length; at += 1) {
-    if (points[at][0] - points[at - 1][0] > PAUSE_MS) { from = at; continue; }
-    while (points[at][0] - points[from + 1][0] >= SMOOTH_MS) from += 1;
-    const seconds = (points[at][0] - points[from][0]) / 1000;
-    if (seconds > 0) rates.push([points[at][0], Math.max(0, (points[at][1] - points[from][1]) / seconds)]);
-  }
-  return rates;
+function rateFigure(key, name, what, points) {
+  return { key, name, what, value: points.length ? `${brief(points.at(-1)[1])}/s` : "–", unit: "entries/s", points, zero: true };
 }
 
 // ------------------------------------------------------------------------------------------------------------- drawing
 
 function makeFigure(figure) {
-  return element("figure", { className: figure.key === "all" ? "plot whole" : "plot" },
-    element("figcaption", {}, element("span", { className: "plot-name", textContent: figure.name }), element("span", { className: "plot-what", textContent: figure.what }), element("b")),
+  return element("figure", { className: "plot" },
+    element("figcaption", {}, element("span", { className: "plot-name" }), element("span", { className: "plot-what", textContent: figure.what }), element("b")),
     drawn("svg", { role: "img", height: HEIGHT }));
 }
 
 function updateFigure(where, figure) {
+  setText(where.querySelector(".plot-name"), figure.name);
   setText(where.querySelector("b"), figure.value);
   const picture = where.querySelector("svg");
   const width = Math.max(160, where.clientWidth);

@@ -1,0 +1,46 @@
+"""How many entries nodes have sent between two looks."""
+
+from __future__ import annotations
+
+from trunkline.dashboard.reads import entries_read
+from trunkline.dashboard.views import Cluster, Disk, Node
+
+
+def node(name: str, entries: int | None, *, start: int = 1, live: bool = True) -> Node:
+    disk = Disk(10, 90, False, 1, "always", start=start, entries_read=entries)
+    return Node(name, f"{name}:1", "", "rw", live, start, damaged=0, disk=disk)
+
+
+def silent(name: str, *, live: bool) -> Node:
+    return Node(name, f"{name}:1", "", "rw", live, 1, damaged=0)
+
+
+def look(*nodes: Node) -> Cluster:
+    return Cluster("id", "k", True, nodes, ())
+
+
+def test_each_node_is_told_with_what_it_sent_in_between() -> None:
+    before = look(node("a", 100), node("b", 7))
+    assert entries_read(before, look(node("a", 150), node("b", 7))) == {"a": 50, "b": 0}
+
+
+def test_the_first_look_tells_nothing() -> None:
+    assert entries_read(None, look(node("a", 100))) == {}
+
+
+def test_a_node_that_was_restarted_is_left_out_once() -> None:
+    restarted = look(node("a", 900, start=2), node("b", 8))
+    assert entries_read(look(node("a", 100), node("b", 7)), restarted) == {"b": 1}
+    assert entries_read(restarted, look(node("a", 903, start=2), node("b", 8))) == {"a": 3, "b": 0}
+
+
+def test_a_node_that_is_lost_silent_or_new_is_left_out() -> None:
+    there = look(node("a", 100))
+    for absent in (look(), look(silent("a", live=True)), look(silent("a", live=False)), look(node("a", 9, live=False))):
+        assert entries_read(there, absent) == {}
+        assert entries_read(absent, there) == {}
+
+
+def test_a_node_that_is_too_old_to_count_is_left_out() -> None:
+    assert entries_read(look(node("a", None)), look(node("a", None))) == {}
+    assert entries_read(look(node("a", None)), look(node("a", 5))) == {}
