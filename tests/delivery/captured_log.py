@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 import trunkline.sync
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.capture.running import Capture, ChangeSource
+from trunkline.delivery.capture.writing import CaptureLog, Transaction
 from trunkline.delivery.changes import place_of
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
 from trunkline.delivery.sources.log import LogSource
+from trunkline.errors import OutcomeUnknown
 
 Row = dict[str, Any]
 
@@ -26,6 +30,22 @@ class CapturedLog:
     def capture(self, source: ChangeSource) -> int:
         """All that there is now; returns how many transactions came."""
         return Capture(source, [self.connect], self.log, poll_ms=10).run(once=True).transactions
+
+    def capture_with_a_lost_append(self, source: ChangeSource, monkeypatch: pytest.MonkeyPatch) -> int:
+        """As ``capture``, but the first append does not happen, and nobody knows."""
+        write, lost = CaptureLog.write, list[str]()
+
+        def losing(log: CaptureLog, transaction: Transaction) -> int:
+            if not lost:
+                lost.append(transaction.position)
+                raise OutcomeUnknown("made up")
+            return write(log, transaction)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CaptureLog, "write", losing)
+            found = self.capture(source)
+        assert lost
+        return found
 
     def tail(self) -> int:
         found = self.source.mark()

@@ -78,6 +78,19 @@ def test_a_capture_that_begins_anew_goes_on_where_the_log_says(tmp_path: Path, c
     assert [row["id"] for row in captured.rows()] == [1, 3]
 
 
+def test_what_an_append_lost_is_captured_again(
+    tmp_path: Path, captured: CapturedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake(tmp_path)
+    table.write(table.insert("acme", 1, 2))
+    assert captured.capture_with_a_lost_append(LakeCapture(table.address), monkeypatch) == 1
+    assert [row["id"] for row in captured.rows()] == [1, 2]
+    table.write("DELETE FROM lake.orders WHERE id = 1")
+    table.write(table.insert("acme", 3))
+    assert captured.capture_with_a_lost_append(LakeCapture(table.address), monkeypatch) == 2
+    assert [row["id"] for row in captured.rows()] == [2, 3]
+
+
 def test_a_transaction_that_was_broken_off_does_not_count(tmp_path: Path, captured: CapturedLog) -> None:
     table = lake(tmp_path)
     table.write(table.insert("acme", 1, 2))

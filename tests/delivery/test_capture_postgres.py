@@ -107,6 +107,18 @@ def test_rows_of_every_type_come_as_they_are_first_as_a_snapshot_then_as_changes
     assert comparable(captured.rows()) == comparable(server.rows())
 
 
+def test_what_an_append_lost_is_captured_again(
+    server: Server, captured: CapturedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.run(ROW.format(a=1, b=5))
+    assert captured.capture_with_a_lost_append(server.capture(), monkeypatch) == 1
+    assert comparable(captured.rows()) == comparable(server.rows())
+    server.run("DELETE FROM orders WHERE id = 2")
+    server.run("UPDATE orders SET tenant = 'bolt' WHERE id = 3")
+    assert captured.capture_with_a_lost_append(server.capture(), monkeypatch) == 2
+    assert comparable(captured.rows()) == comparable(server.rows())
+
+
 def test_transactions_that_run_while_the_snapshot_is_taken_come_once(server: Server, captured: CapturedLog) -> None:
     """One is open before the slot and the snapshot, and ends after them; others come all the time."""
     server.run(ROW.format(a=1, b=20))

@@ -45,7 +45,8 @@ class LakeCapture:
         self._mark: object = None
 
     def begin(self, position: str | None) -> None:
-        """Go on after a position that a log told; ``None``: with a snapshot."""
+        """Go on after a position that a log told, whatever was read before; ``None``: with a snapshot."""
+        self._position = self._mark = None
         if position is None:
             return
         try:

@@ -90,9 +90,11 @@ class PostgresCapture:
         self._name = sql.Identifier(address.schema, address.table)
         self._position: PostgresPosition | None = None
         self._connection: psycopg.Connection[Any] | None = None
+        self._reading: psycopg.Connection[Any] | None = None  # of a snapshot that is not read to its end yet
 
     def begin(self, position: str | None) -> None:
-        """Go on after a position that a log told; ``None``: with a snapshot."""
+        """Go on after a position that a log told, whatever was read before; ``None``: with a snapshot."""
+        self._position = None
         if position is not None:
             try:
                 self._position = msgspec.json.decode(position, type=PostgresPosition)
@@ -111,9 +113,10 @@ class PostgresCapture:
                 self._ask(connection, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        for connection in (self._connection, self._reading):
+            if connection is not None:
+                connection.close()
+        self._connection = self._reading = None
 
     def transactions(self) -> Iterator[Transaction]:
         """All that there is now. Whoever takes one must have written it before the next is asked for (Q1)."""
@@ -214,7 +217,7 @@ class PostgresCapture:
 
     def _snapshot(self, connection: psycopg.Connection[Any]) -> Transaction:
         """The rows are read while they are written to the log, in one transaction of the server (Q2)."""
-        reading = self._connect()
+        reading = self._reading = self._connect()
         reading.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         [(seen,)] = self._ask(reading, "SELECT pg_current_snapshot()::text")
         [(database, table)] = self._ask(reading, IDENTITY, *self._named())
