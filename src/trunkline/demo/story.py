@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -39,6 +40,7 @@ PIPELINE: Final = "shop"
 WAIT_S: Final = 120.0  # for anything to happen; a loaded machine is no failure
 LOOK_S: Final = 0.05
 LAG_EVERY_S: Final = 0.5
+PAGE: Final = re.compile(r"http://\S+")
 DELTA_FROM: Final = 11  # tenants from this number on have a Delta table
 
 
@@ -118,8 +120,9 @@ class Story:
 
     def _show_page(self) -> None:
         store = f"sqlite:{self.folder / 'control.db'}"
-        self._begin("dashboard", "--connect", self._connect, "--listen", "127.0.0.1:7480", "--deliver", store)
-        self.page = "http://127.0.0.1:7480/"
+        page = self._begin("dashboard", "--connect", self._connect, "--listen", "127.0.0.1:0", "--deliver", store)
+        self._until(lambda: PAGE.search(page.output) is not None, "the page is served", page)
+        self.page = PAGE.findall(page.output)[0]
         self._say(f"a page to watch it: {self.page}")
 
     def _open_shop(self) -> None:
