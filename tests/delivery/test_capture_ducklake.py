@@ -146,6 +146,32 @@ def test_a_column_is_added_and_one_with_a_default_captures_all_rows_again(
     assert "captured again" in caplog.text
 
 
+def test_a_table_that_was_made_anew_is_captured_again(tmp_path: Path, captured: CapturedLog) -> None:
+    table = lake(tmp_path)
+    table.write(table.insert("acme", 1, 2))
+    captured.capture(LakeCapture(table.address))
+    table.write("DROP TABLE lake.orders")
+    table.write("CREATE TABLE lake.orders (id BIGINT, tenant VARCHAR, item INTEGER, mark INTEGER)")  # another type, too
+    table.write("INSERT INTO lake.orders VALUES (7, 'acme', 7, 7)")
+    captured.capture(LakeCapture(table.address))
+    assert captured.rows() == [{"id": 7, "tenant": "acme", "item": 7, "mark": 7}]
+
+
+def test_a_destination_at_the_trim_point_goes_on(tmp_path: Path, captured: CapturedLog) -> None:
+    table = lake(tmp_path)
+    table.write(table.insert("acme", 1, 2))
+    captured.capture(LakeCapture(table.address))
+    at = captured.version()
+    table.write(table.insert("acme", 3))
+    captured.capture(LakeCapture(table.address))
+    with trunkline.sync.connect(captured.connect) as cluster:
+        cluster.log(captured.log).trim(at)
+    window = Window(at, captured.version())
+    assert captured.source.survey(window).altered
+    net = captured.source.net_changes(window, captured.asked(window.through), EVERYTHING)
+    assert net.arrived.column("id").to_pylist() == [3]
+
+
 def test_a_log_of_something_else_or_with_several_writers_is_refused(tmp_path: Path, captured: CapturedLog) -> None:
     table = lake(tmp_path)
     with trunkline.sync.connect(captured.connect) as cluster:

@@ -209,6 +209,23 @@ def test_what_is_wrong_with_an_event_is_said(made: Any, why: str) -> None:
         changes_of(made, (Column("id", "BIGINT"),), {}, ("id",))
 
 
+@pytest.mark.parametrize("fields", [None, ["x"], [{"field": "after", "fields": [{"field": "a", "type": {}}]}]])
+def test_a_schema_that_is_none_makes_an_event_malformed(fields: Any) -> None:
+    with pytest.raises(ProtocolError):
+        event_columns({"schema": {"fields": fields}, "payload": {"op": "c"}})
+
+
+def test_a_decimal_is_read_as_its_schema_says() -> None:
+    """Some base 64 looks like a number."""
+    kind, logical = "DECIMAL(12,2)", "org.apache.kafka.connect.data.Decimal"
+    assert (
+        converter(kind, logical)("1234") == Decimal(int.from_bytes(base64.b64decode("1234"), "big", signed=True)) / 100
+    )
+    assert converter(kind, "")("12.34") == Decimal("12.34")
+    with pytest.raises(ValueError, match="not a time of a day"):
+        converter("TIME", "io.debezium.time.MicroTime")(25 * 3_600_000_000)
+
+
 def test_values_that_do_not_fit_are_refused_and_texts_are_taken() -> None:
     assert converter("DATE", "")("2026-01-02") == dt.date(2026, 1, 2)
     assert converter("TIME", "io.debezium.time.MicroTime")(1_000_000) == dt.time(0, 0, 1)

@@ -44,6 +44,9 @@ class LakeCapture:
         self._position: LakePosition | None = None
         self._mark: object = None
 
+    def reach(self) -> None:
+        self._source.state(0)
+
     def begin(self, position: str | None) -> None:
         """Go on after a position that a log told, whatever was read before; ``None``: with a snapshot."""
         self._position = self._mark = None
@@ -63,6 +66,8 @@ class LakeCapture:
         if mark is not None and mark == self._mark:
             return
         state = self._source.state(0 if self._position is None else self._position.version)
+        if self._position is not None and self._position.table != state.identity:
+            yield self._again(state, "there is another table under its name")
         while self._position is None or self._position.version < state.version:
             transaction = self._following(state)
             if transaction is not None:

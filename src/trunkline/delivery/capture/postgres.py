@@ -5,16 +5,21 @@ Rules
      moves on only after they are in the log. After a crash the log knows better than the slot: what it has is passed.
  Q2  A snapshot is one transaction of the log: a truncation, then every row that one snapshot of the server sees. It is
      taken after the slot exists, so nothing is missed; a transaction that the snapshot has seen already is passed by
-     its number, so nothing comes twice.
+     its number, so nothing comes twice. Before a slot is made anew the log says that a snapshot is due: else, after a
+     crash, the new slot would be taken for the old one.
  Q3  The table needs REPLICA IDENTITY FULL: only then does the server tell removed rows, and large values that an update
      did not touch, in full. It is checked at the start.
- Q4  A slot that is gone, a table that was made anew, or columns that changed: a new snapshot is captured, loudly.
+ Q4  What a transaction changed is the difference of the rows that it removed and those that it wrote, as multisets:
+     removals come first, so that keys may also be swapped inside of it.
+ Q5  A slot that is gone, a table that was made anew, or columns that changed: a new snapshot is captured, loudly.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -76,7 +81,9 @@ class PostgresPosition(Struct, frozen=True, tag="postgres", tag_field="kind"):
     table: int  # the table's own number
     lsn: int  # transactions that end up to here are in the log
     seen: Seen
+    seen_lsn: int  # what ends after this was not seen, whatever its number: these come again after 2^32 transactions
     columns: tuple[RelationColumn, ...]
+    due: bool = False  # a snapshot has to come next
 
 
 class PostgresCapture:
@@ -91,26 +98,27 @@ class PostgresCapture:
         self._position: PostgresPosition | None = None
         self._connection: psycopg.Connection[Any] | None = None
         self._reading: psycopg.Connection[Any] | None = None  # of a snapshot that is not read to its end yet
+        self._warned = False  # the log must say that a snapshot is due, before a slot is made
 
-    def begin(self, position: str | None) -> None:
-        """Go on after a position that a log told, whatever was read before; ``None``: with a snapshot."""
-        self._position = None
-        if position is not None:
-            try:
-                self._position = msgspec.json.decode(position, type=PostgresPosition)
-            except msgspec.MsgspecError as error:
-                raise ProtocolError("the log was captured from something else; use another log") from error
+    def reach(self) -> None:
+        """Raises ``Unreachable`` or ``ConfigError`` where a capture could not begin."""
         with self._asking() as connection:
             self._check(connection)
             self._ensure_publication(connection)
-            if self._position is not None and not self._same_table(connection):
-                logger.warning("there is another table or server now: all rows are captured again")
+
+    def begin(self, position: str | None) -> None:
+        """Go on after a position that a log told, whatever was read before; ``None``: with a snapshot."""
+        self._position, self._warned = None, position is None
+        if position is not None:
+            try:
+                told = msgspec.json.decode(position, type=PostgresPosition)
+            except msgspec.MsgspecError as error:
+                raise ProtocolError("the log was captured from something else; use another log") from error
+            self._position, self._warned = (None, True) if told.due else (told, False)
+        with self._asking() as connection:
+            if self._position is not None and not self._has_slot(connection):
+                logger.warning("the slot %s is gone: all rows are captured again", self._slot)
                 self._position = None
-            if not self._has_slot(connection):
-                if self._position is not None:
-                    logger.warning("the slot %s is gone: all rows are captured again", self._slot)
-                self._position = None
-                self._ask(connection, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
 
     def close(self) -> None:
         for connection in (self._connection, self._reading):
@@ -121,7 +129,16 @@ class PostgresCapture:
     def transactions(self) -> Iterator[Transaction]:
         """All that there is now. Whoever takes one must have written it before the next is asked for (Q1)."""
         with self._asking() as connection:
+            if self._position is not None and not self._same_table(connection):
+                logger.warning("there is another table or server now: all rows are captured again")
+                self._ensure_publication(connection)
+                self._position, self._warned = None, True
             if self._position is None:
+                if not self._warned:
+                    yield self._warning(connection)
+                    self._warned = True
+                if not self._has_slot(connection):
+                    self._ask(connection, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
                 yield self._snapshot(connection)
             while True:
                 assert self._position is not None
@@ -158,9 +175,15 @@ class PostgresCapture:
                     passing, changes = self._position.seen.has(xid), []
                 case Commit(end_lsn=end):
                     assert self._position is not None
-                    known = passing or end <= self._position.lsn
+                    known = (passing and end <= self._position.seen_lsn) or end <= self._position.lsn
                     ours = [each for each in changes if self._concerns(each)]
                     shape = shapes.get(self._position.table)
+                    if ours and not known and shape is not None and shape.identity != "f":
+                        raise ConfigError(
+                            f"{self._text} did not tell removed rows in full (Q3) in changes that are still to be "
+                            f"captured; run: ALTER TABLE {self._text} REPLICA IDENTITY FULL, drop the slot "
+                            f"{self._slot}, and begin again: all rows are then captured again"
+                        )
                     if not known and shape is not None and shape.columns != self._position.columns:
                         logger.warning("the columns of the table changed: all rows are captured again")
                         yield self._snapshot(connection)
@@ -181,20 +204,22 @@ class PostgresCapture:
         return False
 
     def _tables(self, changes: Sequence[Message], connection: psycopg.Connection[Any]) -> Iterator[pa.Table]:
-        """The changes in order: stretches of one kind become one table."""
+        """What the changes come to, since the last truncation among them (Q4)."""
         assert self._position is not None
         values = table_values(self._position.columns)
-        kind: Kind | None = None
-        waiting: list[Row] = []
-        for step, row in _steps(changes):
-            if (step is not kind or len(waiting) >= SNAPSHOT_ROWS) and kind is not None:
-                yield _table(kind, waiting, values, connection)
-                waiting = []
-            kind = step
-            if row is not None:
-                waiting.append(row)
-        if kind is not None:
-            yield _table(kind, waiting, values, connection)
+        gone, came = Counter[Row](), Counter[Row]()
+        for kind, row in _steps(changes):
+            if row is None:
+                gone, came = Counter[Row](), Counter[Row]()
+                yield truncation(values.columns)
+            elif kind is Kind.DELETE:
+                gone[row] += 1
+            else:
+                came[row] += 1
+        for kind, rows in ((Kind.DELETE, gone - came), (Kind.INSERT, came - gone)):
+            whole = list(rows.elements())
+            for first in range(0, len(whole), SNAPSHOT_ROWS):
+                yield change_rows(kind, values.arrow(whole[first : first + SNAPSHOT_ROWS], connection))
 
     def _transaction(self, changes: Iterator[pa.Table]) -> Transaction:
         assert self._position is not None
@@ -219,24 +244,34 @@ class PostgresCapture:
         """The rows are read while they are written to the log, in one transaction of the server (Q2)."""
         reading = self._reading = self._connect()
         reading.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        [(seen,)] = self._ask(reading, "SELECT pg_current_snapshot()::text")
-        [(database, table)] = self._ask(reading, IDENTITY, *self._named())
-        columns = tuple(
-            RelationColumn(name, oid, modifier) for name, oid, modifier in self._ask(reading, COLUMNS, *self._named())
-        )
-        lsn = self._position.lsn if self._position is not None else 0
-        self._position = PostgresPosition(database, table, lsn, seen_of(seen), columns)
-        return self._transaction(self._rows(reading, table_values(columns)))
+        self._position = self._present(reading, self._position.lsn if self._position is not None else 0)
+        return self._transaction(self._rows(reading, table_values(self._position.columns)))
+
+    def _warning(self, connection: psycopg.Connection[Any]) -> Transaction:
+        """No changes: only the word that a snapshot follows (Q2)."""
+        due = msgspec.structs.replace(self._present(connection, 0), due=True)
+        return Transaction(msgspec.json.encode(due).decode(), table_values(due.columns).columns, ())
+
+    def _present(self, connection: psycopg.Connection[Any], lsn: int) -> PostgresPosition:
+        """What the server's present snapshot sees."""
+        [(seen,)] = self._ask(connection, "SELECT pg_current_snapshot()::text")
+        [(seen_lsn,)] = self._ask(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
+        [(database, table)] = self._ask(connection, IDENTITY, *self._named())
+        found = self._ask(connection, COLUMNS, *self._named())
+        columns = tuple(RelationColumn(name, oid, modifier) for name, oid, modifier in found)
+        return PostgresPosition(database, table, lsn, seen_of(seen), seen_lsn, columns)
 
     def _rows(self, reading: psycopg.Connection[Any], values: TableValues) -> Iterator[pa.Table]:
+        connection = self._connection  # the other one is busy with the copy
+        assert connection is not None
         try:
             yield truncation(values.columns)
-            names = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(each.name)) for each in values.columns)
-            with reading.cursor(name="trunkline") as cursor:
-                cursor.execute(sql.SQL("SELECT {} FROM ONLY {}").format(names, self._name))
-                while rows := cursor.fetchmany(SNAPSHOT_ROWS):
-                    texts = [tuple(None if each is None else each.encode() for each in row) for row in rows]
-                    yield change_rows(Kind.INSERT, values.arrow(texts, reading))
+            names = sql.SQL(", ").join(sql.Identifier(each.name) for each in values.columns)
+            query = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT").format(names, self._name)  # texts as in a stream
+            with reading.cursor() as cursor, cursor.copy(query) as copy:
+                texts = (tuple(None if each is None else each.encode() for each in row) for row in copy.rows())
+                while rows := list(itertools.islice(texts, SNAPSHOT_ROWS)):
+                    yield change_rows(Kind.INSERT, values.arrow(rows, connection))
         except psycopg.Error as error:
             raise self._away(error) from error
         finally:
@@ -265,6 +300,9 @@ class PostgresCapture:
         if not self._ask(connection, "SELECT 1 FROM pg_publication WHERE pubname = %s", self._slot):
             name = sql.Identifier(self._slot)
             connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {}").format(name, self._name))
+        elif not self._ask(connection, PUBLISHED, self._slot, *self._named()):  # the table was made anew
+            name = sql.Identifier(self._slot)
+            connection.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}").format(name, self._name))
 
     def _has_slot(self, connection: psycopg.Connection[Any]) -> bool:
         rows = self._ask(connection, "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", self._slot)
@@ -321,6 +359,10 @@ class PostgresCapture:
 
 
 TABLE_KIND: Final = "SELECT relreplident, relkind FROM pg_class WHERE oid = to_regclass(%s)"
+PUBLISHED: Final = (
+    "SELECT 1 FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid "
+    "WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)"
+)
 IDENTITY: Final = (
     "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database(), "
     "to_regclass(%s)::oid::bigint"
@@ -349,19 +391,10 @@ def _steps(changes: Sequence[Message]) -> Iterator[tuple[Kind, Row | None]]:
             case Update(old=old, new=new):
                 if old is None:
                     raise ProtocolError("an update has no old row; give the table REPLICA IDENTITY FULL again")
-                yield Kind.UPDATE_PREIMAGE, old
-                yield (
-                    Kind.UPDATE_POSTIMAGE,
-                    tuple(before if after == UNCHANGED else after for before, after in zip(old, new, strict=True)),
-                )
+                yield Kind.DELETE, old
+                whole = (before if after == UNCHANGED else after for before, after in zip(old, new, strict=True))
+                yield Kind.INSERT, tuple(whole)
             case Delete(old=old):
                 yield Kind.DELETE, old
             case Truncate():
                 yield Kind.TRUNCATE, None
-
-
-def _table(kind: Kind, rows: list[Row], values: TableValues, connection: psycopg.Connection[Any]) -> pa.Table:
-    if kind is Kind.TRUNCATE:
-        return truncation(values.columns)
-    plain = [tuple(None if isinstance(each, str) else each for each in row) for row in rows]
-    return change_rows(kind, values.arrow(plain, connection))

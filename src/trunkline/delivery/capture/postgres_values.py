@@ -14,7 +14,7 @@ from msgspec import Struct
 from psycopg.adapt import Transformer
 from psycopg.pq import Format
 
-from trunkline.delivery.capture.pgoutput import Relation, RelationColumn
+from trunkline.delivery.capture.pgoutput import Relation, RelationColumn, Row
 from trunkline.delivery.columns import Column, Columns, arrow_type
 from trunkline.errors import ProtocolError
 
@@ -61,7 +61,7 @@ class TableValues(Struct, frozen=True):
     relation: tuple[RelationColumn, ...]
     columns: Columns
 
-    def arrow(self, rows: Sequence[Sequence[bytes | None]], connection: psycopg.Connection[Any]) -> pa.Table:
+    def arrow(self, rows: Sequence[Row], connection: psycopg.Connection[Any]) -> pa.Table:
         """Rows of the server's texts as Arrow."""
         loaders = Transformer(connection)
         arrays = []

@@ -18,7 +18,14 @@ from typing import Final, Protocol
 import trunkline.sync
 from trunkline.client.cluster import ClientOptions
 from trunkline.delivery.capture.writing import CaptureLog, Transaction
-from trunkline.errors import OutcomeUnknown, OwnedByAnother, StorageError, TrunklineError, Unreachable
+from trunkline.errors import (
+    OutcomeUnknown,
+    OwnedByAnother,
+    SourceExpired,
+    StorageError,
+    TrunklineError,
+    Unreachable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +35,10 @@ WAIT_MOST_S: Final = 10.0
 
 class ChangeSource(Protocol):
     """What is captured."""
+
+    def reach(self) -> None:
+        """Raises where a capture could not begin, before the log is taken over: a long outage leaves no marks."""
+        ...
 
     def begin(self, position: str | None) -> None: ...
 
@@ -90,7 +101,7 @@ class Capture:
                     break
             except OwnedByAnother:
                 raise
-            except (Unreachable, OutcomeUnknown, StorageError) as error:
+            except (Unreachable, OutcomeUnknown, StorageError, SourceExpired) as error:
                 wait_s = WAIT_FIRST_S if self.captured.transactions > before else min(wait_s * 2, WAIT_MOST_S)
                 if str(error) != self.captured.error:
                     logger.warning("the capture begins anew: %s", error)
@@ -107,6 +118,7 @@ class Capture:
         options = ClientOptions(token=self._token, name=f"capture-{self._log}")
         with trunkline.sync.connect(list(self._connect), options=options, tls=self._tls) as cluster:
             log = CaptureLog(cluster, self._log)
+            self._source.reach()
             self._source.begin(log.take_over())
             self._tell(None)
             while not self._stopping.is_set():

@@ -17,13 +17,14 @@ from msgspec import Struct
 import trunkline.sync
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.sources.log_reading import cluster_of
-from trunkline.errors import ConditionFailed, Hole, OutcomeUnknown, Unreachable
+from trunkline.errors import ConditionFailed, Hole, OutcomeUnknown, Trimmed, Unreachable
 
 LOG_HEADER: Final = "dead-letter-log"
 GLSN_HEADER: Final = "dead-letter-glsn"
 REASON_HEADER: Final = "dead-letter-reason"
 REASON_BYTES_MOST: Final = 1000
 TRIES: Final = 20
+LOOK_BACK_MOST: Final = 10_000  # letters of other logs; beyond them a letter may be written again, never lost
 
 
 class DeadLetter(Struct, frozen=True):
@@ -39,7 +40,7 @@ def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> in
         log = cluster.log(address.dead_letters, create=True)
         for _ in range(TRIES):
             tail = log.tail()
-            known = _last_known(log, tail)
+            known = _last_known(log, tail, address.log)
             new = [letter for letter in letters if letter.glsn > known]
             if not new:
                 return 0
@@ -59,11 +60,15 @@ def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> in
     raise Unreachable(f"the dead letters {address.dead_letters} could not be written; it is tried again")
 
 
-def _last_known(log: trunkline.sync.Log, tail: int) -> int:
-    """The position of the newest letter; 0 if there is none."""
-    for glsn in range(tail - 1, 0, -1):
+def _last_known(log: trunkline.sync.Log, tail: int, of: str) -> int:
+    """The position of the newest letter of one log; 0 if there is none. Several logs may share their dead letters."""
+    for glsn in range(tail - 1, max(0, tail - 1 - LOOK_BACK_MOST), -1):
         try:
-            return int(log.read(glsn).headers.get(GLSN_HEADER, b"0"))
+            headers = log.read(glsn).headers
         except Hole:
             continue
+        except Trimmed:
+            break
+        if headers.get(LOG_HEADER) == of.encode():
+            return int(headers.get(GLSN_HEADER, b"0"))
     return 0

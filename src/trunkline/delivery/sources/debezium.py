@@ -66,6 +66,8 @@ MICROS: Final = {  # how many microseconds one unit of a number is
     "io.debezium.time.Time": 1000,
     "org.apache.kafka.connect.data.Time": 1000,
 }
+PRECISION_MOST: Final = 38
+DAY_MICROS: Final = 86_400_000_000
 DECIMAL_NAME: Final = "org.apache.kafka.connect.data.Decimal"
 
 Row = Mapping[str, Any]
@@ -78,6 +80,13 @@ def event_columns(event: Any) -> tuple[Columns, Names] | None:
     schema = event.get("schema") if isinstance(event, dict) else None
     if not isinstance(schema, dict):
         return None
+    try:
+        return _schema_columns(schema)
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise ProtocolError(f"the event's schema is none of Debezium's ({error!r})") from error
+
+
+def _schema_columns(schema: Row) -> tuple[Columns, Names] | None:
     for field in schema.get("fields", ()):
         if field.get("field") in ("after", "before") and isinstance(field.get("fields"), list):
             made = [(_column(each), each.get("name", "")) for each in field["fields"]]
@@ -90,9 +99,10 @@ def _column(field: Row) -> Column:
     nullable = bool(field.get("optional", False))
     if logical == DECIMAL_NAME:
         parameters = field.get("parameters", {})
-        return Column(
-            name, f"DECIMAL({parameters.get('connect.decimal.precision', 38)},{parameters['scale']})", nullable
-        )
+        precision = int(parameters.get("connect.decimal.precision", PRECISION_MOST))
+        if precision > PRECISION_MOST:
+            raise ProtocolError(f"column {name!r} has {precision} digits; {PRECISION_MOST} can be delivered")
+        return Column(name, f"DECIMAL({precision},{parameters['scale']})", nullable)
     if kind == "array":
         return Column(name, _column({"field": name, **field["items"]}).type + "[]", nullable)
     if logical in LOGICAL:
@@ -175,7 +185,7 @@ def converter(kind: str, logical: str) -> Callable[[Any], Any]:
         element = converter(kind[:-2], logical)
         return lambda value: [None if each is None else element(each) for each in _as(list, value)]
     if (size := decimal_of(kind)) is not None:
-        return lambda value: _decimal(value, size[1])
+        return lambda value: _decimal(value, size[1], encoded=logical == DECIMAL_NAME)
     return {
         "BOOLEAN": lambda value: _as(bool, value),
         "FLOAT": float,
@@ -202,11 +212,17 @@ def _whole(value: Any) -> int:
     return int(_as(int, value))
 
 
-def _decimal(value: Any, scale: int) -> decimal.Decimal:
-    """Kafka Connect's form is the unscaled number in base 64; connectors can be told to write a text or a number."""
+def _decimal(value: Any, scale: int, *, encoded: bool) -> decimal.Decimal:
+    """Kafka Connect's form is the unscaled number in base 64; connectors can be told to write a text or a number.
+
+    A schema says which it is. Without one a text that is a number is taken for that: have the connector write texts
+    (`decimal.handling.mode=string`), because some base 64 looks like a number.
+    """
     if isinstance(value, str):
         try:
-            return decimal.Decimal(value)
+            if not encoded:
+                return decimal.Decimal(value)
+            raise decimal.InvalidOperation
         except decimal.InvalidOperation:
             unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
             return decimal.Decimal(unscaled).scaleb(-scale)
@@ -222,7 +238,10 @@ def _date(value: Any) -> dt.date:
 def _time(value: Any, micros: int) -> dt.time:
     if isinstance(value, str):
         return dt.time.fromisoformat(value)
-    return (EPOCH + dt.timedelta(microseconds=_whole(value) * micros)).time()
+    found = _whole(value) * micros
+    if not 0 <= found < DAY_MICROS:
+        raise ValueError("not a time of a day")
+    return (EPOCH + dt.timedelta(microseconds=found)).time()
 
 
 def _timestamp(value: Any, micros: int) -> dt.datetime:

@@ -28,7 +28,14 @@ from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.changes import decoded
 from trunkline.delivery.columns import Columns, arrow_schema
 from trunkline.delivery.rule import filled, row_codes
-from trunkline.delivery.rule_ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN, arrivals_only, net_of_ordered
+from trunkline.delivery.rule_ordered import (
+    KIND_COLUMN,
+    ORDINAL_COLUMN,
+    VERSION_COLUMN,
+    Kind,
+    arrivals_only,
+    net_of_ordered,
+)
 from trunkline.delivery.sources.contract import (
     EVERYTHING,
     ROUTE_COLUMN,
@@ -79,9 +86,13 @@ class LogSource(Struct, frozen=True):
     def _survey(self, window: Window, log: LogReading) -> Survey:
         extent = log.extent()
         columns = self._columns(window.through, log)
-        altered = window.after > 0 and not window.empty and self._columns(window.after, log) != columns
+        altered = window.after > 0 and not window.empty and self._columns_differ(window.after, columns, extent, log)
         count = window.through - max(window.after, extent.trimmed)
         return Survey(Backlog(count, count * ENTRY_BYTES, quiet=count <= 0), columns, self._of(extent), altered=altered)
+
+    def _columns_differ(self, after: int, columns: Columns, extent: Extent, log: LogReading) -> bool:
+        """What was trimmed away does not say; then destinations look for themselves."""
+        return after <= extent.trimmed or self._columns(after, log) != columns
 
     def _of(self, extent: Extent) -> str:
         return f"log:{extent.cluster}/{self.address.log}"
@@ -139,7 +150,7 @@ class LogSource(Struct, frozen=True):
         begins = first > 1 or extent.trimmed == 0
         if not begins:
             first = extent.trimmed + 1
-        tables: list[pa.Table] = []
+        captured: list[tuple[int, pa.Table]] = []
         malformed: list[DeadLetter] = []
         events = EventBatches(self.address, asked)
         for transaction in log.transactions(first, window.through):
@@ -147,17 +158,30 @@ class LogSource(Struct, frozen=True):
                 if self.address.format == "debezium":
                     events.add(entry)
                 elif entry.payload:
-                    tables.append(_placed(entry.glsn, decoded(entry.payload)[1], asked))
+                    found = decoded(entry.payload)[1]
+                    if pc.any(pc.equal(found.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():
+                        captured.clear()  # what was before does not count, and may have had other types
+                    captured.append((entry.glsn, found))
+        tables = [self._fitted(glsn, found, asked) for glsn, found in captured]
         if self.address.format == "debezium":
             tables, malformed = events.finished()
         empty = _marked_schema(asked).empty_table()
         changes = pa.concat_tables([empty, *tables]) if tables else empty
-        if not begins and not pc.any(pc.equal(changes.column(KIND_COLUMN), "truncate")).as_py():
+        if not begins and not pc.any(pc.equal(changes.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():
             raise DestinationHalted(
                 f"the log {self.address.log} was trimmed up to {extent.trimmed}, so the rows at {window.through} "
                 "cannot be told from it; capture a new snapshot into it, then reseed"
             )
         return changes, malformed
+
+    def _fitted(self, glsn: int, changes: pa.Table, asked: Asked) -> pa.Table:
+        try:
+            return _placed(glsn, changes, asked)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DestinationHalted(
+                f"entry {glsn} of the log {self.address.log} has values that do not fit the present columns ({error}); "
+                "capture a new snapshot into it, then reseed"
+            ) from error
 
     def _give_up_or_put_aside(self, malformed: list[DeadLetter], *, write: bool) -> None:
         """One task of a job writes them, before anything is applied."""
