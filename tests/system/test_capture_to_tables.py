@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+import trunkline.sync
 from local_cluster import PROGRAM, RunningCluster, local_cluster, wait_until
 from postgres_server import PostgresServer
 from trunkline.delivery.config import Pipeline, load_pipeline
@@ -145,8 +146,15 @@ def started(tmp_path: Path) -> Iterator[tuple[Business, Running, RunningCluster,
         business.change()
         with closing(Running(cluster, business.dsn, file)) as running:
             running.start("capture")
+            wait_until(lambda: is_captured(cluster), PATIENCE_S)  # a deliverer of an empty log ends, and says why
             running.start("deliver")
             yield business, running, cluster, server, load_pipeline(file)
+
+
+def is_captured(cluster: RunningCluster) -> bool:
+    """Whether there is more than the mark of the capture."""
+    with trunkline.sync.connect(cluster.connect) as client:
+        return "orders" in client.logs() and client.log("orders").tail() > 2
 
 
 def test_every_table_is_equal_to_the_server_after_each_process_was_killed(tmp_path: Path) -> None:
