@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -114,11 +114,16 @@ def waiting_port(server: PostgresServer) -> int:
 
 
 def owner_of(port: int) -> int:
-    """The process whose end of a connection has this port."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        _, local, _, _, _, _, _, _, _, inode, *_ = line.split()
-        if int(local.partition(":")[2], 16) == port:
-            return next(process for process in processes() if f"socket:[{inode}]" in open_files(process))
+    """The process whose end of a connection has this port. Ends of closed connections may have had it before."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, local, _, _, _, _, _, _, _, inode, *_ = line.split()
+            if int(local.partition(":")[2], 16) == port:
+                for process in processes():
+                    if f"socket:[{inode}]" in open_files(process):
+                        return process
+        time.sleep(LOOK_AGAIN_S)
     raise AssertionError(f"nobody has port {port}")
 
 
@@ -137,7 +142,9 @@ def processes() -> Iterator[int]:
 def open_files(process: int) -> set[str]:
     """What a process has open; nothing where it has just ended, or is not ours."""
     folder = f"/proc/{process}/fd"
-    try:
-        return {os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
-    except OSError:
-        return set()
+    found = set()
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError):  # it was closed meanwhile
+                found.add(os.readlink(f"{folder}/{name}"))
+    return found
