@@ -27,6 +27,8 @@ from typing import Any
 
 import pytest
 
+from stopping import stop_and_wait
+
 START_S_MAX = 20.0  # a loaded machine; usually it takes less than one second
 LOOK_AGAIN_S = 0.02
 CLIENT_PORT, PEER_PORT = 2379, 2380  # on a host of its own; on loopback free ports are taken
@@ -127,7 +129,7 @@ class Etcd:
 
     def pause(self, member: int) -> None:
         """The member keeps its connections and says nothing any more, until ``resume``."""
-        self._processes[member].send_signal(signal.SIGSTOP)
+        stop_and_wait(self._processes[member].pid)
 
     def resume(self, member: int) -> None:
         self._processes[member].send_signal(signal.SIGCONT)

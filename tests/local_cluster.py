@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stopping import stop_and_wait
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles, ProcessRecord
 
 PROGRAM = (sys.executable, "-m", "trunkline.cli.main")
@@ -47,6 +48,13 @@ class RunningCluster:
         pid = self.process(name).pid
         os.kill(pid, number)
         return pid
+
+    def pause(self, name: str) -> None:
+        """It keeps its connections and says nothing any more, until ``resume``."""
+        stop_and_wait(self.process(name).pid)
+
+    def resume(self, name: str) -> None:
+        self.signal(name, signal.SIGCONT)
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "TRUNKLINE_CONNECT": self.connect}

@@ -28,6 +28,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from stopping import stop_and_wait
+
 START_S_MAX = 30.0  # a loaded machine; usually it takes a tenth of a second
 END_S_MAX = 30.0
 LOOK_AGAIN_S = 0.02
@@ -128,7 +130,7 @@ class PostgresServer:
     def kill(self) -> None:
         """As a power cut would: no farewell to any client, from the server or from the processes that it started."""
         assert self._process is not None, "the server does not run"
-        os.kill(self._process.pid, signal.SIGSTOP)  # so that it cannot say that it lost a child, or start another
+        stop_and_wait(self._process.pid)  # so that it cannot say that it lost a child, or start another
         started = _children(self._process.pid)
         for process in started:
             os.kill(process, signal.SIGKILL)
@@ -144,7 +146,7 @@ class PostgresServer:
         """Connections stay and nobody answers any more, until ``resume``."""
         assert self._process is not None, "the server does not run"
         for process in (self._process.pid, *_children(self._process.pid)):
-            os.kill(process, signal.SIGSTOP)
+            stop_and_wait(process)
 
     def resume(self) -> None:
         assert self._process is not None, "the server does not run"

@@ -20,6 +20,7 @@ from etcd_server import Etcd
 from metadata import campaigning_process
 from metadata.places import LOOK_AGAIN_S, PATIENCE_S, eventually
 from metadata.projections import creation, first_of, node, trim, trimmed
+from stopping import stop_and_wait
 from trunkline.core.events import LeaseLost
 from trunkline.core.messages import Get, Got, NodeState, Register, Registered, SwapLost, Swapped
 from trunkline.core.projection import Projection
@@ -206,7 +207,7 @@ def test_v2_a_coordinator_that_was_stopped_is_not_active_when_it_wakes(options: 
     async def scenario() -> None:
         async with started(EtcdStore(options)) as store:
             await asyncio.to_thread(rival.wait_active)
-            rival.process.send_signal(signal.SIGSTOP)
+            stop_and_wait(rival.process.pid)
             async with asyncio.timeout(PATIENCE_S):
                 await store.campaign("heir")
             elected = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -163,14 +162,14 @@ def test_k4_a_proxy_that_is_killed_while_a_replica_hangs_leaves_its_append_to_th
     try:
         settled(victim, log, "warm")
         for name in names[1:]:
-            cluster.signal(name, signal.SIGSTOP)
+            cluster.pause(name)
         send(victim, log, "k")
         wait_until(lambda: victim.count("requests_in_progress") == 2)  # the append, and this look
         victim.kill()
     finally:
         victim.kill()
         for name in names[1:]:
-            cluster.signal(name, signal.SIGCONT)
+            cluster.resume(name)
     first = settled(other, log, "k")
     assert settled(other, log, "k") == first
     assert other.texts(log).count("k") == 1
@@ -184,12 +183,12 @@ def test_an_append_that_is_not_settled_in_time_may_be_asked_for_again(
         settled(hasty, log, "warm")
         try:
             for name in nodes:
-                cluster.signal(name, signal.SIGSTOP)
+                cluster.pause(name)
             answer = hasty.append(log, "k", key="k")
             blind = hasty.append(log, "blind")
         finally:
             for name in nodes:
-                cluster.signal(name, signal.SIGCONT)
+                cluster.resume(name)
         assert (answer.status, answer.problem) == (503, "outcome-unknown")
         assert "same key" in answer.json["detail"]
         assert "Retry-After" in answer.headers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -163,11 +162,11 @@ def test_entries_that_were_declared_lost_fail_the_query_with_the_position_to_go_
     lossy = SparkLog(spark, cluster.connect, handle.log("lossy", create=True, replicas=1))
     lossy.append(b"1", b"2")
     (member,) = handle.describe("lossy").last.groups[0]
-    cluster.signal(member.node, signal.SIGSTOP)
+    cluster.pause(member.node)
     try:
         lossy.log.declare_lost(5)
     finally:
-        cluster.signal(member.node, signal.SIGCONT)
+        cluster.resume(member.node)
     assert handle.log("lossy").append(b"5") == 5
     with pytest.raises(PySparkException, match="positions 1 to 4 were declared lost; read from 5 on"):
         lossy.payloads()

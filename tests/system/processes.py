@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 import trunkline
+from stopping import stop_and_wait
 from trunkline.client.cluster import ClientOptions
 from trunkline.errors import TrunklineError
 
@@ -168,7 +169,7 @@ class Processes:
 
     def pause(self, name: str) -> None:
         """SIGSTOP: it keeps its connections and says nothing."""
-        self._running[name].send_signal(signal.SIGSTOP)
+        stop_and_wait(self._running[name].pid)
         self._paused.add(name)
 
     def resume(self, name: str) -> None:
