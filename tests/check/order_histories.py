@@ -207,6 +207,12 @@ REAL_TIME_ORDER = [
         "x was told the tail 3",
     ),
     Case(
+        "two operations of one number are under way",
+        RealTimeOrder(),
+        by("x", tail(1), append(1, 7)),
+        "operation 1 of x began, but one of that number is under way",
+    ),
+    Case(
         "an operation ends twice",
         RealTimeOrder(),
         BATCH_AT_1 + by("x", Completed(1, Appended(3))),

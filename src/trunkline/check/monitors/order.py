@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
 from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
 from trunkline.core.events import (
     Appended,
@@ -22,6 +23,8 @@ from trunkline.core.messages import AppendRequested, SubscribeRequested
 from trunkline.core.projection import Gap, Projection
 
 SHARED_READER = "reader"
+
+Begun = tuple[str, int, int, int]  # process, operation, floor at its start, entries
 
 
 class TotalOrder:
@@ -147,7 +150,7 @@ class RealTimeOrder:
 
     class State(NamedTuple):
         floor: int = 0  # the highest position that is known, from a finished operation, to be below the tail
-        begun: frozenset[tuple[str, int, int, int]] = frozenset()  # process, operation, floor at its start, entries
+        begun: frozenset[Begun] = frozenset()
 
     def initial(self) -> State:
         return self.State()
@@ -155,9 +158,7 @@ class RealTimeOrder:
     def observe(self, state: State, observed: Observed) -> State:
         match observed.event:
             case Invoked(operation, request):
-                count = request.count if isinstance(request, AppendRequested) else 0
-                entry = (observed.process, operation, state.floor, count)
-                return state._replace(begun=state.begun | {entry})
+                return self._began(state, observed.process, operation, request)
             case Completed(operation, result):
                 return self._ended(state, observed.process, operation, result)
             case ProcessEnded():
@@ -167,8 +168,14 @@ class RealTimeOrder:
     def hot(self, state: State) -> str:
         return ""
 
+    def _began(self, state: State, process: str, operation: int, request: Message) -> State:
+        if _under_way(state.begun, process, operation) is not None:
+            raise Violation(f"operation {operation} of {process} began, but one of that number is under way")
+        count = request.count if isinstance(request, AppendRequested) else 0
+        return state._replace(begun=state.begun | {(process, operation, state.floor, count)})
+
     def _ended(self, state: State, process: str, operation: int, result: object) -> State:
-        begun = next((b for b in state.begun if b[:2] == (process, operation)), None)
+        begun = _under_way(state.begun, process, operation)
         if begun is None:
             raise Violation(f"operation {operation} of {process} ended, but is not under way")
         left = state._replace(begun=state.begun - {begun})
@@ -182,6 +189,10 @@ class RealTimeOrder:
                     raise Violation(f"{process} was told the tail {glsn}, but {begun[2]} was known before it asked")
                 return left._replace(floor=max(state.floor, glsn - 1))
         return left
+
+
+def _under_way(begun: frozenset[Begun], process: str, operation: int) -> Begun | None:
+    return next((each for each in begun if each[:2] == (process, operation)), None)
 
 
 def _value(frame: Frame) -> str:

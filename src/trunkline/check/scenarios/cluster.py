@@ -15,7 +15,7 @@ from trunkline.check.scenario import NO_FAULTS, Boot, Cut, Faults, Invoked, Oper
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
-from trunkline.core.effects import SELF, Address, Announce, Effects, Message, Record, Send, SetTimer
+from trunkline.core.effects import SELF, Address, Announce, Complete, Effects, Event, Message, Record, Send, SetTimer
 from trunkline.core.filler import Filler
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import (
@@ -205,6 +205,10 @@ class Burst(Message, frozen=True):
     requests: tuple[AppendRequested, ...]
 
 
+class BurstBegun(Event, frozen=True):
+    """The wish ends as its appends begin: they are operations of their own, and number themselves from 1 on as well."""
+
+
 class Application:
     """Asks for several appends at once: the world by itself hands a process one operation after another."""
 
@@ -227,7 +231,9 @@ class Application:
     def on_message(self, source: Address, message: Message) -> Effects:
         assert isinstance(message, Burst)
         begun: Effects = [Announce(Invoked(request.operation, request)) for request in message.requests]
-        return begun + [Send(Address(SELF, self.role), request) for request in message.requests]
+        return [Complete(1, BurstBegun()), *begun] + [
+            Send(Address(SELF, self.role), request) for request in message.requests
+        ]
 
 
 def bursting_appender(name: str, view: Projection | None, *requests: AppendRequested) -> ProcessSpec:
