@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.delivery.deliverer import metrics as delivery
+from trunkline.proxy import counters
 from trunkline.runtime import observing_capture, observing_coordinator, observing_node
 from trunkline.runtime.observing_format import reference
 
@@ -16,8 +17,9 @@ TABLES = {
     "### Metrics of a node": reference(observing_node.PREFIX, observing_node.TABLE),
     "### Metrics of a coordinator": reference(observing_coordinator.PREFIX, observing_coordinator.TABLE),
     "### Metrics of a capture": reference(observing_capture.PREFIX, observing_capture.TABLE),
+    "### Metrics of a proxy": reference(counters.PREFIX, counters.TABLE),
 }
-NAME = re.compile(r"\btrunkline_(?:node|coordinator|capture|delivery)_\w+")
+NAME = re.compile(r"\btrunkline_(?:node|coordinator|capture|proxy|delivery)_\w+")
 
 
 def section(heading: str) -> str:

@@ -1,13 +1,22 @@
-"""What the proxy counts, in the text format of Prometheus."""
+"""What the proxy counts, and how it tells that to Prometheus."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Final
 
-MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+from trunkline.runtime.observing_format import Described, Labelled, Value, page
+
 PREFIX: Final = "trunkline_proxy_"
+TABLE: Final = (
+    Described("requests_total", "counter", "requests that were answered", ("operation", "status")),
+    Described("requests_in_progress", "gauge", "requests under way, streams among them"),
+    Described("streams", "gauge", "subscriptions that are open"),
+    Described("entries_appended_total", "counter", "entries that were appended"),
+    Described("entries_read_total", "counter", "entries that were sent to readers"),
+    Described("keys_repeated_total", "counter", "appends that were found in the log by their key"),
+    Described("key_conflicts_total", "counter", "appends with a key that lost their position"),
+)
 
 
 class Counters:
@@ -23,29 +32,14 @@ class Counters:
         self.key_conflicts = 0
 
     def text(self) -> str:
-        return "".join(line + "\n" for line in self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield from _head("requests_total", "counter", "Requests that were answered.")
-        for (operation, status), count in sorted(self.requests.items()):
-            yield f'{PREFIX}requests_total{{operation="{operation}",status="{status}"}} {count}'
-        yield from _one("requests_in_progress", "gauge", "Requests under way, streams among them.", self.in_progress)
-        yield from _one("streams", "gauge", "Subscriptions that are open.", self.streams)
-        yield from _one("entries_appended_total", "counter", "Entries that were appended.", self.entries_appended)
-        yield from _one("entries_read_total", "counter", "Entries that were sent to readers.", self.entries_read)
-        yield from _one(
-            "keys_repeated_total", "counter", "Appends that were found in the log by their key.", self.keys_repeated
-        )
-        yield from _one(
-            "key_conflicts_total", "counter", "Appends with a key that lost their position.", self.key_conflicts
-        )
-
-
-def _one(name: str, kind: str, meaning: str, value: int) -> Iterator[str]:
-    yield from _head(name, kind, meaning)
-    yield f"{PREFIX}{name} {value}"
-
-
-def _head(name: str, kind: str, meaning: str) -> Iterator[str]:
-    yield f"# HELP {PREFIX}{name} {meaning}"
-    yield f"# TYPE {PREFIX}{name} {kind}"
+        requests = [Labelled((of, str(status)), count) for (of, status), count in sorted(self.requests.items())]
+        values: dict[str, Value] = {
+            "requests_total": requests,
+            "requests_in_progress": self.in_progress,
+            "streams": self.streams,
+            "entries_appended_total": self.entries_appended,
+            "entries_read_total": self.entries_read,
+            "keys_repeated_total": self.keys_repeated,
+            "key_conflicts_total": self.key_conflicts,
+        }
+        return page(PREFIX, TABLE, values)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from trunkline.proxy.counters import MEDIA_TYPE
 from trunkline.proxy.limits import READY_S_MAX
 from trunkline.proxy.openapi import document
 from trunkline.proxy.problems import refusal
 from trunkline.proxy.service import Service, json_response
+from trunkline.runtime.observing_format import MEDIA_TYPE
 
 
 class Watching:
