@@ -10,33 +10,23 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import trunkline.sync
-from delivery.captured_log import same
 from delivery.direct_delivery import Direct
 from local_cluster import RunningCluster, local_cluster
 from trunkline.delivery.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.columns import Column
 from trunkline.delivery.destinations.opening import open_destination
 from trunkline.delivery.job.work import Target
-from trunkline.delivery.rule import settle
 from trunkline.delivery.rule_ordered import (
-    KIND_COLUMN,
-    ORDINAL_COLUMN,
-    VERSION_COLUMN,
     Kind,
-    net_of_ordered,
-    settle_ordered,
 )
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, Share
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER
 from trunkline.delivery.sources.debezium import changes_of, converter, event_columns
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.windows import DESTINATION_COLUMN, OP_COLUMN, Window
+from trunkline.delivery.windows import Window
 from trunkline.errors import DestinationHalted, ProtocolError
 
 COLUMNS = {"id": "BIGINT", "tenant": "VARCHAR", "amount": "DECIMAL(10,2)", "at": "TIMESTAMP"}
@@ -234,40 +224,3 @@ def test_values_that_do_not_fit_are_refused_and_texts_are_taken() -> None:
     for kind, wrong in (("BOOLEAN", 1), ("VARCHAR", 1), ("TIMESTAMP WITH TIME ZONE", "2026-01-01T00:00:00")):
         with pytest.raises((TypeError, ValueError)):
             converter(kind, "")(wrong)
-
-
-# ------------------------------------------------------------------------------------------------------- the rule
-
-changes = st.lists(
-    st.tuples(
-        st.sampled_from([Kind.INSERT, Kind.UPDATE_PREIMAGE, Kind.UPDATE_POSTIMAGE, Kind.DELETE]),
-        st.sampled_from(["a", "b", None]),
-        st.sampled_from([1, 2, None]),
-        st.sampled_from("xyz"),
-    ),
-    max_size=12,
-)
-
-
-@given(changes)
-def test_the_net_difference_of_ordered_changes_leaves_what_the_last_event_of_each_key_leaves(
-    made: list[tuple[Kind, str | None, int | None, str]],
-) -> None:
-    table = pa.table(
-        {
-            VERSION_COLUMN: pa.array(range(len(made)), pa.int64()),
-            ORDINAL_COLUMN: pa.array([0] * len(made), pa.int64()),
-            KIND_COLUMN: pa.array([each[0].value for each in made], pa.string()),
-            ROUTE_COLUMN: pa.array([each[1] for each in made], pa.string()),
-            "k": pa.array([each[2] for each in made], pa.int64()),
-            "note": pa.array([each[3] for each in made], pa.string()),
-        }
-    )
-    routes = {"a": (0,), "b": (1,), None: (2,)}
-    net, emptied = net_of_ordered(table, ("k",))
-    assert not emptied
-    found, wanted = settle(net, routes, ("k",)), settle_ordered(table, routes, ("k",))
-    if not found.duplicates:  # then one row of them is kept, and the destination halts
-        names = [DESTINATION_COLUMN, OP_COLUMN, "k", "note"]
-        assert same(found.staged.select(names).to_pylist()) == same(wanted.staged.select(names).to_pylist())
-    assert bool(found.duplicates) <= bool(wanted.duplicates)

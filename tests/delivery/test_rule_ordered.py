@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.delivery.rule import Routes
+from trunkline.delivery.rule import Routes, Settled, settle
 from trunkline.delivery.rule_ordered import (
     KIND_COLUMN,
     ORDINAL_COLUMN,
     VERSION_COLUMN,
     Kind,
-    SettledOrdered,
-    settle_ordered,
+    net_of_ordered,
 )
 from trunkline.delivery.sources.contract import ROUTE_COLUMN
 from trunkline.delivery.windows import DESTINATION_COLUMN, OP_COLUMN, Op
 
 Event = tuple[Kind, str | None, int | None, bytes | None, str]  # kind, route, key columns, note
-Place = tuple[int, tuple[Any, ...]]  # destination and key
+Row = tuple[str | None, int | None, bytes | None]  # routing value and key
+Place = tuple[int, tuple[int | None, bytes | None]]  # destination and key
 
 ROUTES: Routes = {"a": (0,), "b": (1, 2), None: (2,)}
 KEY = ("k", "part")
@@ -41,8 +40,8 @@ events = st.lists(
 )
 
 
-def settled(made: Sequence[Event], order: Sequence[int]) -> SettledOrdered:
-    """The events, given in some order of rows; two share a version."""
+def settled(made: Sequence[Event], order: Sequence[int]) -> tuple[Settled, bool]:
+    """What ``rule.settle`` makes of the events, given in some order of rows; two share a version."""
     shuffled = [made[place] for place in order]
     table = pa.table(
         {
@@ -55,10 +54,11 @@ def settled(made: Sequence[Event], order: Sequence[int]) -> SettledOrdered:
             "note": pa.array([event[4] for event in shuffled], pa.string()),
         }
     )
-    return settle_ordered(table, ROUTES, KEY)
+    net, truncated = net_of_ordered(table, KEY)
+    return settle(net, ROUTES, KEY), truncated
 
 
-def staged(found: SettledOrdered) -> dict[Place, tuple[Op, str | None]]:
+def staged(found: Settled) -> dict[Place, tuple[Op, str | None]]:
     names = [DESTINATION_COLUMN, *KEY, OP_COLUMN, "note"]
     rows = list(zip(*(found.staged.column(name).to_pylist() for name in names), strict=True))
     made = {(row[0], row[1:3]): (Op(row[3]), row[4]) for row in rows}
@@ -66,64 +66,89 @@ def staged(found: SettledOrdered) -> dict[Place, tuple[Op, str | None]]:
     return made
 
 
-def by_place(made: Sequence[Event]) -> dict[Place, list[Event]]:
-    found: dict[Place, list[Event]] = {}
+def since_truncation(made: Sequence[Event]) -> Sequence[Event]:
+    truncations = [place for place, event in enumerate(made) if event[0] is Kind.TRUNCATE]
+    return made[truncations[-1] + 1 :] if truncations else made
+
+
+def by_row(made: Sequence[Event]) -> dict[Row, list[Event]]:
+    found: dict[Row, list[Event]] = {}
     for event in made:
-        for destination in ROUTES.get(event[1], ()):
-            found.setdefault((destination, event[2:4]), []).append(event)
+        found.setdefault(event[1:4], []).append(event)
+    return found
+
+
+def places(row: Row) -> list[Place]:
+    return [(destination, row[1:]) for destination in ROUTES.get(row[0], ())]
+
+
+def told(made: Sequence[Event]) -> Counter[Row]:
+    """How many times a row is said to arrive: twice where the last event inserts it again."""
+    found = Counter[Row]()
+    for row, of_row in by_row(made).items():
+        if of_row[-1][0] not in REMOVALS:
+            again = len(of_row) > 1 and of_row[-1][0] is Kind.INSERT and of_row[-2][0] not in REMOVALS
+            found[row] = 2 if again else 1
     return found
 
 
 @given(events, st.randoms(use_true_random=False))
-def test_the_last_event_of_a_key_wins(made: list[Event], chance: Any) -> None:
+def test_the_last_event_of_a_row_decides(made: list[Event], chance: Any) -> None:
     order = list(range(len(made)))
     chance.shuffle(order)
-    found = settled(made, order)
-    truncations = [place for place, event in enumerate(made) if event[0] is Kind.TRUNCATE]
-    rest = made[truncations[-1] + 1 :] if truncations else made
-    wanted: dict[Place, tuple[Op, str | None]] = {}
-    for place, of_key in by_place(rest).items():
-        if of_key[-1][0] not in REMOVALS:
-            old = of_key[0][0] in REMOVALS and not truncations
-            wanted[place] = (Op.REPLACE if old else Op.INSERT, of_key[-1][4])
-        elif not truncations:
-            wanted[place] = (Op.REMOVE, None)
-    assert staged(found) == wanted
-    assert found.truncated == bool(truncations)
+    found, truncated = settled(made, order)
+    assert truncated == any(event[0] is Kind.TRUNCATE for event in made)
+    live: dict[Place, list[str]] = {}
+    for row, of_row in by_row(since_truncation(made)).items():
+        for place in places(row):
+            live.setdefault(place, []).extend([of_row[-1][4]] if of_row[-1][0] not in REMOVALS else [])
+    assert staged(found).keys() == live.keys()
+    for place, (op, note) in staged(found).items():
+        if place[0] not in found.duplicates:  # such a destination halts, or takes what is live
+            assert ([] if op is Op.REMOVE else [note]) == live[place]
 
 
 @given(events)
-def test_whatever_a_destination_held_it_ends_as_the_events_say(made: list[Event]) -> None:
-    found = settled(made, range(len(made)))
-    for held in ({}, dict.fromkeys(by_place(made), "old")):
-        replayed: dict[Place, str | None] = dict(held)
-        for event in made:
-            if event[0] is Kind.TRUNCATE:
-                replayed.clear()
-            for place in by_place([event]):
-                replayed.pop(place, None)
-                if event[0] not in (*REMOVALS, Kind.TRUNCATE):
-                    replayed[place] = event[4]
-        flushed: dict[Place, str | None] = {} if found.truncated else dict(held)
-        for place, (op, note) in staged(found).items():
-            flushed.pop(place, None)
-            if op is not Op.REMOVE:
-                flushed[place] = note
-        assert flushed == replayed
+def test_a_destination_that_held_what_the_events_remove_ends_as_they_say(made: list[Event]) -> None:
+    found, truncated = settled(made, range(len(made)))
+    held = {row for row, of_row in by_row(made).items() if of_row[0][0] in REMOVALS}
+    replayed = dict.fromkeys(held, "old")
+    for event in made:
+        if event[0] is Kind.TRUNCATE:
+            replayed.clear()
+        elif event[0] in REMOVALS:
+            replayed.pop(event[1:4], None)
+        else:
+            replayed[event[1:4]] = event[4]
+    flushed = dict.fromkeys([place for row in held for place in places(row)] if not truncated else [], "old")
+    for place, (op, note) in staged(found).items():
+        if op is Op.INSERT:
+            assert place not in flushed, "a second row of a key"
+        flushed.pop(place, None)
+        if op is not Op.REMOVE:
+            assert note is not None
+            flushed[place] = note
+    wanted = {place: note for row, note in replayed.items() for place in places(row)}
+    sound = [place for place in {**flushed, **wanted} if place[0] not in found.duplicates]
+    assert {place: flushed.get(place) for place in sound} == {place: wanted.get(place) for place in sound}
 
 
 @given(events)
 def test_second_inserts_and_unrouted_rows_are_counted_exactly(made: list[Event]) -> None:
-    found = settled(made, range(len(made)))
-    truncations = [place for place, event in enumerate(made) if event[0] is Kind.TRUNCATE]
-    rest = made[truncations[-1] + 1 :] if truncations else made
+    found, _ = settled(made, range(len(made)))
+    arrivals = told(since_truncation(made))
+    extra = Counter[Place]()
+    for row, count in arrivals.items():
+        for place in places(row):
+            extra[place] += count
     twice = Counter[int]()
-    for (destination, _), of_key in by_place(rest).items():
-        for before, event in pairwise(of_key):
-            twice[destination] += before[0] not in REMOVALS and event[0] is Kind.INSERT
+    for (destination, _), count in extra.items():
+        twice[destination] += count - 1
     assert found.duplicates == {destination: count for destination, count in twice.items() if count}
-    last = {event[1:4]: event for event in rest if event[1] not in ROUTES}
-    assert found.unrouted == Counter(event[1] for event in last.values() if event[0] not in REMOVALS)
+    lost = Counter[str | None]()
+    for row, count in arrivals.items():
+        lost[row[0]] += count if row[0] not in ROUTES else 0
+    assert found.unrouted == {route: count for route, count in lost.items() if count}
 
 
 def test_an_update_that_moves_a_row_removes_it_where_it_was() -> None:
@@ -131,7 +156,7 @@ def test_an_update_that_moves_a_row_removes_it_where_it_was() -> None:
         (Kind.UPDATE_PREIMAGE, "a", 1, None, "x"),
         (Kind.UPDATE_POSTIMAGE, "b", 1, None, "y"),
     ]
-    assert staged(settled(made, [1, 0])) == {
+    assert staged(settled(made, [1, 0])[0]) == {
         (0, (1, None)): (Op.REMOVE, None),
         (1, (1, None)): (Op.INSERT, "y"),
         (2, (1, None)): (Op.INSERT, "y"),
