@@ -11,33 +11,25 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
-import signal
 import sys
-import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench_command import measured, parser_of, say
 from delivery_parts import QUICK, Bench, Plan, Results
 from delivery_places import KINDS
 from delivery_report import GATE, report_lines, report_values, verdicts
 from log_machine import machine_facts
-from log_processes import Failed
 
 PARTS = ("rates", "routing", "touched", "big-window", "sweep", "idle")
 PROGRAMS = ("pyspark", "duckdb", "deltalake", "pyarrow", "psycopg")
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
-    summary = __doc__.splitlines()[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(prog="./run bench delivery", description=summary)
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, proves nothing")
+    parser = parser_of("delivery", __doc__, quick="small sizes", needs="20 GB")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be given again")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only these destinations; may be given again")
     parser.add_argument("--size", action="append", metavar="NxM", help="only this size of `rates`; may be given again")
@@ -45,10 +37,6 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--slots", type=int, help="tasks at once (default: one for each core)")
     parser.add_argument("--no-baseline", action="store_true", help="leave it out, and the gates that need it")
     parser.add_argument("--profile", action="store_true", help="also statements and functions; costs a little itself")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
-    parser.add_argument(
-        "--dir", type=Path, help="on the disk to be measured, needs 20 GB (default: for temporary files)"
-    )
     return parser.parse_args(arguments)
 
 
@@ -93,20 +81,16 @@ def run(options: argparse.Namespace, directory: Path) -> Results:
 
 def main(arguments: list[str] | None = None) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped and removed then, too
-    try:
-        with tempfile.TemporaryDirectory(prefix="trunkline-bench-", dir=options.dir) as directory:
-            results = run(options, Path(directory))
-            if options.json:
-                print(json.dumps(report_values(results), indent=2))
-            else:
-                print("\n".join(["", *report_lines(results, profile=options.profile)]))
-    except Failed as failure:
-        say(f"bench delivery: {failure}")
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0 if all(verdict.met for verdict in verdicts(results) if verdict.kind == GATE) else 1
+
+    def lines(results: Results) -> Iterator[str]:
+        return report_lines(results, profile=options.profile)
+
+    def met(results: Results) -> bool:
+        return all(verdict.met for verdict in verdicts(results) if verdict.kind == GATE)
+
+    return measured(
+        "delivery", options, lambda directory: run(options, directory), lines=lines, values=report_values, met=met
+    )
 
 
 if __name__ == "__main__":

@@ -10,28 +10,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import signal
 import sys
-import tempfile
 from pathlib import Path
 
-from log_processes import Failed
+from bench_command import measured, parser_of, say
 from spark_report import report_lines, report_values, verdicts
-from spark_rounds import QUICK, Plan, measure_all
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+from spark_rounds import QUICK, Plan, Results, measure_all
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run bench spark", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--quick", action="store_true", help="few records: shows that it works, proves nothing")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser = parser_of("spark", __doc__, quick="few records", needs="3 GB")
     parser.add_argument("--rounds", type=int, help="of which the median counts (default: 5)")
     parser.add_argument("--records", type=int, help="in the log that is read (default: 4,000,000)")
-    parser.add_argument("--dir", type=Path, help="on the disk to be used, needs 3 GB (default: for temporary files)")
     return parser.parse_args(arguments)
 
 
@@ -42,20 +32,14 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 def main(arguments: list[str] | None = None) -> int:
     options = options_of(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped and removed then, too
-    try:
-        with tempfile.TemporaryDirectory(prefix="trunkline-bench-", dir=options.dir) as directory:
-            results = measure_all(plan_of(options), Path(directory), say)
-    except Failed as failure:
-        say(f"bench spark: {failure}")
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    if options.json:
-        print(json.dumps(report_values(results), indent=2))
-    else:
-        print("\n".join(["", *report_lines(results)]))
-    return 0 if all(verdict.met for verdict in verdicts(results)) else 1
+
+    def measure(directory: Path) -> Results:
+        return measure_all(plan_of(options), directory, say)
+
+    def met(results: Results) -> bool:
+        return all(verdict.met for verdict in verdicts(results))
+
+    return measured("spark", options, measure, lines=report_lines, values=report_values, met=met)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""What the benchmarks share as commands: options, a directory of their own, a report, an exit code.
+
+Exit code 0: every goal that counts is met; 1: one is not; 2: it could not be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from log_processes import Failed
+
+Results = TypeVar("Results")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def parser_of(name: str, document: str | None, *, quick: str, needs: str) -> argparse.ArgumentParser:
+    """``quick``: what is small then. ``needs``: how much room."""
+    summary = document.splitlines()[0] if document else ""
+    parser = argparse.ArgumentParser(prog=f"./run bench {name}", description=summary)
+    parser.add_argument("--quick", action="store_true", help=f"{quick}: shows that it works, proves nothing")
+    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument(
+        "--dir", type=Path, help=f"on the disk to be measured, needs {needs} (default: for temporary files)"
+    )
+    return parser
+
+
+def measured(
+    name: str,
+    options: argparse.Namespace,
+    measure: Callable[[Path], Results],
+    *,
+    lines: Callable[[Results], Iterable[str]],
+    values: Callable[[Results], Any],
+    met: Callable[[Results], bool],
+) -> int:
+    """Measure in a directory that is removed afterwards, and print what was found."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped and removed then, too
+    try:
+        with tempfile.TemporaryDirectory(prefix="trunkline-bench-", dir=options.dir) as directory:
+            results = measure(Path(directory))
+            print(json.dumps(values(results), indent=2) if options.json else "\n".join(["", *lines(results)]))
+    except Failed as failure:
+        say(f"bench {name}: {failure}")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0 if met(results) else 1
