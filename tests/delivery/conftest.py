@@ -1,16 +1,42 @@
-"""What the tests of delivery share, because it takes a while to start: a PostgreSQL server."""
+"""What the tests of delivery share: a PostgreSQL server, a control store, deliverers without Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
+from delivery.deliverer_rig import Make, Rig
 from postgres_server import PostgresServer
+from trunkline.delivery.control.contract import ControlStore
+from trunkline.delivery.control.opening import open_control_store
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A server for all tests; each makes a database of its own."""
+    """A server for all tests, because it takes a while to start; each makes a database of its own."""
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ControlStore]:
+    opened = open_control_store(f"sqlite:{tmp_path / 'control.db'}")
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def rig(store: ControlStore) -> Iterator[Make]:
+    made: list[Rig] = []
+
+    def make(names: list[str], positions: Mapping[str, int] | None = None) -> Rig:
+        made.append(Rig(store, names, positions))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.ownership.end()
