@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ from trunkline.delivery.rule_ordered import (
     Kind,
 )
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
-from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER
+from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER, DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium import changes_of, converter, event_columns
 from trunkline.delivery.sources.log import LogSource
 from trunkline.delivery.windows import Window
-from trunkline.errors import DestinationHalted, ProtocolError
+from trunkline.errors import DestinationHalted, NoSuchLog, ProtocolError
 
 COLUMNS = {"id": "BIGINT", "tenant": "VARCHAR", "amount": "DECIMAL(10,2)", "at": "TIMESTAMP"}
 AT = 1_767_225_600_000_000  # 2026-01-01 in microseconds
@@ -144,6 +145,38 @@ def test_skipped_events_are_kept_once_each_with_reason_and_position(events: Even
     assert [payload for _, _, payload in found] == wrong
     assert [glsn for glsn, _, _ in found] == list(range(at - len(wrong), at))
     assert all(reason for _, reason, _ in found)
+
+
+@pytest.mark.parametrize("events", [{"malformed": "skip", "dead_letters": "any-order"}], indirect=True)
+def test_l1_letters_of_an_older_window_that_is_written_later_are_kept(events: Events) -> None:
+    """As when the task that read it died, and destinations of other tasks went on."""
+    first = events.add(b"[1]")
+    second = events.add(event("c", None, row(1)), b"[2]")
+    asked = Asked(events.source.columns(second), ("id",), "tenant")
+    one = Share(("acme",))  # any task, not only the one that also reads what nobody takes
+    events.source.net_changes(Window(first, second), asked, one)
+    events.source.net_changes(Window(0, first), asked, one)
+    events.source.net_changes(Window(0, second), asked, one)
+    assert [(glsn, payload) for glsn, _, payload in events.letters("any-order")] == [(second, b"[2]"), (first, b"[1]")]
+
+
+@pytest.mark.parametrize("events", [{"malformed": "skip", "dead_letters": "looks"}], indirect=True)
+def test_who_only_looks_puts_nothing_aside(events: Events) -> None:
+    at = events.add(event("c", None, row(1)), b"[1]")
+    asked = Asked(events.source.columns(at), ("id",), "tenant")
+    found = [row["id"] for batch in events.source.scan(at, asked, ["acme"]) for row in batch.to_pylist()]
+    assert found == [1]
+    with pytest.raises(NoSuchLog):
+        events.letters("looks")
+
+
+@pytest.mark.parametrize("events", [{"malformed": "skip", "dead_letters": "many"}], indirect=True)
+def test_l1_l2_many_letters_of_several_writers_at_once_are_there_once(events: Events) -> None:
+    letters = [DeadLetter(glsn, "wrong", b"x" * 20_000) for glsn in range(1, 2501)]
+    with ThreadPoolExecutor(4) as pool:
+        written = list(pool.map(lambda _: write_dead_letters(events.address, letters), range(4)))
+    assert sum(written) == len(letters)
+    assert [glsn for glsn, _, _ in events.letters("many")] == [letter.glsn for letter in letters]
 
 
 def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:

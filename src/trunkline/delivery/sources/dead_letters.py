@@ -1,15 +1,16 @@
 """Events that could not be understood, kept in a log of their own with the reason and the position.
 
 Rules
- L1  Each malformed event is in the dead letters once: they are in the order of their positions, so whoever writes looks
-     at the last one and adds only what comes after it.
+ L1  Each malformed event is in the dead letters once. Windows are written in any order, by many tasks: whoever writes
+     looks for each event among the newest letters, and adds those that are not there. One that lies further back may be
+     written again; none is left out.
  L2  The append is conditional on the tail that was looked at: of two who write at once, one looks again.
- L3  They are written before anything of their window is applied.
+ L3  A task writes those of its window before it applies anything of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -17,14 +18,16 @@ from msgspec import Struct
 import trunkline.sync
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.sources.log_reading import cluster_of
-from trunkline.errors import ConditionFailed, Hole, OutcomeUnknown, Trimmed, Unreachable
+from trunkline.errors import ConditionFailed, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
 
 LOG_HEADER: Final = "dead-letter-log"
 GLSN_HEADER: Final = "dead-letter-glsn"
 REASON_HEADER: Final = "dead-letter-reason"
 REASON_BYTES_MOST: Final = 1000
+APPEND_LETTERS_MOST: Final = 1000
+APPEND_BYTES_MOST: Final = 8 << 20  # one letter may be larger, as an entry of a log may
 TRIES: Final = 20
-LOOK_BACK_MOST: Final = 10_000  # letters of other logs; beyond them a letter may be written again, never lost
+LOOK_BACK_MOST: Final = 200_000  # letters; fewer: repeats of large windows; more: each look takes longer than a second
 
 
 class DeadLetter(Struct, frozen=True):
@@ -36,39 +39,60 @@ class DeadLetter(Struct, frozen=True):
 def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> int:
     """Add those that are not there yet; returns how many. The log is made if it is not there."""
     assert address.dead_letters is not None
+    written = 0
     with cluster_of(address) as cluster:
         log = cluster.log(address.dead_letters, create=True)
         for _ in range(TRIES):
             tail = log.tail()
-            known = _last_known(log, tail, address.log)
-            new = [letter for letter in letters if letter.glsn > known]
-            if not new:
-                return 0
-            headers = [
-                {
-                    LOG_HEADER: address.log.encode(),
-                    GLSN_HEADER: str(letter.glsn).encode(),
-                    REASON_HEADER: letter.reason.encode()[:REASON_BYTES_MOST],
-                }
-                for letter in new
-            ]
+            known = _known(log, cluster.describe(address.dead_letters).trim + 1, tail, address.log)
             try:
-                log.append([letter.payload for letter in new], headers=headers, expect=tail)
+                for some in _appends([letter for letter in letters if letter.glsn not in known]):
+                    headers = [_headers(address.log, letter) for letter in some]
+                    log.append([letter.payload for letter in some], headers=headers, expect=tail)
+                    tail += len(some)
+                    written += len(some)
             except (ConditionFailed, OutcomeUnknown):
                 continue  # L2: what is there now is looked at again
-            return len(new)
+            return written
     raise Unreachable(f"the dead letters {address.dead_letters} could not be written; it is tried again")
 
 
-def _last_known(log: trunkline.sync.Log, tail: int, of: str) -> int:
-    """The position of the newest letter of one log; 0 if there is none. Several logs may share their dead letters."""
-    for glsn in range(tail - 1, max(0, tail - 1 - LOOK_BACK_MOST), -1):
+def _headers(of: str, letter: DeadLetter) -> dict[str, bytes]:
+    return {
+        LOG_HEADER: of.encode(),
+        GLSN_HEADER: str(letter.glsn).encode(),
+        REASON_HEADER: letter.reason.encode()[:REASON_BYTES_MOST],
+    }
+
+
+def _appends(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """In order, as many at once as one append takes well."""
+    some: list[DeadLetter] = []
+    size = 0
+    for letter in letters:
+        if some and (len(some) == APPEND_LETTERS_MOST or size + len(letter.payload) > APPEND_BYTES_MOST):
+            yield some
+            some, size = [], 0
+        some.append(letter)
+        size += len(letter.payload)
+    if some:
+        yield some
+
+
+def _known(log: trunkline.sync.Log, oldest: int, tail: int, of: str) -> set[int]:
+    """The positions of the newest letters of one log. Several logs and pipelines may share their dead letters."""
+    found: set[int] = set()
+    start = max(oldest, tail - LOOK_BACK_MOST)
+    while start < tail:
         try:
-            headers = log.read(glsn).headers
-        except Hole:
-            continue
-        except Trimmed:
+            for letter in log.subscribe(start, tail - 1):
+                start = letter.glsn + 1
+                if letter.headers.get(LOG_HEADER) == of.encode():
+                    found.add(int(letter.headers.get(GLSN_HEADER, b"0")))
+        except Trimmed as trimmed:
+            start = trimmed.point + 1
+        except EntriesLost as lost:
+            start = lost.end
+        else:
             break
-        if headers.get(LOG_HEADER) == of.encode():
-            return int(headers.get(GLSN_HEADER, b"0"))
-    return 0
+    return found

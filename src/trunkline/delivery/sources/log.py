@@ -123,9 +123,7 @@ class LogSource(Struct, frozen=True):
     # --- rows ---
 
     def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
-        changes, malformed = reading(self.address, partial(self._changes, window, asked))
-        if malformed:
-            self._give_up_or_put_aside(malformed, write=share.unless is not None)
+        changes = self._understood(window, asked, put_aside=True)
         net, emptied = net_of_ordered(changes, asked.key) if asked.key else arrivals_only(changes)
         return NetChanges(_chosen(net.removed, share), _chosen(net.arrived, share), emptied and window.after > 0)
 
@@ -141,7 +139,22 @@ class LogSource(Struct, frozen=True):
         yield from (rows if routes is None else _chosen(rows, Share(tuple(routes)))).to_batches(BATCH_ROWS)
 
     def _state_at(self, version: int, asked: Asked) -> pa.Table:
-        return self.net_changes(Window(0, version), asked, EVERYTHING).arrived
+        """A look: whoever delivers these rows has put aside what is malformed."""
+        changes = self._understood(Window(0, version), asked, put_aside=False)
+        return (net_of_ordered(changes, asked.key) if asked.key else arrivals_only(changes))[0].arrived
+
+    def _understood(self, window: Window, asked: Asked, *, put_aside: bool) -> pa.Table:
+        """The window's changes in order. Events that are none are put aside first, or all of it halts (G5)."""
+        changes, malformed = reading(self.address, partial(self._changes, window, asked))
+        if malformed and self.address.malformed == "halt":
+            first = malformed[0]
+            raise DestinationHalted(
+                f"entry {first.glsn} of the log {self.address.log} is malformed: {first.reason}; "
+                "mend its producer and reseed, or set malformed: skip and dead_letters"
+            )
+        if malformed and put_aside and self.address.dead_letters is not None:
+            write_dead_letters(self.address, malformed)
+        return changes
 
     def _changes(self, window: Window, asked: Asked, log: LogReading) -> tuple[pa.Table, list[DeadLetter]]:
         """The window's changes in order, and the events that are none."""
@@ -182,17 +195,6 @@ class LogSource(Struct, frozen=True):
                 f"entry {glsn} of the log {self.address.log} has values that do not fit the present columns ({error}); "
                 "capture a new snapshot into it, then reseed"
             ) from error
-
-    def _give_up_or_put_aside(self, malformed: list[DeadLetter], *, write: bool) -> None:
-        """One task of a job writes them, before anything is applied."""
-        if self.address.malformed == "halt":
-            first = malformed[0]
-            raise DestinationHalted(
-                f"entry {first.glsn} of the log {self.address.log} is malformed: {first.reason}; "
-                "mend its producer and reseed, or set malformed: skip and dead_letters"
-            )
-        if write and self.address.dead_letters is not None:
-            write_dead_letters(self.address, malformed)
 
 
 def _marked_schema(asked: Asked) -> pa.Schema:
