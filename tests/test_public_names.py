@@ -33,7 +33,7 @@ CLUSTER = {
 }
 LOG = {
     "append": "payload headers expect takeover timeout",
-    "batches": "start until to_tail fill_after_ms",
+    "batches": "start until to_tail fill_after_ms replica",
     "close": "",
     "declare_lost": "end timeout",
     "delete": "timeout",

@@ -247,11 +247,15 @@ class Log:
         *,
         to_tail: bool = False,
         fill_after_ms: int | None = None,
+        replica: int = 0,
     ) -> Batches:
-        """Batches from ``start`` (None: the oldest entry) through ``until`` (None: endless), without copying."""
+        """Batches from ``start`` (None: the oldest entry) through ``until`` (None: endless), without copying.
+
+        ``replica``: any number; those that differ read from different replicas where several may be read.
+        """
 
         async def begin() -> Subscription:
-            return self._log.batches(start, until, to_tail=to_tail, fill_after_ms=fill_after_ms)
+            return self._log.batches(start, until, to_tail=to_tail, fill_after_ms=fill_after_ms, replica=replica)
 
         return Batches(self._thread.call(begin()), self._thread)
 

@@ -59,8 +59,9 @@ class Client:
         to_tail: bool = False,
         requester: Address = APPLICATION,
         seal_looks: int = 0,
+        replica: int = 0,
     ) -> None:
-        self.role = Reader(ReaderConfig(LOG, read_limit=LIMIT, seal_looks=seal_looks), view)
+        self.role = Reader(ReaderConfig(LOG, read_limit=LIMIT, seal_looks=seal_looks, replica=replica), view)
         self.begun = self.role.on_message(requester, SubscribeRequested(1, LOG, start, until, to_tail))
 
     def tell(self, message: Message) -> Effects:
@@ -95,6 +96,19 @@ def test_d2_d3_the_last_member_of_a_chain_until_it_is_repaired_and_otherwise_any
     view: Projection, node: str, stream: str
 ) -> None:
     assert sent(Client(view).begun) == [(f"{node}.storage", read(view, stream, 1))]
+
+
+@pytest.mark.parametrize(
+    ("view", "nodes"),
+    [(OPEN, "ccc"), (ENDED, "ccc"), (REPAIRED, "bca"), (OWNED, "bca")],
+    ids=["open chain", "ended", "repaired", "open broadcast"],
+)
+def test_d3_readers_that_begin_with_different_members_share_the_load_where_any_may_be_read(
+    view: Projection, nodes: str
+) -> None:
+    for replica, node in enumerate(nodes, 1):
+        ((place, _),) = sent(Client(view, replica=replica).begun)
+        assert place == f"{node}.storage"
 
 
 def test_d2_an_answer_of_another_member_is_not_believed() -> None:

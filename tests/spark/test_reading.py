@@ -18,7 +18,7 @@ from trunkline import sync
 from trunkline.errors import Refused
 from trunkline.spark.filters import Bounds
 from trunkline.spark.options import ConnectionOptions, ReadOptions
-from trunkline.spark.ranges import PositionRange
+from trunkline.spark.ranges import PositionRange, partitions
 from trunkline.spark.reading import read_range
 
 MIB = 1024 * 1024
@@ -154,6 +154,10 @@ def test_what_is_trimmed_after_planning_is_an_error_of_the_task_or_passed_over(
     found = list(read_range(replace(strict, fail_on_trim=False), schema, planned, Bounds()))
     assert [value for batch in found for value in batch.column(0).to_pylist()] == [b"4", b"5"]
     assert list(read_range(replace(strict, fail_on_trim=False), schema, PositionRange(1, 3), Bounds())) == []
+
+
+def test_the_tasks_of_a_job_begin_with_different_replicas() -> None:
+    assert [(part.first, part.end, part.replica) for part in partitions(1, 10, 3)] == [(1, 4, 0), (4, 7, 1), (7, 10, 2)]
 
 
 def test_entries_that_were_declared_lost_fail_the_query_with_the_position_to_go_on_from(

@@ -110,14 +110,24 @@ class Log:
         *,
         to_tail: bool = False,
         fill_after_ms: int | None = None,
+        replica: int = 0,
     ) -> Subscription:
         """Batches from ``start`` (None: the oldest entry) through ``until`` (None: endless), without copying.
 
-        ``to_tail``: end at the tail instead of waiting there for what comes. Close it, or read it to its end.
+        ``to_tail``: end at the tail instead of waiting there for what comes. ``replica``: any number; readers that give
+        different ones read from different replicas where several may be read. Close it, or read it to its end.
         """
         if start is not None:
             _check_position(start)
-        return Subscription(self._session, self._newest(), start, until, to_tail=to_tail, fill_after_ms=fill_after_ms)
+        return Subscription(
+            self._session,
+            self._newest(),
+            start,
+            until,
+            to_tail=to_tail,
+            fill_after_ms=fill_after_ms,
+            replica=replica,
+        )
 
     async def subscribe(
         self,

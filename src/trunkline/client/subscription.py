@@ -47,6 +47,7 @@ class Subscription(AsyncIterator[Batch]):
         to_tail: bool = False,
         fill_after_ms: int | None = None,
         read_frames: int = READ_FRAMES,
+        replica: int = 0,
     ) -> None:
         self.next_glsn = start if start is not None else 1
         self.holes = 0  # filled holes that were passed
@@ -64,6 +65,7 @@ class Subscription(AsyncIterator[Batch]):
             suspect_after_ms=timing.suspect_after_ms,
             fill_after_ms=timing.fill_after_ms if fill_after_ms is None else fill_after_ms,
             read_limit=read_frames,
+            replica=replica,
         )
         self._role = session.add_role("reader", Reader(config, view), self._on_event)
         first, log = self.next_glsn, session.log

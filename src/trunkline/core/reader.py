@@ -67,6 +67,7 @@ class ReaderConfig(Struct, frozen=True):
     read_limit: int = 64  # frames per request
     seal_looks: int = 1  # how often to look whether whoever sealed has finished, before finishing it oneself
     push: bool = True  # wait at the node for new entries instead of asking again
+    replica: int = 0  # which member to begin with where any may be read (D3): readers that differ share the load
 
 
 class Reader:
@@ -79,7 +80,7 @@ class Reader:
         self.next = 1
         self.batch = 1  # where the batch that was read last begins
         self.segment = -1
-        self.replica = 0  # which member of a repaired group is read
+        self.replica = config.replica  # which member of a repaired group is read
         self.blocked = 0  # how often in a row an open broadcast segment had entries that were not released
         self.confirmed = False  # the projection was read after the last entry or pause: a stale node may be believed
 
@@ -179,7 +180,7 @@ class Reader:
             followed = (
                 [Announce(FollowedSegment(self.config.log, segment.index, self.next))] if self.segment >= 0 else []
             )
-            self.segment, self.replica = segment.index, 0
+            self.segment, self.replica = segment.index, self.config.replica
         return [*followed, *self._read(view, segment)]
 
     def _read(self, view: Projection, segment: Segment) -> Effects:

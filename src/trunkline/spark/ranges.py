@@ -27,12 +27,16 @@ logger = logging.getLogger(__name__)
 
 
 class PositionRange(InputPartition):
-    """The positions from ``first`` up to but not including ``end``: the work of one task."""
+    """The positions from ``first`` up to but not including ``end``: the work of one task.
 
-    def __init__(self, first: int, end: int) -> None:
+    ``replica``: which one it asks first, so that the tasks of a job share the load out.
+    """
+
+    def __init__(self, first: int, end: int, replica: int = 0) -> None:
         super().__init__((first, end))
         self.first = first
         self.end = end
+        self.replica = replica
 
 
 class Extent(Struct, frozen=True):
@@ -79,4 +83,4 @@ def partitions(first: int, end: int, wanted: int | None) -> list[PositionRange]:
         wanted = min(-(-count // ENTRIES_PER_PARTITION), PARTITIONS_BY_SIZE_MAX)
     wanted = min(wanted, count)
     cuts = [first + count * number // wanted for number in range(wanted + 1)]
-    return [PositionRange(*pair) for pair in pairwise(cuts)]
+    return [PositionRange(*pair, replica) for replica, pair in enumerate(pairwise(cuts))]

@@ -38,7 +38,7 @@ def _found(log: sync.Log, options: ReadOptions, part: PositionRange) -> Iterator
     """Stored batches as they arrive. What was trimmed meanwhile is passed over once for each trim."""
     position = part.first
     while position < part.end:
-        with log.batches(position, part.end - 1) as batches:
+        with log.batches(position, part.end - 1, replica=part.replica) as batches:
             try:
                 while found := batches.some(timeout=options.connection.timeout_s):
                     yield found
