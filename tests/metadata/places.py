@@ -63,7 +63,8 @@ class EtcdPlace:
 
     def __init__(self, etcd: Etcd, prefix: str) -> None:
         self._etcd = etcd
-        self.options = EtcdOptions(etcd.endpoints, prefix=prefix, request_ms=1000, retry_ms=50)
+        # Patient: a loaded machine is no outage. One that breaks down refuses connections at once.
+        self.options = EtcdOptions(etcd.endpoints, prefix=prefix, request_ms=10_000, retry_ms=50)
 
     def store(self, lease_ms: int = LEASE_MS) -> Store:
         return EtcdStore(self.options, lease_ms=lease_ms)
