@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,9 @@ from trunkline.dashboard.payloads import (
     shown,
     shown_header,
 )
+from trunkline.delivery.changes import change_rows, encoded, truncation
+from trunkline.delivery.columns import Column
+from trunkline.delivery.rule_ordered import Kind as ChangeKind
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,41 @@ from trunkline.dashboard.payloads import (
 )
 def test_a_payload_is_shown_as_what_it_is(payload: bytes, expected: Shown) -> None:
     assert shown(payload) == expected
+
+
+COLUMNS = (Column("id", "BIGINT"), Column("at", "TIMESTAMP"), Column("price", "DECIMAL(6,2)"), Column("raw", "BLOB"))
+
+
+def captured(*rows: tuple[int, int | None, str, bytes]) -> bytes:
+    ids, times, prices, raw = zip(*rows, strict=True)
+    at = pa.array(times, pa.int64()).cast(pa.timestamp("us"))
+    price = pa.array(prices).cast(pa.decimal128(6, 2))
+    table = pa.table({"id": pa.array(ids), "at": at, "price": price, "raw": pa.array(raw)})
+    return encoded(COLUMNS, change_rows(ChangeKind.INSERT, table))
+
+
+def test_captured_changes_are_shown_row_by_row() -> None:
+    assert shown(captured((7, 1_000_000, "1.50", b"\xff<"), (8, None, "0.00", b""))) == Shown(
+        "changes",
+        "2 changes\n"
+        'insert {"id":7,"at":"1970-01-01 00:00:01","price":"1.50","raw":"ff 3c"}\n'
+        'insert {"id":8,"at":null,"price":"0.00","raw":""}',
+    )
+    assert shown(encoded(COLUMNS, truncation(COLUMNS))).text == "1 change\ntruncate"
+
+
+def test_of_many_captured_changes_the_first_are_shown() -> None:
+    lines = shown(captured(*((number, 0, "0.00", b"x" * 5000) for number in range(250)))).text.splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("250 changes", "and 150 more", 102)
+    assert lines[1].endswith("…")
+
+
+@given(st.data())
+def test_damaged_changes_are_shown_in_hex_or_as_changes(data: st.DataObject) -> None:
+    payload = bytearray(captured((7, 1_000_000, "1.50", b"\xff<"), (8, None, "0.00", b"abc")))
+    for _ in range(data.draw(st.integers(1, 4))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert shown(bytes(payload[: data.draw(st.integers(4, len(payload)))])).kind in ("hex", "changes")
 
 
 def test_numbers_in_json_are_not_rounded() -> None:

@@ -1,4 +1,4 @@
-"""Bytes as a person reads them: JSON laid out, text, or a dump in hex. All of it is pure."""
+"""Bytes as a person reads them: JSON laid out, text, captured changes, or a dump in hex. All of it is pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-Kind = Literal["json", "text", "hex", "empty"]
+from trunkline.dashboard.captured import changes_text, is_arrow
+
+Kind = Literal["json", "text", "changes", "hex", "empty"]
 
 TEXT_SHOWN_BYTES: Final = 16 * 1024
 HEX_SHOWN_BYTES: Final = 1024
@@ -29,6 +31,9 @@ def shown(payload: bytes) -> Shown:
         return Shown("empty", "")
     text = _text(payload[:TEXT_SHOWN_BYTES], whole=len(payload) <= TEXT_SHOWN_BYTES)
     if text is None:
+        changes = changes_text(payload) if is_arrow(payload) else None
+        if changes is not None:
+            return Shown("changes", changes)
         return Shown("hex", hex_dump(payload[:HEX_SHOWN_BYTES]), max(0, len(payload) - HEX_SHOWN_BYTES))
     cut = max(0, len(payload) - TEXT_SHOWN_BYTES)
     laid_out = _json(payload) if not cut else None
