@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +37,14 @@ def parser_of(name: str, document: str | None, *, quick: str, needs: str) -> arg
     return parser
 
 
+def _end(*_: object) -> None:
+    """So that everything is stopped and removed then, too. Java goes first: who leaves a job of Spark waits for it."""
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(child), signal.SIGTERM)
+    sys.exit(143)
+
+
 def measured(
     name: str,
     options: argparse.Namespace,
@@ -45,7 +55,7 @@ def measured(
     met: Callable[[Results], bool],
 ) -> int:
     """Measure in a directory that is removed afterwards, and print what was found."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped and removed then, too
+    signal.signal(signal.SIGTERM, _end)
     try:
         with tempfile.TemporaryDirectory(prefix="trunkline-bench-", dir=options.dir) as directory:
             results = measure(Path(directory))
