@@ -37,8 +37,9 @@ from trunkline.delivery.lake import (
 )
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
 
-# Catalogs that wait attached for their next use. One in PostgreSQL holds a connection, in every process that uses it.
-ATTACHED_MOST: Final = {"duckdb": 0, "sqlite": 128, "postgres": 16}
+# Catalogs that wait attached for their next use: attaching and reading the schema costs a third of a small flush. One
+# in SQLite takes about 150 KiB of memory, one in PostgreSQL a connection, in every process that uses it.
+ATTACHED_MOST: Final = {"duckdb": 0, "sqlite": 8192, "postgres": 16}
 MEMORY_MB_MOST: Final = 1024  # of an instance; what does not fit goes to a temporary file
 TEXT_MOST: Final = 400  # characters of a foreign error message that are worth showing
 SCANNERS: Final[dict[str, Extension]] = {"sqlite": "sqlite_scanner", "postgres": "postgres_scanner"}
@@ -206,9 +207,10 @@ class LakeCatalogs:
             self._left.notify_all()
             if attached.users == 0 and attached.suspect:
                 self._detach(attached)
-            idle = [each for each in self._attached.values() if each.users == 0 and each.kind == attached.kind]
-            for each in idle[: max(0, len(idle) - ATTACHED_MOST[attached.kind])]:
-                self._detach(each)
+            if len(self._attached) > ATTACHED_MOST[attached.kind]:
+                idle = [each for each in self._attached.values() if each.users == 0 and each.kind == attached.kind]
+                for each in idle[: max(0, len(idle) - ATTACHED_MOST[attached.kind])]:
+                    self._detach(each)
 
     def _attach_when_free(self, address: LakeAddress, *, create: bool) -> str:
         """A file that was detached stays open for as long as any query that ran at that moment."""
