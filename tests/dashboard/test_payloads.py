@@ -53,16 +53,16 @@ def captured(*rows: tuple[int, int | None, str, bytes]) -> bytes:
 def test_captured_changes_are_shown_row_by_row() -> None:
     assert shown(captured((7, 1_000_000, "1.50", b"\xff<"), (8, None, "0.00", b""))) == Shown(
         "changes",
-        "2 changes\n"
+        "2 changes:\n"
         'insert {"id":7,"at":"1970-01-01 00:00:01","price":"1.50","raw":"ff 3c"}\n'
         'insert {"id":8,"at":null,"price":"0.00","raw":""}',
     )
-    assert shown(encoded(COLUMNS, truncation(COLUMNS))).text == "1 change\ntruncate"
+    assert shown(encoded(COLUMNS, truncation(COLUMNS))).text == "1 change:\ntruncate"
 
 
 def test_of_many_captured_changes_the_first_are_shown() -> None:
     lines = shown(captured(*((number, 0, "0.00", b"x" * 5000) for number in range(250)))).text.splitlines()
-    assert (lines[0], lines[-1], len(lines)) == ("250 changes", "and 150 more", 102)
+    assert (lines[0], lines[-1], len(lines)) == ("250 changes:", "and 150 more", 102)
     assert lines[1].endswith("…")
 
 

@@ -35,7 +35,7 @@ def changes_text(payload: bytes) -> str | None:
     except Exception:  # bytes of whoever may append: nothing in them is believed, and anything may be wrong with them
         return None
     more = changes.num_rows - len(rows)
-    head = f"{changes.num_rows:,} change{'s' if changes.num_rows != 1 else ''}"
+    head = f"{changes.num_rows:,} change{'s' if changes.num_rows != 1 else ''}:"
     return "\n".join([head, *lines, *([f"and {more:,} more"] if more else [])])
 
 
