@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
-from trunkline.delivery.control.contract import ControlStore
+from trunkline.delivery.control.contract import ControlStore, Held
 from trunkline.delivery.control.opening import open_control_store
 
 LONG_MS: Final = 600_000  # a lease that outlives every test
@@ -58,3 +58,19 @@ def _take_and_give(place: Place, me: str, rounds: int, answer: Connection) -> No
         store.release("p", me, [grant.name for grant in grants])
     store.close()
     answer.send(taken)
+
+
+def configured(store: ControlStore, count: int, digest: str = "d1") -> None:
+    store.configure("p", digest, {f"t{n}": "x" for n in range(count)})
+
+
+def acquire(store: ControlStore, deliverer: str, lease_ms: int = LONG_MS) -> Held:
+    return store.acquire("p", deliverer, "d1", lease_ms)
+
+
+def names(held: Held) -> list[str]:
+    return [grant.name for grant in held.grants]
+
+
+def tokens(held: Held) -> dict[str, int]:
+    return {grant.name: grant.token for grant in held.grants}

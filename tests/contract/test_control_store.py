@@ -1,32 +1,26 @@
 """What every control store promises: rules C1 to C8 of ``delivery/control/contract.py``.
 
-What happens when a store cannot be used is in ``test_control_store_failures.py``.
+Operators' wishes and counted rows are in ``test_control_wishes.py``; what happens when a store cannot be used, in
+``test_control_store_failures.py``.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
-import psycopg
 import pytest
 from msgspec.structs import replace
-from psycopg.conninfo import make_conninfo
 
-from contract.control_place import LONG_MS, Place, take_and_give
-from postgres_server import PostgresServer
+from contract.control_place import LONG_MS, Place, acquire, configured, names, take_and_give, tokens
 from trunkline.delivery.control.contract import (
     ERROR_CHARACTERS_MAX,
     NOTHING_EMPTY,
-    UNROUTED_VALUES_MAX,
     ControlStore,
     Emptied,
     Grant,
-    Held,
     Reported,
     Status,
     Unrouted,
@@ -37,40 +31,6 @@ from trunkline.errors import ConfigError, TrunklineError
 SHORT_MS: Final = 40
 WAIT_S: Final = 20.0
 ROUNDS: Final = 15
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "sqlite":
-        return Place(f"sqlite:{tmp_path / 'control.db'}")
-    server: PostgresServer = request.getfixturevalue("postgres")
-    schema = f"control_{uuid.uuid4().hex}"
-    with psycopg.connect(server.dsn()) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}".encode())
-    return Place(f"postgres:{make_conninfo(server.dsn(), options=f'-c search_path={schema}')}")
-
-
-@pytest.fixture
-def store(place: Place) -> Iterator[ControlStore]:
-    opened = place.open()
-    yield opened
-    opened.close()
-
-
-def configured(store: ControlStore, count: int, digest: str = "d1") -> None:
-    store.configure("p", digest, {f"t{n}": "x" for n in range(count)})
-
-
-def acquire(store: ControlStore, deliverer: str, lease_ms: int = LONG_MS) -> Held:
-    return store.acquire("p", deliverer, "d1", lease_ms)
-
-
-def names(held: Held) -> list[str]:
-    return [grant.name for grant in held.grants]
-
-
-def tokens(held: Held) -> dict[str, int]:
-    return {grant.name: grant.token for grant in held.grants}
 
 
 def eventually(what: Callable[[], bool]) -> None:
@@ -119,9 +79,11 @@ def test_c1_a_token_can_be_raised_above_what_a_destination_has_seen(store: Contr
     assert tokens(acquire(store, "a")) == {"t0": 42, "t1": 1}
 
 
-def test_c1_processes_that_race_never_own_one_destination_under_one_token(place: Place, store: ControlStore) -> None:
+def test_c1_processes_that_race_never_own_one_destination_under_one_token(
+    control_place: Place, store: ControlStore
+) -> None:
     configured(store, 30)
-    taken = take_and_give(place, processes=3, rounds=ROUNDS)
+    taken = take_and_give(control_place, processes=3, rounds=ROUNDS)
     assert len(taken) == len(set(taken)) > 30
 
 
@@ -356,98 +318,6 @@ def test_c7_the_revision_grows_with_changes_and_not_with_notes(store: ControlSto
     ):
         note()
         assert not grew()
-
-
-# ------------------------------------------------------------------------------------------------------- wishes, counts
-
-
-def test_an_operators_wishes_reach_the_owner(place: Place, store: ControlStore) -> None:
-    configured(store, 3)
-    acquire(store, "a")
-    operator = place.open()
-    assert operator.wish("p", ["t0", "t1"], "draining") == ("t0", "t1")
-    operator.ask_reseed("p", ["t2"])
-    operator.close()
-    assert [(grant.wish, grant.reseed) for grant in acquire(store, "a").grants] == [
-        ("draining", 0),
-        ("draining", 0),
-        ("active", 1),
-    ]
-    assert store.wish("p", ["t0", "t1"], "active", instead_of="paused") == ()
-    assert store.wish("p", ["t0"], "paused", instead_of="draining") == ("t0",)
-
-
-def test_a_request_to_seed_again_that_came_meanwhile_stays(store: ControlStore) -> None:
-    configured(store, 1)
-    store.ask_reseed("p", ["t0"])
-    [grant] = acquire(store, "a").grants
-    store.ask_reseed("p", ["t0"])
-    store.reseeded("p", "t0", grant.token, grant.reseed)
-    [grant] = acquire(store, "a").grants
-    assert grant.reseed == 2
-    store.reseeded("p", "t0", grant.token + 1, 2)  # not the owner's token
-    assert acquire(store, "a").grants[0].reseed == 2
-    store.reseeded("p", "t0", grant.token, 2)
-    assert acquire(store, "a").grants[0].reseed == 0
-
-
-def test_a_destination_that_nobody_has_is_named_and_nothing_changes(store: ControlStore) -> None:
-    store.configure("p", "d1", {"acme": "x", "globex": "x"})
-    with pytest.raises(ConfigError, match="no destination 'acne'; did you mean 'acme'"):
-        store.wish("p", ["globex", "acne"], "paused")
-    with pytest.raises(ConfigError, match="acne"):
-        store.ask_reseed("p", ["globex", "acne"])
-    assert {(record.wish, record.reseed) for record in store.destinations("p")} == {("active", 0)}
-
-
-def test_a_destination_whose_owner_died_is_still_wound_up(store: ControlStore) -> None:
-    configured(store, 1)
-    store.wish("p", ["t0"], "retired")
-    [grant] = acquire(store, "a").grants
-    store.wound_up("p", "t0", grant.token)
-    assert acquire(store, "a").grants == ()
-    assert acquire(store, "a").share.free == 0
-    [record] = store.destinations("p")
-    assert (record.wish, record.wound_up, record.owner, record.token) == ("retired", True, None, 1)
-
-
-def test_a_wish_that_changed_while_it_was_wound_up_is_kept(store: ControlStore) -> None:
-    configured(store, 1)
-    store.wish("p", ["t0"], "retired")
-    acquire(store, "a")
-    store.wish("p", ["t0"], "active")
-    store.wound_up("p", "t0", 1)
-    [grant] = acquire(store, "a").grants
-    assert (grant.token, grant.wish) == (2, "active")
-
-
-def test_rows_of_a_window_are_counted_once(store: ControlStore) -> None:
-    configured(store, 1)
-    first = Unrouted({"x": 2, "": 1, "x ": 5}, nulls=3)
-    assert store.count_unrouted("p", Window(0, 10), first) == 10
-    assert store.count_unrouted("p", Window(0, 10), first) == 10  # said twice
-    assert store.count_unrouted("p", Window(5, 20), first) == 10  # not from where the counts end
-    assert store.count_unrouted("p", Window(10, 20), Unrouted({"x": 1, "y": 1}, nulls=1, others=4)) == 20
-    through, counted = store.unrouted("p")
-    assert through == 20
-    assert counted == Unrouted({"": 1, "x": 3, "x ": 5, "y": 1}, nulls=4, others=4)
-    assert counted.rows == 18
-
-
-def test_odd_and_long_values_are_counted_apart(store: ControlStore) -> None:
-    configured(store, 1)
-    values = {"a\0b": 1, "'": 1, '"': 1, "\\": 1, "ü☂": 1, "x" * 5000 + "1": 1, "x" * 5000 + "2": 1}
-    store.count_unrouted("p", Window(0, 1), Unrouted(values))
-    assert list(store.unrouted("p")[1].values.values()) == [1] * len(values)
-
-
-def test_more_values_than_there_is_room_for_are_counted_together(store: ControlStore) -> None:
-    configured(store, 1)
-    store.count_unrouted("p", Window(0, 1), Unrouted({f"v{n}": 1 for n in range(UNROUTED_VALUES_MAX - 1)}))
-    store.count_unrouted("p", Window(1, 2), Unrouted({"v0": 1, "w1": 1, "w2": 1, "w3": 1}))
-    _, counted = store.unrouted("p")
-    assert len(counted.values) == UNROUTED_VALUES_MAX
-    assert (counted.values["v0"], counted.others, counted.rows) == (2, 2, UNROUTED_VALUES_MAX + 3)
 
 
 def test_ten_thousand_destinations_are_no_burden(store: ControlStore) -> None:

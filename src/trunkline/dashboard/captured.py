@@ -15,12 +15,10 @@ CHANGES_SHOWN: Final = 100
 LINE_LETTERS: Final = 1000
 
 
-def is_arrow(payload: bytes) -> bool:
-    return payload.startswith(ARROW_STREAM)
-
-
 def changes_text(payload: bytes) -> str | None:
     """None where it holds no changes that a capture wrote, or where there is no Arrow to read them with."""
+    if not payload.startswith(ARROW_STREAM):
+        return None
     try:
         from trunkline.delivery.changes import decoded
         from trunkline.delivery.rule_ordered import KIND_COLUMN

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from trunkline.dashboard.captured import changes_text, is_arrow
+from trunkline.dashboard.captured import changes_text
 
 Kind = Literal["json", "text", "changes", "hex", "empty"]
 
@@ -31,7 +31,7 @@ def shown(payload: bytes) -> Shown:
         return Shown("empty", "")
     text = _text(payload[:TEXT_SHOWN_BYTES], whole=len(payload) <= TEXT_SHOWN_BYTES)
     if text is None:
-        changes = changes_text(payload) if is_arrow(payload) else None
+        changes = changes_text(payload)
         if changes is not None:
             return Shown("changes", changes)
         return Shown("hex", hex_dump(payload[:HEX_SHOWN_BYTES]), max(0, len(payload) - HEX_SHOWN_BYTES))
