@@ -16,6 +16,7 @@ class Mutant:
 
     ``patch`` is entered before the scenario is built and left after the last step, so it may replace methods of role
     classes; leaving it must undo everything. ``budget`` counts states for ``breadth`` and schedules for the others.
+    ``breaks`` names the numbered rules that the bug breaks, each as module and rule: ``"reader D1"``.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Mutant:
     monitor: str | tuple[str, ...]  # the monitor that must object, or any of several
     strategy: Strategy
     budget: int
+    breaks: tuple[str, ...] = ()
 
     @property
     def monitors(self) -> tuple[str, ...]:
