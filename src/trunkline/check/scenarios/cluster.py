@@ -327,7 +327,7 @@ def reader(
     """A client that reads from the beginning on, one frame at a time."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = ReaderConfig(LOG, read_limit=1, seal_looks=seal_looks, push=push)
+        config = ReaderConfig(REGISTER, LOG, read_limit=1, seal_looks=seal_looks, push=push)
         return {"reader": Reader(config, view), **_helpers(boot)}
 
     request = SubscribeRequested(1, LOG, start_at, until)
@@ -363,7 +363,7 @@ def administrator(
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
             "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
-            "reader": Reader(ReaderConfig(LOG, read_limit=read_limit, seal_looks=0, push=False)),
+            "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_looks=0, push=False)),
             **_helpers(boot),
         }
 
