@@ -11,6 +11,7 @@ from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
+from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
 
 _ALL = (
@@ -19,6 +20,7 @@ _ALL = (
     *BROADCAST_SCENARIOS,
     *DUTIES_SCENARIOS,
     *TRIMMING_SCENARIOS,
+    *FRESHNESS_SCENARIOS,
     *DISKS_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )
