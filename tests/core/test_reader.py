@@ -162,7 +162,7 @@ def test_d1_what_was_declared_lost_is_skipped_and_said_to_be() -> None:
     assert sent(client.begun)[0][0] == "d.storage"
 
 
-def test_d1_a_node_that_does_not_know_the_end_is_not_believed_past_it() -> None:
+def test_d12_a_node_that_does_not_know_the_end_is_not_believed_past_it() -> None:
     client = Client(ENDED)
     effects = client.tell(frames(LAST, data(1), data(2), data(3)))
     assert [event.position for event in announced(effects) if isinstance(event, EntriesRead)] == [1, 2]

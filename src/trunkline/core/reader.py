@@ -9,7 +9,7 @@ States
     reading --nothing there, ended--> filling
 
 Rules
- D1  ``trim`` and ``end`` come from the projection, and are applied before a node is asked.
+ D1  ``trim`` comes from the projection, and is applied before a node is asked.
  D2  Open chain, and ended but not repaired: the last member only. A value found only at the head is never returned.
  D3  Repaired: any member that is not joining. Open broadcast: any member, up to its LAC; one that is away or damaged is
      left for another, and ending the segment is left to its owner.
@@ -28,6 +28,7 @@ Rules
      D3 name has only what was committed, however old the projection is.
  D11 A projection that comes late may have forgotten the segment that is being read: then the place is looked up anew,
      before any answer is.
+ D12 No batch at or past the end of its segment is returned, whatever its member had when it answered.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ class Reader:
         self.blocked = 0
         end, until = self._current().end, self.request.until if self.request is not None else None
         for frame in frames:
-            if end is not None and frame.first >= end:  # D1: an end that this answer did not know
+            if end is not None and frame.first >= end:  # D12
                 break
             if until is not None and frame.first > until:  # D8
                 break
