@@ -468,13 +468,49 @@ def test_a9_if_the_position_holds_the_frame_after_all_it_is_committed() -> None:
     assert results(client.tell(FillDone(0, 1, (frame(),)))) == [(1, Appended(1))]
 
 
-def test_a9_a_frame_that_the_head_has_is_not_given_up() -> None:
+def tail_without_space() -> Client:
+    """An append that the head has while the member behind it is full, and no other node is there."""
     client = Client()
     client.begin(stored=1)
     effects = client.tell(Rejected(MIDDLE, 1, Reason.NO_SPACE))
     assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",), only_to_spares=True)]
     effects = client.tell(seen(VIEW))
-    assert (results(effects), messages(effects)) == ([], [])
+    assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",))]
+    return client
+
+
+def test_a9_an_entry_that_the_head_has_is_cut_by_an_end_before_the_append_is_refused() -> None:
+    client = tail_without_space()
+    again = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 1))
+    view = apply(VIEW, EndSegment(0, 1, VIEW.last.groups, again))
+    effects = client.tell(seen(view))
+    assert (results(effects), messages(effects)) == ([(1, AppendRefused("no space on b; add nodes or trim"))], [])
+
+
+def test_a9_an_entry_below_that_end_is_committed_after_all() -> None:
+    client = tail_without_space()
+    again = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 1))
+    view = apply(VIEW, EndSegment(0, 2, VIEW.last.groups, again))
+    assert messages(client.tell(seen(view))) == [Fill(view, 0, 1, 2)]
+    assert results(client.tell(FillDone(0, 1, (frame(),)))) == [(1, Appended(1))]
+
+
+def test_a9_a_position_that_cannot_be_filled_for_want_of_space_further_down_is_cut_by_an_end() -> None:
+    client = no_space_anywhere()
+    effects = client.tell(FillDone(0, 1, (), Reason.NO_SPACE, "b"))
+    assert messages(effects) == [EndOpenSegment(LOG, 0, ("a", "b"), only_to_spares=True)]
+    assert messages(client.tell(seen(VIEW))) == [EndOpenSegment(LOG, 0, ("a", "b"))]
+
+
+def test_a9_where_the_next_segment_leaves_the_full_node_out_the_append_goes_on() -> None:
+    client = tail_without_space()
+    assert messages(client.tell(seen(ended(1)))) == [ask(ended(1), 2)]
+
+
+def test_a9_an_end_that_is_blocked_is_tried_again_later() -> None:
+    client = tail_without_space()
+    effects = client.tell(seen(VIEW))
+    assert (results(effects), messages(effects), timers(effects)) == ([], [], ["append:1"])
     assert messages(client.role.on_timer("append:1")) == [Refresh(LOG)]
     assert messages(client.tell(seen(VIEW))) == [END]
 

@@ -77,7 +77,7 @@ def test_f1_the_value_of_the_head_is_carried_on_unchanged() -> None:
 def test_f2_another_value_further_down_returns_nothing() -> None:
     filler = Filled(OPEN)
     filler.tell(Stored(HEAD, junk(2)))
-    assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, (), Reason.STALE)]
+    assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, (), Reason.STALE, "b")]
 
 
 def test_f4_a_member_that_does_not_know_the_end_is_told_before_it_is_written() -> None:
@@ -147,7 +147,7 @@ def test_f5_a_member_that_knows_the_end_and_has_nothing_is_passed_over() -> None
         assert messages(filler.tell(unwritten(stream))) == [read(following)]
     filler.tell(unwritten(LAST))
     filler.tell(Finalized(LAST))
-    assert messages(filler.tell(unwritten(LAST))) == [FillDone(0, 2, (), Reason.CORRUPT)]
+    assert messages(filler.tell(unwritten(LAST))) == [FillDone(0, 2, (), Reason.CORRUPT, "c")]
 
 
 def test_f5_what_is_read_of_another_position_or_member_is_late() -> None:
@@ -166,13 +166,13 @@ def test_f3_what_was_read_does_not_settle_a_segment_that_is_not_repaired() -> No
 @pytest.mark.parametrize("reason", [Reason.SEALED, Reason.TRIMMED, Reason.CORRUPT, Reason.GONE])
 def test_a_refusal_is_passed_on(reason: Reason) -> None:
     filler = Filled(OPEN)
-    assert messages(filler.tell(Rejected(HEAD, 2, reason))) == [FillDone(0, 2, (), reason)]
+    assert messages(filler.tell(Rejected(HEAD, 2, reason))) == [FillDone(0, 2, (), reason, "a")]
 
 
 def test_silence_is_passed_on_too() -> None:
     filler = Filled(OPEN)
     assert timers(filler.begun) == ["0.2"]
-    assert messages(filler.role.on_timer("0.2")) == [FillDone(0, 2, (), Reason.SILENT)]
+    assert messages(filler.role.on_timer("0.2")) == [FillDone(0, 2, (), Reason.SILENT, "a")]
 
 
 def test_two_roles_that_ask_for_one_position_share_the_answer() -> None:
@@ -251,7 +251,7 @@ def test_f2_an_entry_further_down_where_the_head_has_junk_returns_nothing(reache
     asked = filler.reach(OPEN, filler.begun, reached)
     other = Written(MIDDLE, junk(2), data(2))
     effects = filler.tell(other) if reached == 3 else filler.reach(OPEN, asked, reached - 1)
-    assert messages(effects) == [FillDone(0, 2, (), Reason.STALE)]
+    assert messages(effects) == [FillDone(0, 2, (), Reason.STALE, "b")]
 
 
 def test_f4_a_member_that_does_not_know_the_end_is_told_before_a_run_is_written() -> None:

@@ -364,6 +364,16 @@ def test_a_hole_that_cannot_be_filled_in_an_open_segment_ends_it(reason: Reason)
     assert messages(client.tell(FillDone(0, 1, (), reason))) == [EndOpenSegment(LOG, 0, ())]
 
 
+def test_d13_a_full_member_is_left_only_for_others_that_there_are() -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST))
+    client.tell(peeked(2))
+    client.wait()
+    effects = client.tell(FillDone(0, 1, (), Reason.NO_SPACE, "b"))
+    assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",), only_to_spares=True)]
+    assert timers(client.tell(seen(OPEN))) == ["wait"]  # there are none: it looks again later
+
+
 def test_f2_another_value_while_filling_means_that_the_projection_is_stale() -> None:
     client = Client(ENDED)
     client.tell(nothing(LAST, sealed=True))

@@ -16,7 +16,8 @@ Rules
  A6  A grant serves only the append that asked for it.
  A7  Positions that a grant leaves unused are filled at once, also those of a batch that lost its first one.
  A8  At most ``in_flight_max`` grants are unsettled; later appends wait.
- A9  Without space anywhere the position is settled first, and only then the append is refused.
+ A9  Without space anywhere the position is settled first, and only then the append is refused: by filling it or, if
+     the head has the entry, by ending the segment, once.
  A10 Who meets a seal leaves the end to whoever sealed, for a while: that one knows which node is to be left out.
  A11 Who lost positions to readers that did not wait long enough says so with the next one, and is waited for longer
      (Q5).
@@ -314,11 +315,14 @@ class Appender:
         if reason is Reason.TRIMMED:
             return self._look_again(attempt)
         if reason is Reason.NO_SPACE:
-            attempt.full = tuple(dict.fromkeys((*attempt.full, member.node)))
-            return self._end(attempt, attempt.full, only_to_spares=True)
+            return self._on_full(attempt, member.node)
         if reason is Reason.SEALED:
             return self._leave_to_others(attempt)
         return self._end(attempt, (member.node,))
+
+    def _on_full(self, attempt: Attempt, node: str) -> Effects:
+        attempt.full = tuple(dict.fromkeys((*attempt.full, node)))
+        return self._end(attempt, attempt.full, only_to_spares=True)
 
     def _end(self, attempt: Attempt, suspects: tuple[str, ...], *, only_to_spares: bool = False) -> Effects:
         attempt.state = "ending"
@@ -348,7 +352,7 @@ class Appender:
         trimmed = attempt.first is not None and attempt.first <= view.trim
         if segment is not None and segment.is_open and not trimmed:
             return self._still_open(attempt)
-        attempt.giving_up = False  # there is another segment, which may have space
+        attempt.giving_up = any(member.node in attempt.full for member in view.last.members())
         if attempt.first is None:
             return self._ask(attempt, just_read=True)
         if trimmed or view.gap_at(attempt.first) is not None:  # A5
@@ -364,9 +368,9 @@ class Appender:
         """The segment could not be ended now, or need not be."""
         if attempt.first is None:
             return self._ask(attempt, just_read=True) if attempt.state == "viewing" else [self._suspect_later(attempt)]
-        if attempt.full and attempt.at == 0:  # the head has no space: give the position up before saying so
+        if attempt.full and not (attempt.giving_up and attempt.at):  # A9
             attempt.giving_up = True
-            return self._settle(attempt)
+            return self._end(attempt, attempt.full) if attempt.at else self._settle(attempt)
         if attempt.state == "patient":
             return []
         return self._leave_to_others(attempt) if attempt.state == "viewing" else [self._suspect_later(attempt)]
@@ -389,6 +393,9 @@ class Appender:
         if not done.frames:
             if done.why is Reason.STALE:
                 return self._look_again(attempt)
+            if done.why is Reason.NO_SPACE:  # the head has an entry there: it had space after all
+                attempt.at, attempt.giving_up = max(attempt.at, 1), False
+                return self._on_full(attempt, done.node)
             return [self._suspect_later(attempt)]  # a member is away: look again after a while
         if done.frames[0] == attempt.frame(self.config.writer):
             return self._committed(attempt)

@@ -219,7 +219,7 @@ class Filler:
                 Announce((HoleFilled if frame.kind is Kind.JUNK else ValueCarried)(log, index, frame))
                 for frame in frames
             ]
-        answer = FillDone(filling.segment.index, filling.glsn, frames, why)
+        answer = FillDone(filling.segment.index, filling.glsn, frames, why, "" if frames else filling.member.node)
         effects += [Send(Address(SELF, role), answer) for role in filling.requesters]
         if frames and frames[-1].next < filling.wanted:
             rest = Fill(filling.projection, filling.segment.index, frames[-1].next, filling.wanted, whole=True)

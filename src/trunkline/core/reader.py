@@ -29,6 +29,8 @@ Rules
  D11 A projection that comes late may have forgotten the segment that is being read: then the place is looked up anew,
      before any answer is.
  D12 No batch at or past the end of its segment is returned, whatever its member had when it answered.
+ D13 A member that has no space for an entry of its head is left only for others that there are: it answers, and may
+     have space again.
 """
 
 from __future__ import annotations
@@ -310,6 +312,8 @@ class Reader:
             return self._on_frames(done.frames)
         if done.why is Reason.STALE:
             return self._refresh()
+        if self._current().is_open and done.why is Reason.NO_SPACE:  # D13
+            return self._end((done.node,), only_to_spares=True)
         if self._current().is_open and done.why is not Reason.TRIMMED:
             return self._end(())  # a member is silent, sealed, damaged or another: the segment cannot go on
         return self._wait(push=False)
@@ -368,9 +372,9 @@ class Reader:
         self.state = "viewing"
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
-    def _end(self, suspects: tuple[str, ...]) -> Effects:
+    def _end(self, suspects: tuple[str, ...], *, only_to_spares: bool = False) -> Effects:
         self.state = "ending"
-        job = EndOpenSegment(self.config.log, self.segment, suspects)
+        job = EndOpenSegment(self.config.log, self.segment, suspects, only_to_spares=only_to_spares)
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
 
     def _on_view(self, projection: Projection | None) -> Effects:

@@ -62,12 +62,15 @@ class Fill(Message, frozen=True):
 
 
 class FillDone(Message, frozen=True):
-    """``frames`` hold ``glsn`` and what follows it on every member of the group; none: ``why`` it was not settled."""
+    """``frames`` hold ``glsn`` and what follows it on every member of the group; none: ``why`` it was not settled, and
+    at which ``node``.
+    """
 
     segment: int
     glsn: int
     frames: tuple[Frame, ...]
     why: Reason | None = None
+    node: str = ""
 
 
 class DamageFound(Message, frozen=True):

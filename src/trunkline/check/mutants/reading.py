@@ -338,6 +338,7 @@ UNSEEN = {
     "reader D10": "goals are judged when the metadata is back, and then a reader that was deaf gets its entries, too",
     "reader D12": "what the member that is read holds is committed, and what is committed lies below every end: only "
     "an operator who declares a loss that was none makes an answer that goes past one, and then no history is right",
+    "reader D13": "segments that are ended without need break no promise; how many there are is a matter of resources",
     "filler F5": "members of a repaired segment hold its values, or know that they lost them and then refuse: JUNK "
     "that is offered never finds a place",
 }

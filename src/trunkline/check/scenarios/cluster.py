@@ -23,7 +23,7 @@ from trunkline.check.scenario import (
     ProcessSpec,
     Scenario,
 )
-from trunkline.check.scenarios.hosts import Application, BoundedNode, Burst, LeaseClock, Scrubber
+from trunkline.check.scenarios.hosts import Application, BoundedNode, Burst, EmptiedDisk, LeaseClock, Scrubber
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
@@ -257,6 +257,15 @@ def full(spec: ProcessSpec) -> ProcessSpec:
         assert isinstance(storage, StorageNode)
         storage.full = True
         return roles
+
+    return replace(spec, start=start)
+
+
+def emptied(spec: ProcessSpec) -> ProcessSpec:
+    """The same node with a disk that is full at first."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {**spec.start(boot), "disk": EmptiedDisk()}
 
     return replace(spec, start=start)
 
