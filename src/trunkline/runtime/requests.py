@@ -96,7 +96,11 @@ def _check_fields(message: Message) -> None:
             _check_target(message, target)
         case Release(_, _, position) | Trim(_, position):
             _check_position(message, position)
-        case Digest(_, first, end) | Fetch(_, first, end) | FillRun(_, first, end):
+        case FillRun(_, first, end):
+            _check_position(message, first)
+            _check_position(message, end)
+            _require(1 <= end - first <= SPAN_MAX, message, f"{end - first} positions at once")
+        case Digest(_, first, end) | Fetch(_, first, end):
             _check_position(message, first)
             _check_position(message, end)
             _require(end - first <= SPAN_MAX, message, f"{end - first} positions at once")
