@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from check.freshness_histories import FRESH_TAIL
 from check.histories import (
     ADMITTED,
     CLOSED,
@@ -226,6 +227,7 @@ SAFETY = [
     *TOTAL_ORDER,
     *COMPLETENESS,
     *REAL_TIME_ORDER,
+    *FRESH_TAIL,
     *DURABILITY,
     *SINGLE_OWNER,
     *BOUNDARY,

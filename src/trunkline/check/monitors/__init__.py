@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trunkline.check.monitors.durability import CommitDurability, ReadCommitted
+from trunkline.check.monitors.fresh import FreshTail
 from trunkline.check.monitors.history import BoundaryWrittenOnce, SingleOwner
 from trunkline.check.monitors.of_log import OfLog
 from trunkline.check.monitors.order import Completeness, RealTimeOrder, TotalOrder
@@ -20,6 +21,7 @@ def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
         ReadCommitted(projection),
         Completeness(),
         RealTimeOrder(),
+        FreshTail(),
         SingleOwner(projection),
         BoundaryWrittenOnce(projection),
         NoLostAck(projection),
@@ -36,6 +38,7 @@ __all__ = [
     "BoundaryWrittenOnce",
     "CommitDurability",
     "Completeness",
+    "FreshTail",
     "NoLostAck",
     "OfLog",
     "Progress",
