@@ -14,12 +14,9 @@ _MISSING = {
     "administrator": "B1 B3 B5",
     "appender": "A2 A7 A8 A9 A10",
     "coordinator": "C1 C4 C5 C7 C8 C9",
-    "fencing": "F2",
     "filler": "F2 F3 F4 F5",
     "lease": "L1 L2",
     "peek": "X1 X2 X3",
-    "planner": "P4 P12",
-    "projection": "P1 P2 P4 P6 P7 P8",
     "reader": "D1 D3 D6 D7 D9 D10",
     "rebuild": "J1",
     "reconfigurer": "R2 R5 R8 R9",
@@ -30,7 +27,6 @@ _MISSING = {
     "storage": "N5",
     "streams": "S1 S3 S6",
     "tail": "T1 T3 T4",
-    "trace": "T1 T2 T3 T4 T5",
     "writer": "W1 W3 W4 W5 W6 W7",
 }
 STILL_MISSING: frozenset[str] = frozenset(

@@ -77,7 +77,19 @@ EXHAUSTED = {
     "two-deliverers": (142_588, 615_881, 36),
     "lease-returns": (100_564, 432_187, 24),
     "hand-over": (96_885, 357_127, 32),
+    "hand-over-in-flight": (39_217, 148_657, 29),
     "lost-control": (200, 538, 20),
+    "read-several": (400, 701, 28),
+    "copy-of-several-spans": (168, 208, 57),
+    "batches-across-a-roll": (5_638, 11_208, 68),
+    "two-groups": (644, 1_087, 94),
+    "two-logs": (5_047, 15_028, 30),
+    "two-trims": (447, 782, 30),
+    "doubled-requests": (4_786, 15_480, 36),
+    "ticks-beside-messages": (128_965, 354_381, 94),
+    "rationed-register": (22_496, 41_492, 99),
+    "all-leases-lost": (6_393, 8_640, 140),
+    "known-to-others": (6_281, 21_397, 32),
 }
 SMALL_STATES = 8_000
 SCHEDULES = 40

@@ -230,7 +230,7 @@ CLIENT_MUTANTS = (
         "TotalOrder",
         "breadth",
         5_000,
-        breaks=("administrator B2",),
+        breaks=("administrator B2", "projection P7"),
     ),
     Mutant(
         "reads-past-until",
