@@ -89,7 +89,8 @@ EXHAUSTED = {
     "ticks-beside-messages": (128_965, 354_381, 94),
     "rationed-register": (22_496, 41_492, 99),
     "all-leases-lost": (6_393, 8_640, 140),
-    "known-to-others": (6_281, 21_397, 32),
+    "known-to-others": (6_807, 23_120, 34),
+    "read-to-tail": (6_756, 17_639, 45),
 }
 SMALL_STATES = 8_000
 SCHEDULES = 40

@@ -234,8 +234,22 @@ def known_to_others() -> Scenario:
         BROADCAST,
         writer("w1", BROADCAST, *appends(1, 2)),
         tail_finder("t", after=told),
-        reader("r", BROADCAST, until=2, after=told),
+        reader("r", BROADCAST, to_tail=True, after=told),
         sometimes=("Committed", "TailIs", "SubscriptionEnded"),
+    )
+
+
+def read_to_tail() -> Scenario:
+    """The member that is read, or the sequencer, crashes and comes back between the append and the read."""
+    return scenario(
+        "read-to-tail",
+        "a read to the tail of a chain begins after an acknowledgement, and nodes come back as it asks",
+        PAIR,
+        appender("c1", PAIR, *appends(1)),
+        reader("r", PAIR, to_tail=True, after=(Ended("c1", 1),)),
+        faults=Faults(crash=1, restart=1),
+        crashable="n2 n3",
+        sometimes=("Committed", "EntriesRead", "SubscriptionEnded"),
     )
 
 
@@ -251,4 +265,5 @@ SEVERAL_SCENARIOS = (
     rationed_register,
     all_leases_lost,
     known_to_others,
+    read_to_tail,
 )
