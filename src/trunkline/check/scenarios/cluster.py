@@ -24,7 +24,7 @@ from trunkline.check.scenario import (
     ProcessSpec,
     Scenario,
 )
-from trunkline.check.scenarios.hosts import Application, BoundedNode, Burst, LeaseClock, Scrubber
+from trunkline.check.scenarios.hosts import Application, BoundedNode, Burst, EmptiedDisk, LeaseClock, Scrubber
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
@@ -262,6 +262,15 @@ def full(spec: ProcessSpec) -> ProcessSpec:
     return replace(spec, start=start)
 
 
+def emptied(spec: ProcessSpec) -> ProcessSpec:
+    """The same node with a disk that is full at first."""
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        return {**spec.start(boot), "disk": EmptiedDisk()}
+
+    return replace(spec, start=start)
+
+
 def writer(
     name: str,
     view: Projection | None,
@@ -296,7 +305,7 @@ def reader(
     log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = ReaderConfig(log, read_limit=read_limit, seal_looks=seal_looks, push=push, replica=replica)
+        config = ReaderConfig(REGISTER, log, read_limit=read_limit, seal_looks=seal_looks, push=push, replica=replica)
         return {"reader": Reader(config, view), **_helpers(log)}
 
     request = SubscribeRequested(1, log, start_at, until, to_tail)
@@ -332,7 +341,7 @@ def administrator(
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
             "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
-            "reader": Reader(ReaderConfig(LOG, read_limit=read_limit, seal_looks=0, push=False)),
+            "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_looks=0, push=False)),
             **_helpers(),
         }
 

@@ -8,7 +8,7 @@ from trunkline.check.scenario import Invoked
 from trunkline.core.effects import SELF, Address, Announce, Complete, Effect, Effects, Event, Message, Send, SetTimer
 from trunkline.core.messages import AppendRequested, Fetched, LeaseExpired, ReadFrames
 from trunkline.core.siblings import DamageFound
-from trunkline.core.storage import FramesDamaged, StorageNode
+from trunkline.core.storage import FramesDamaged, SpaceChanged, StorageNode
 
 
 class LeaseClock:
@@ -112,3 +112,23 @@ class Scrubber:
 
     def on_choice(self, key: str, option: object) -> Effects:
         raise AssertionError(f"a scrubber asks for no choice, yet {key} was made")
+
+
+class EmptiedDisk:
+    """A node's host whose disk is full at first and has space again at some moment."""
+
+    @property
+    def phase(self) -> str:
+        return "watching"
+
+    def on_start(self) -> Effects:
+        return [Send(Address(SELF, "storage"), SpaceChanged(full=True)), SetTimer("space", 3000)]
+
+    def on_timer(self, key: str) -> Effects:
+        return [Send(Address(SELF, "storage"), SpaceChanged(full=False))]
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        raise AssertionError(f"a host of a disk takes no message, yet {message} came")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"a host of a disk asks for no choice, yet {key} was made")
