@@ -14,6 +14,7 @@ from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
 from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
 from trunkline.check.scenarios.holes import HOLE_SCENARIOS
+from trunkline.check.scenarios.several import SEVERAL_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
 
 _ALL = (
@@ -26,6 +27,7 @@ _ALL = (
     *HOLE_SCENARIOS,
     *AWAY_SCENARIOS,
     *DISKS_SCENARIOS,
+    *SEVERAL_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )
 

@@ -19,6 +19,7 @@ from trunkline.check.scenario import (
     Ended,
     Faults,
     FreeTimer,
+    Monitor,
     Operation,
     ProcessSpec,
     Scenario,
@@ -388,6 +389,7 @@ def scenario(
     free_timers: tuple[FreeTimer, ...] = (),
     drops: tuple[Drop, ...] = (),
     copies: int = 1,
+    monitors: tuple[Monitor, ...] = (),
 ) -> Scenario:
     """A log on some nodes, and clients. Names are given as one string.
 
@@ -395,7 +397,7 @@ def scenario(
     has been made yet; ``records``: what is on a node's disk besides; ``granted``: how far a sequencer has served
     segment 0; ``scrubs``: the damage that a node will find; ``finishing``: a coordinator works; ``tidy``: it has
     streams dropped; ``beside``: more logs on the same nodes, each judged by monitors of its own; ``answer_max``: a node
-    sends at most so many batches in an answer, however many are asked for.
+    sends at most so many batches in an answer, however many are asked for; ``monitors``: besides those of every log.
     """
     logs = (*((projection,) if projection is not None else ()), *beside)
     streams = logs if opened else ()
@@ -413,7 +415,7 @@ def scenario(
         name,
         summary,
         (*storage, *gone, meta(logs, nodes, dead=dead, draining=draining, writers=writers), *clients),
-        of_each(logs, progress) if beside else (*safety(projection), progress),
+        of_each(logs, progress, *monitors) if beside else (*safety(projection), progress, *monitors),
         faults,
         atomic_disk=atomic_disk,
         every_choice=False,
