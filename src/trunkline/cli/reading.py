@@ -167,7 +167,7 @@ def _json_lines(batch: Batch) -> bytes:
 
 def _json_line(entry: Entry) -> bytes:
     payload, encoding = _text(entry.payload)
-    facts = {
+    facts: dict[str, object] = {
         "glsn": entry.glsn,
         "payload": payload,
         "encoding": encoding,
@@ -176,6 +176,8 @@ def _json_line(entry: Entry) -> bytes:
         "seq": entry.seq,
         "time_ms": entry.time_ms,
     }
+    if entry.unreadable_headers:
+        facts["unreadable_headers"] = base64.b64encode(entry.unreadable_headers).decode()
     return msgspec.json.encode(facts) + b"\n"
 
 

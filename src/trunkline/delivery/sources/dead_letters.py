@@ -18,12 +18,13 @@ from msgspec import Struct
 import trunkline.sync
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.sources.log_reading import cluster_of
-from trunkline.errors import ConditionFailed, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
+from trunkline.errors import ConditionFailed, CorruptEntry, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
 
 LOG_HEADER: Final = "dead-letter-log"
 GLSN_HEADER: Final = "dead-letter-glsn"
 REASON_HEADER: Final = "dead-letter-reason"
 REASON_BYTES_MOST: Final = 1000
+GLSN_DIGITS_MOST: Final = 19
 APPEND_LETTERS_MOST: Final = 1000
 APPEND_BYTES_MOST: Final = 8 << 20  # one letter may be larger, as an entry of a log may
 TRIES: Final = 20
@@ -61,7 +62,7 @@ def _headers(of: str, letter: DeadLetter) -> dict[str, bytes]:
     return {
         LOG_HEADER: of.encode(),
         GLSN_HEADER: str(letter.glsn).encode(),
-        REASON_HEADER: letter.reason.encode()[:REASON_BYTES_MOST],
+        REASON_HEADER: letter.reason.encode(errors="replace")[:REASON_BYTES_MOST],
     }
 
 
@@ -87,12 +88,14 @@ def _known(log: trunkline.sync.Log, oldest: int, tail: int, of: str) -> set[int]
         try:
             for letter in log.subscribe(start, tail - 1):
                 start = letter.glsn + 1
-                if letter.headers.get(LOG_HEADER) == of.encode():
-                    found.add(int(letter.headers.get(GLSN_HEADER, b"0")))
+                headers = letter.headers
+                glsn = headers.get(GLSN_HEADER, b"")
+                if headers.get(LOG_HEADER) == of.encode() and glsn.isdigit() and len(glsn) <= GLSN_DIGITS_MOST:
+                    found.add(int(glsn))
         except Trimmed as trimmed:
             start = trimmed.point + 1
-        except EntriesLost as lost:
-            start = lost.end
+        except (EntriesLost, CorruptEntry) as passed:
+            start = passed.end
         else:
             break
     return found

@@ -67,6 +67,8 @@ MICROS: Final = {  # how many microseconds one unit of a number is
     "org.apache.kafka.connect.data.Time": 1000,
 }
 PRECISION_MOST: Final = 38
+LISTS_DEEP_MOST: Final = 16
+REASON_LETTERS: Final = 500
 DAY_MICROS: Final = 86_400_000_000
 DECIMAL_NAME: Final = "org.apache.kafka.connect.data.Decimal"
 
@@ -81,9 +83,22 @@ def event_columns(event: Any) -> tuple[Columns, Names] | None:
     if not isinstance(schema, dict):
         return None
     try:
-        return _schema_columns(schema)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise ProtocolError(f"the event's schema is none of Debezium's ({error!r})") from error
+        found = _schema_columns(schema)
+        if found is not None:
+            _check_types(found[0])
+    except (TypeError, KeyError, AttributeError, ValueError, RecursionError, ConfigError) as error:
+        raise ProtocolError(f"the event's schema is none of Debezium's ({error!r:.200})") from error
+    return found
+
+
+def _check_types(columns: Columns) -> None:
+    """Raises for columns that no table can have: a schema is an event's own word."""
+    if len({column.name for column in columns}) != len(columns):
+        raise ValueError("two columns have the same name")
+    for column in columns:
+        if column.type.count("[]") > LISTS_DEEP_MOST:
+            raise ValueError("lists of lists of lists")
+        arrow_type(column)
 
 
 def _schema_columns(schema: Row) -> tuple[Columns, Names] | None:
@@ -109,7 +124,7 @@ def _column(field: Row) -> Column:
         return Column(name, LOGICAL[logical], nullable)
     if kind in PLAIN:
         return Column(name, PLAIN[kind], nullable)
-    raise ProtocolError(f"column {name!r} has the type {logical or kind!r}, which cannot be delivered")
+    raise ProtocolError(f"column {name!r:.100} has the type {logical or kind!r:.100}, which cannot be delivered")
 
 
 def declared_columns(columns: Mapping[str, str]) -> Columns:
@@ -124,7 +139,7 @@ def parsed(payload: bytes) -> Any:
     """An event as JSON; raises ``ProtocolError``."""
     try:
         return msgspec.json.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"no JSON: {error}") from error
 
 
@@ -143,7 +158,7 @@ def changes_of(event: Any, columns: Columns, names: Names, needed: Sequence[str]
     if op == "d":
         return [(Kind.DELETE, _removed(before, columns, names, needed))]
     if op not in ARRIVALS:
-        raise ProtocolError(f"op is {op!r}; it must be one of c, r, u, d, t and m")
+        raise ProtocolError(f"op is {op!r:.100}; it must be one of c, r, u, d, t and m")
     if not isinstance(after, dict):
         raise ProtocolError(f"an event with op {op} has no after")
     arrival = _row(after, columns, names)
@@ -166,7 +181,7 @@ def _row(values: Row, columns: Columns, names: Names) -> Row:
     known = {column.name for column in columns}
     unknown = [name for name in values if name not in known]
     if unknown:
-        raise ProtocolError(f"column {unknown[0]!r} is not known; add it to columns of the source")
+        raise ProtocolError(f"column {unknown[0]!r:.100} is not known; add it to columns of the source")
     return {column.name: _value(column, values.get(column.name), names.get(column.name, "")) for column in columns}
 
 
@@ -175,7 +190,7 @@ def _value(column: Column, value: Any, logical: str) -> Any:
         return None
     try:
         return converter(column.type, logical)(value)
-    except (ValueError, TypeError, ArithmeticError, binascii.Error, ConfigError) as error:
+    except (ValueError, TypeError, ArithmeticError, RecursionError, binascii.Error, ConfigError) as error:
         raise ProtocolError(f"column {column.name!r} of type {column.type} cannot be {value!r:.100}") from error
 
 
@@ -264,6 +279,6 @@ def arrow_rows(changes: Sequence[Row | None], columns: Columns) -> pa.Table:
         values = [None if row is None else row[column.name] for row in changes]
         try:
             arrays.append(pa.array(values, arrow_type(column)))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise ProtocolError(f"column {column.name!r} of type {column.type}: {error}") from error
+        except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
+            raise ProtocolError(f"column {column.name!r} of type {column.type}: {error}"[:REASON_LETTERS]) from error
     return pa.table(arrays, names=[column.name for column in columns])
