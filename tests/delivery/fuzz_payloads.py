@@ -95,7 +95,7 @@ def _edit(held: bytearray, at: int, chance: random.Random) -> None:
 # ------------------------------------------------------------------------------------------------------ in the child
 
 
-def work(seed: int, count: int, place: Path, report: Path) -> None:
+def work(seed: int, count: int, place: Path, report: Path, planted: int) -> None:
     """Try mutants in order; the seed of the one that is tried lies in ``place`` all the time."""
     from delivery.payload_samples import Consumer
 
@@ -115,6 +115,8 @@ def work(seed: int, count: int, place: Path, report: Path) -> None:
             chance = random.Random(each)
             index = each % len(consumer.samples)
             other = chance.choice(consumer.samples).content
+            if each == planted:
+                os.abort()
             try:
                 outcomes[consumer.use(index, mutated(consumer.samples[index].content, other, chance))] += 1
             except BaseException:
@@ -127,8 +129,11 @@ def work(seed: int, count: int, place: Path, report: Path) -> None:
 # ----------------------------------------------------------------------------------------------------- in the parent
 
 
-def fuzz(seed: int, count: int) -> Found:
-    """Try ``count`` mutants from a seed on. A child that dies is followed by another, behind the mutant that did it."""
+def fuzz(seed: int, count: int, planted: int = -1) -> Found:
+    """Try ``count`` mutants from a seed on. A child that dies is followed by another, behind the mutant that did it.
+
+    ``planted``: at this seed the child crashes, so that a test sees that a crash is seen.
+    """
     found = Found(Counter(), [])
     end = seed + count
     with tempfile.TemporaryDirectory() as folder:
@@ -136,7 +141,7 @@ def fuzz(seed: int, count: int) -> Found:
         while seed < end:
             place.write_bytes(struct.pack("<q", seed - 1))
             report.unlink(missing_ok=True)
-            code, said = _child("--work", str(seed), str(end - seed), str(place), str(report))
+            code, said = _child("--work", str(seed), str(end - seed), str(place), str(report), str(planted))
             if code == 0 and report.exists():
                 _add(found, json.loads(report.read_text()))
                 return found
@@ -166,11 +171,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--work", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work is not None:
-        seed, count, place, report = options.work
-        work(int(seed), int(count), Path(place), Path(report))
+        seed, count, place, report, planted = options.work
+        work(int(seed), int(count), Path(place), Path(report), int(planted))
         return
     found = fuzz(options.seed, options.count)
     for name, number in sorted(found.outcomes.items()):

@@ -15,7 +15,8 @@ from pyspark.sql import functions as f
 import trunkline
 from spark.spark_log import QUERY_S, SparkLog
 from trunkline.client.dedupe import Repeats, row_headers
-from trunkline.client.entries import Entry, encode_headers
+from trunkline.client.entries import Entry
+from trunkline.client.headers import encode_headers
 
 
 def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:

@@ -120,8 +120,8 @@ class Batch:
         """The payloads as a ``pyarrow.BinaryArray`` over the received bytes. Needs pyarrow, which is optional."""
         arrow = importlib.import_module("pyarrow")
         buffers = [None, arrow.py_buffer(self._body.offsets), arrow.py_buffer(self._body.data)]
-        whole = arrow.Array.from_buffers(arrow.binary(), self.frame.count, buffers)
         try:
+            whole = arrow.Array.from_buffers(arrow.binary(), self.frame.count, buffers)
             whole.validate(full=True)  # Arrow itself believes offsets, and reads wherever they point
         except arrow.ArrowInvalid as error:
             raise self._corrupt(error) from error
