@@ -36,7 +36,6 @@ POSITION_HEADER: Final = "trunkline-position"
 ENTRY_ROWS_MOST: Final = 20_000  # of one entry; more: readers hold more in memory at once
 ENTRY_BYTES_MOST: Final = 2 * 1024 * 1024  # about; a log takes entries of up to 16 MiB
 DECODED_BYTES_MOST: Final = 64 * 1024 * 1024  # of an entry whose writer compressed it; ours does not
-LISTS_DEEP_MOST: Final = 16
 INDEX_DIGITS_MOST: Final = 18
 REASON_LETTERS_MOST: Final = 300
 
@@ -133,8 +132,6 @@ def decoded(payload: bytes) -> tuple[Columns, pa.Table]:
 def _stated_columns(schema: pa.Schema) -> Columns:
     """Those that a stream says in our vocabulary; raises where they are not those that it has."""
     columns = msgspec.json.decode((schema.metadata or {})[COLUMNS_KEY], type=Columns)
-    if any(column.type.count("[]") > LISTS_DEEP_MOST for column in columns):
-        raise Malformed("a column is a list of lists of lists")
     if len({column.name for column in columns}) != len(columns):
         raise Malformed("two columns have the same name")
     if not schema.equals(_schema(columns)):

@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from trunkline.delivery.columns import Column, Columns, arrow_type, decimal_of
+from trunkline.delivery.columns import PRECISION_MOST, Column, Columns, arrow_type, decimal_of
 from trunkline.delivery.rule_ordered import Kind
 from trunkline.errors import ConfigError, ProtocolError
 
@@ -66,8 +66,7 @@ MICROS: Final = {  # how many microseconds one unit of a number is
     "io.debezium.time.Time": 1000,
     "org.apache.kafka.connect.data.Time": 1000,
 }
-PRECISION_MOST: Final = 38
-LISTS_DEEP_MOST: Final = 16
+NUMBER_LETTERS_MOST: Final = 1000  # more: it takes longer and longer to find that it does not fit
 REASON_LETTERS: Final = 500
 DAY_MICROS: Final = 86_400_000_000
 DECIMAL_NAME: Final = "org.apache.kafka.connect.data.Decimal"
@@ -96,8 +95,6 @@ def _check_types(columns: Columns) -> None:
     if len({column.name for column in columns}) != len(columns):
         raise ValueError("two columns have the same name")
     for column in columns:
-        if column.type.count("[]") > LISTS_DEEP_MOST:
-            raise ValueError("lists of lists of lists")
         arrow_type(column)
 
 
@@ -234,6 +231,8 @@ def _decimal(value: Any, scale: int, *, encoded: bool) -> decimal.Decimal:
     (`decimal.handling.mode=string`), because some base 64 looks like a number.
     """
     if isinstance(value, str):
+        if len(value) > NUMBER_LETTERS_MOST:
+            raise ValueError("longer than any number here")
         try:
             if not encoded:
                 return decimal.Decimal(value)
