@@ -9,11 +9,11 @@ import pytest
 from client.test_log import run
 from lying_writer import append_body, append_corrupt_batch, body_of
 from system.processes import Processes
-from trunkline.client.bodies import UnknownLayout, checksum
+from trunkline.client.bodies import checksum
 from trunkline.client.cluster import Cluster
 from trunkline.client.entries import Batch
 from trunkline.core.entries import Frame, Kind
-from trunkline.errors import CorruptEntry
+from trunkline.errors import CorruptEntry, ProtocolError
 
 COUNT = 3
 
@@ -63,8 +63,9 @@ def test_a_layout_of_a_later_version_is_not_called_corrupt() -> None:
     for at, value in ((0, 2), (1, 0x80)):
         body = body_of(None, COUNT)
         body[at] = value
-        with pytest.raises(UnknownLayout, match="upgrade the reader"):
+        with pytest.raises(ProtocolError, match="upgrade the reader") as refused:
             batch_of(bytes(body))
+        assert not isinstance(refused.value, CorruptEntry)
 
 
 @pytest.mark.parametrize("policy", ["chain", "broadcast"])

@@ -14,7 +14,7 @@ from delivery.payload_samples import KEY, columns_of, rows_of, streams, with_opt
 from trunkline.client.entries import Entry
 from trunkline.client.headers import encode_headers
 from trunkline.dashboard.payloads import shown
-from trunkline.delivery.arrow_stream import END, batches_of
+from trunkline.delivery.arrow_stream import END, read_stream
 from trunkline.delivery.changes import (
     COLUMNS_KEY,
     DECODED_BYTES_MOST,
@@ -151,10 +151,10 @@ def test_m3_batches_are_validated_for_whoever_reads_streams() -> None:
     def anything(_: pa.Schema) -> None:
         pass
 
-    assert [batch.num_rows for batch in batches_of(PLAIN, DECODED_BYTES_MOST, anything)] == [5]
+    assert [batch.num_rows for batch in read_stream(PLAIN, DECODED_BYTES_MOST, anything)[1]] == [5]
     utf8 = swapped(PLAIN, "straße".encode(), b"stra\xff\xffe")
     with pytest.raises(pa.ArrowInvalid, match="UTF8"):
-        batches_of(utf8, DECODED_BYTES_MOST, anything)
+        read_stream(utf8, DECODED_BYTES_MOST, anything)
 
 
 # ------------------------------------------------------------------------------------------------------------- places

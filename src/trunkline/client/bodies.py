@@ -53,6 +53,10 @@ def _add_column(parts: list[Buffer], values: Sequence[Buffer]) -> None:
     parts.append(bytes(-offsets[-1] % 8))
 
 
+class CorruptBody(ProtocolError):
+    """Its writer is broken, or lies."""
+
+
 class Body:
     """A received body, taken apart without copying. ``offsets`` and ``data`` are Arrow's two buffers.
 
@@ -65,14 +69,14 @@ class Body:
     def __init__(self, body: Buffer, count: int) -> None:
         view = memoryview(body)
         if len(view) < _HEAD.size:
-            raise ProtocolError(f"a batch body has {len(view)} bytes, fewer than its own head")
+            raise CorruptBody(f"a batch body has {len(view)} bytes, fewer than its own head")
         layout, flags, _, self.count, self.first_ms, self.last_ms = _HEAD.unpack_from(view)
         if layout != LAYOUT or flags & ~HAS_HEADERS:
-            raise UnknownLayout(
+            raise ProtocolError(
                 f"a batch has layout {layout} with flags {flags}; this version reads {LAYOUT}: upgrade the reader"
             )
         if self.count != count:
-            raise ProtocolError(f"a batch body holds {self.count} entries, its frame says {count}")
+            raise CorruptBody(f"a batch body holds {self.count} entries, its frame says {count}")
         at, self.offsets, self.data = _column(view, _HEAD.size, count)
         self._headers: tuple[memoryview, memoryview] | None = None
         if flags & HAS_HEADERS:
@@ -84,16 +88,12 @@ class Body:
         return self._headers is not None
 
     def payloads(self) -> list[bytes]:
-        """Raises ``ProtocolError`` for offsets that go back."""
+        """Raises ``CorruptBody`` for offsets that go back."""
         return _values(self.offsets, self.data)
 
     def headers(self) -> list[bytes]:
-        """As they are encoded; raises ``ProtocolError`` for offsets that go back."""
+        """As they are encoded; raises ``CorruptBody`` for offsets that go back."""
         return [b""] * self.count if self._headers is None else _values(*self._headers)
-
-
-class UnknownLayout(ProtocolError):
-    """A later version wrote it."""
 
 
 def _column(view: memoryview, at: int, count: int) -> tuple[int, memoryview, memoryview]:
@@ -101,11 +101,11 @@ def _column(view: memoryview, at: int, count: int) -> tuple[int, memoryview, mem
     end = at + 4 * (count + 1)
     start = end + (-end % 8)
     if start > len(view):
-        raise ProtocolError("a batch body is cut short: its offsets do not fit")
+        raise CorruptBody("a batch body is cut short: its offsets do not fit")
     offsets = view[at:end].cast("i")
     size = offsets[count]
     if offsets[0] != 0 or size < 0 or start + size > len(view):
-        raise ProtocolError("a batch body is cut short: its entries do not fit")
+        raise CorruptBody("a batch body is cut short: its entries do not fit")
     return start + size + (-size % 8), offsets, view[start : start + size]
 
 
@@ -113,7 +113,7 @@ def ends_of(offsets: memoryview) -> list[int]:
     """Offsets that are known to lie in order, as ``_column`` has checked the first and the last."""
     ends: list[int] = offsets.tolist()
     if ends != sorted(ends):
-        raise ProtocolError("the offsets of a batch body go back")
+        raise CorruptBody("the offsets of a batch body go back")
     return ends
 
 

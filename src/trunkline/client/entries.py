@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from trunkline.client.bodies import Body, Buffer, UnknownLayout, ends_of
+from trunkline.client.bodies import Body, Buffer, CorruptBody, ends_of
 from trunkline.client.headers import decode_headers
 from trunkline.core.entries import Frame
-from trunkline.errors import CorruptEntry, ProtocolError
+from trunkline.errors import CorruptEntry
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -55,8 +54,10 @@ class Batch:
         self.stop = frame.count if until is None else min(frame.count, until - frame.first + 1)
         self.first = frame.first + self.skip
         self.last = frame.first + self.stop - 1
-        with self._believing_nothing():
+        try:
             self._body = Body(body, frame.count)
+        except CorruptBody as error:
+            raise self._corrupt(error) from error
 
     def __len__(self) -> int:
         return self.stop - self.skip
@@ -71,8 +72,10 @@ class Batch:
 
     @property
     def offsets(self) -> memoryview:
-        with self._believing_nothing():
+        try:
             ends_of(self._body.offsets)
+        except CorruptBody as error:
+            raise self._corrupt(error) from error
         return self._body.offsets[self.skip : self.stop + 1]
 
     @property
@@ -88,8 +91,10 @@ class Batch:
         return len(self._body.data)
 
     def payloads(self) -> list[bytes]:
-        with self._believing_nothing():
+        try:
             return self._body.payloads()[self.skip : self.stop]
+        except CorruptBody as error:
+            raise self._corrupt(error) from error
 
     @property
     def has_headers(self) -> bool:
@@ -101,8 +106,10 @@ class Batch:
         return [decode_headers(encoded) or {} for encoded in self.encoded_headers()]
 
     def encoded_headers(self) -> list[bytes]:
-        with self._believing_nothing():
+        try:
             return self._body.headers()[self.skip : self.stop]
+        except CorruptBody as error:
+            raise self._corrupt(error) from error
 
     def __iter__(self) -> Iterator[Entry]:
         writer, seq, time_ms = self.frame.writer, self.frame.seq, self._body.last_ms
@@ -126,15 +133,6 @@ class Batch:
         except arrow.ArrowInvalid as error:
             raise self._corrupt(error) from error
         return whole.slice(self.skip, len(self))
-
-    @contextmanager
-    def _believing_nothing(self) -> Iterator[None]:
-        try:
-            yield
-        except UnknownLayout:
-            raise
-        except ProtocolError as error:
-            raise self._corrupt(error) from error
 
     def _corrupt(self, why: Exception) -> CorruptEntry:
         first, end = self.frame.first, self.frame.first + self.frame.count

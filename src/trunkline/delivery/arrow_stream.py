@@ -35,19 +35,20 @@ class Malformed(ValueError):
     """The stream is none that may be read."""
 
 
-def batches_of(content: bytes, bytes_most: int, check_schema: Callable[[pa.Schema], None]) -> list[pa.RecordBatch]:
-    """The validated batches of a stream. ``check_schema`` is called before the first one is read, and may raise.
+def read_stream(
+    content: bytes, bytes_most: int, check_schema: Callable[[pa.Schema], None]
+) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Schema and validated batches of a stream. ``check_schema`` is called before the first one is read, and may raise.
 
     Raises ``Malformed``, and what Arrow raises.
     """
     check_messages(content, bytes_most)
-    found = []
     with pa.ipc.open_stream(content) as reader:
         check_schema(reader.schema)
-        for batch in reader:
+        batches = list(reader)
+        for batch in batches:
             batch.validate(full=True)  # M3
-            found.append(batch)
-    return found
+        return reader.schema, batches
 
 
 def check_messages(content: bytes, bytes_most: int) -> None:

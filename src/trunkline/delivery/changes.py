@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.arrow_stream import Malformed, batches_of
+from trunkline.delivery.arrow_stream import Malformed, read_stream
 from trunkline.delivery.columns import Columns, arrow_schema
 from trunkline.delivery.rule_ordered import KIND_COLUMN, Kind
 from trunkline.errors import ConfigError, CorruptEntry
@@ -111,7 +111,7 @@ def payloads(columns: Columns, changes: Iterable[pa.Table]) -> Iterator[bytes]:
             yield encoded(columns, table.slice(start, rows))
 
 
-def decoded(payload: bytes) -> tuple[Columns, pa.Table]:
+def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MOST) -> tuple[Columns, pa.Table]:
     """The columns and the changes of an entry; raises ``CorruptEntry`` for one that holds none (X5)."""
     stated: Columns = ()
 
@@ -120,8 +120,8 @@ def decoded(payload: bytes) -> tuple[Columns, pa.Table]:
         stated = _stated_columns(schema)
 
     try:
-        batches = batches_of(payload, DECODED_BYTES_MOST, check)
-        changes = pa.Table.from_batches(batches, _schema(stated))
+        schema, batches = read_stream(payload, bytes_most, check)
+        changes = pa.Table.from_batches(batches, schema).replace_schema_metadata(None)
         _check_kinds(changes.column(KIND_COLUMN))
     except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError, ConfigError) as error:
         why = f"{error}"[:REASON_LETTERS_MOST]
