@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from client.test_log import run
-from lying_writer import append_body, append_corrupt_batch, body_of
+from lying_writer import append_body, append_corrupt_batch, body_of, payload_of
 from system.processes import Processes
 from trunkline.client.bodies import checksum
 from trunkline.client.cluster import Cluster
@@ -66,6 +66,16 @@ def test_a_layout_of_a_later_version_is_not_called_corrupt() -> None:
         with pytest.raises(ProtocolError, match="upgrade the reader") as refused:
             batch_of(bytes(body))
         assert not isinstance(refused.value, CorruptEntry)
+
+
+def test_a_body_that_arrived_at_an_odd_address_is_good_for_arrow() -> None:
+    body = bytes(body_of(None, COUNT))
+    for shift in range(8):
+        moved = memoryview(b"\xff" * shift + body)[shift:]
+        batch = Batch(Frame(5, COUNT, Kind.DATA, "w#1", 1, checksum(moved)), moved, 6)
+        array = batch.to_arrow()
+        assert array.buffers()[1].address % 4 == 0
+        assert array.to_pylist() == [payload_of(1), payload_of(2)] == batch.payloads()
 
 
 @pytest.mark.parametrize("policy", ["chain", "broadcast"])

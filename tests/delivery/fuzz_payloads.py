@@ -56,8 +56,9 @@ def mutated(content: bytes, other: bytes, chance: random.Random) -> bytes:
     """Bits flipped, the end cut, pieces removed, doubled or taken from another, lengths and offsets rewritten."""
     held = bytearray(content)
     if chance.random() < IN_PLACE:
+        first = chance.choice((0, len(held) // 2))  # what describes the content lies in front
         for _ in range(chance.randrange(1, 3)):
-            _edit(held, chance.randrange(len(held)), chance)
+            _edit(held, chance.randrange(first, len(held)), chance)
         return bytes(held)
     for _ in range(chance.randrange(1, MUTATIONS_MOST)):
         reach = len(held) if chance.random() < 0.5 else min(len(held), 400)  # heads and metadata lie in front

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,6 +12,8 @@ from trunkline.client.bodies import Body, Buffer, CorruptBody, ends_of
 from trunkline.client.headers import decode_headers
 from trunkline.core.entries import Frame
 from trunkline.errors import CorruptEntry
+
+OFFSET_BYTES: Final = 4
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -126,9 +128,11 @@ class Batch:
     def to_arrow(self) -> Any:
         """The payloads as a ``pyarrow.BinaryArray`` over the received bytes. Needs pyarrow, which is optional."""
         arrow = importlib.import_module("pyarrow")
-        buffers = [None, arrow.py_buffer(self._body.offsets), arrow.py_buffer(self._body.data)]
+        offsets, data = arrow.py_buffer(self._body.offsets), arrow.py_buffer(self._body.data)
+        if offsets.address % OFFSET_BYTES:  # bytes may arrive anywhere, numbers may not lie anywhere
+            offsets = arrow.py_buffer(bytes(self._body.offsets))
         try:
-            whole = arrow.Array.from_buffers(arrow.binary(), self.frame.count, buffers)
+            whole = arrow.Array.from_buffers(arrow.binary(), self.frame.count, [None, offsets, data])
             whole.validate(full=True)  # Arrow itself believes offsets, and reads wherever they point
         except arrow.ArrowInvalid as error:
             raise self._corrupt(error) from error

@@ -9,7 +9,8 @@ point. So the messages are taken apart here first, as far as they speak of sizes
 Rules
  M1  A stream is one schema, record batches and its end, and nothing behind it. What was cut off, be it between two
      messages, is no stream. There are no dictionaries and no foreign byte orders.
- M2  All that a message names lies inside of it, and all buffers of a stream have a bounded size once decompressed.
+ M2  All that a message names lies inside of it, aligned, and all buffers of a stream together have a bounded size once
+     they are decompressed.
  M3  A batch is given out only after Arrow has validated it fully: lengths, offsets, UTF-8, digits.
 """
 
@@ -27,6 +28,7 @@ END: Final = CONTINUES + bytes(4)
 METADATA_V5: Final = 4
 LITTLE_ENDIAN: Final = 0
 SCHEMA, RECORD_BATCH = 1, 3  # kinds of messages
+ALIGNED: Final = 8  # bytes: where messages, bodies and buffers begin; Arrow reads numbers there as they lie
 BUFFER_HEAD_BYTES: Final = 8  # of a compressed buffer: its size before
 NOT_COMPRESSED: Final = -1
 
@@ -116,14 +118,16 @@ def _messages(content: bytes) -> Iterator[_Message]:
             raise Malformed(f"there is no message at byte {at}: it is cut short, or no Arrow stream")
         start = at + 8
         end = start + _number(view, at + 4, "<i")
-        if not start <= end <= len(view):
+        if not start <= end <= len(view) or end % ALIGNED:
             raise Malformed(f"the message at byte {at} does not fit")
         metadata = view[start:end]
         message = _Table(metadata, _number(metadata, 0, "<I"))
         size = message.number(3, "<q", 0)
         header = message.table(2)
-        if message.number(0, "<h", 0) != METADATA_V5 or header is None or not 0 <= size <= len(view) - end:
-            raise Malformed(f"the message at byte {at} has another version, no content, or a body that does not fit")
+        if message.number(0, "<h", 0) != METADATA_V5 or header is None:
+            raise Malformed(f"the message at byte {at} has no content, or is of another version of Arrow's format")
+        if not 0 <= size <= len(view) - end or size % ALIGNED:
+            raise Malformed(f"the message at byte {at} has a body that does not fit")
         yield _Message(message.number(1, "<B", 0), header, view[end : end + size])
         at = end + size
     if at + len(END) != len(content):
@@ -135,8 +139,8 @@ def _decompressed_bytes(message: _Message) -> int:
     compressed = message.header.place(3) is not None
     total = 0
     for offset, length in message.header.pairs(2):
-        if offset < 0 or length < 0 or offset + length > len(message.body):
-            raise Malformed("a buffer lies outside of its message")
+        if offset < 0 or length < 0 or offset + length > len(message.body) or offset % ALIGNED:
+            raise Malformed("a buffer lies outside of its message, or where none may begin")
         if compressed and length > 0:
             stated = _number(message.body[offset : offset + length], 0, "<q")
             if stated < NOT_COMPRESSED:
