@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -28,6 +29,8 @@ GLSN_DIGITS_MOST: Final = 19
 APPEND_LETTERS_MOST: Final = 1000
 APPEND_BYTES_MOST: Final = 8 << 20  # one letter may be larger, as an entry of a log may
 TRIES: Final = 20
+WAIT_S: Final = 0.02  # before the second try; it doubles
+WAIT_S_MOST: Final = 1.0  # too small: the tries are used up while another's append is under way
 LOOK_BACK_MOST: Final = 200_000  # letters; fewer: repeats of large windows; more: each look takes longer than a second
 
 
@@ -43,7 +46,7 @@ def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> in
     written = 0
     with cluster_of(address) as cluster:
         log = cluster.log(address.dead_letters, create=True)
-        for _ in range(TRIES):
+        for tries in range(TRIES):
             tail = log.tail()
             known = _known(log, cluster.describe(address.dead_letters).trim + 1, tail, address.log)
             try:
@@ -53,6 +56,7 @@ def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> in
                     tail += len(some)
                     written += len(some)
             except (ConditionFailed, OutcomeUnknown):
+                time.sleep(min(WAIT_S * 2**tries, WAIT_S_MOST))  # whoever has the position may not have written it yet
                 continue  # L2: what is there now is looked at again
             return written
     raise Unreachable(f"the dead letters {address.dead_letters} could not be written; it is tried again")
