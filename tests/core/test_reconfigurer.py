@@ -125,7 +125,7 @@ def test_r1_nothing_but_seals_is_sent_to_a_node() -> None:
         ([sealed(A, 1, uncertain=True), sealed(B, 4)], (4, ["b"])),
         ([sealed(A, 1, uncertain=True), sealed(B, 4), sealed(C, 9, intact=False)], (4, ["b"])),
         ([sealed(A, 9, uncertain=True), sealed(B, 2), Rejected(C, 0, Reason.MISMATCH, 2)], (2, ["b"])),
-        # a power cut that tore every last write; the end is what the fullest of them has, and they are those who have it
+        # a power cut that tore every last write: those who have most decide, and stay
         ([sealed(A, 4, uncertain=True), sealed(B, 4, uncertain=True), sealed(C, 4, uncertain=True)], (4, list("abc"))),
         ([sealed(A, 3, uncertain=True), sealed(B, 1, uncertain=True), sealed(C, 3, uncertain=True)], (3, ["a", "c"])),
         ([sealed(A, 1, uncertain=True), sealed(B, 2, uncertain=True), sealed(C, 4, uncertain=True)], (4, ["c"])),

@@ -18,6 +18,7 @@ Rules
  A8  At most ``in_flight_max`` grants are unsettled; later appends wait.
  A9  Without space anywhere the position is settled first, and only then the append is refused.
  A10 Who meets a seal leaves the end to whoever sealed, for a while: that one knows which node is to be left out.
+ A11 After a suspicion the time of silence doubles until something is committed: slow nodes are not left all the time.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class AppenderConfig(Struct, frozen=True):
 
 
 TIMER = "append:"
+DOUBTS_MAX = 4  # how often in a row the time of silence doubles
 
 
 class Attempt:
@@ -99,6 +101,7 @@ class Appender:
         self.attempts: dict[int, Attempt] = {}  # by operation
         self.operations: dict[int, int] = {}  # seq -> operation, of attempts that asked for a position
         self.queue: deque[AppendRequested] = deque()
+        self.doubts = 0  # suspicions since something was committed
 
     @property
     def phase(self) -> str:
@@ -138,13 +141,21 @@ class Appender:
         raise AssertionError(f"an appender does not take {message}")
 
     def on_timer(self, key: str) -> Effects:
+        return self.on_silence(key, self.awaits(key))
+
+    def awaits(self, key: str) -> tuple[str, ...]:
+        """The node whose answer the timer waits for, if it is one."""
         attempt = self.attempts[int(key.removeprefix(TIMER))]
-        segment = self._segment(attempt)
         if attempt.state == "asking":
-            return self._end(attempt, (segment.owner.process,))
-        if attempt.state in ("writing", "opening"):
-            return self._end(attempt, (self._member(attempt).node,))
-        return self._look_again(attempt)
+            return (self._segment(attempt).owner.process,)
+        return (self._member(attempt).node,) if attempt.state in ("writing", "opening") else ()
+
+    def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
+        attempt = self.attempts[int(key.removeprefix(TIMER))]
+        if not silent:
+            return self._look_again(attempt)
+        self.doubts = min(self.doubts + 1, DOUBTS_MAX)  # A11
+        return self._end(attempt, silent)
 
     def ignores(self, source: Address, message: Message) -> bool:
         """A seq is used once and a position is granted once: an answer to an attempt that moved on is never awaited
@@ -249,6 +260,7 @@ class Appender:
 
     def _committed(self, attempt: Attempt) -> Effects:
         assert attempt.first is not None
+        self.doubts = 0
         event = Committed(self.config.log, self._segment(attempt).index, None, attempt.frame(self.config.writer))
         return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
 
@@ -261,7 +273,7 @@ class Appender:
         return effects
 
     def _suspect_later(self, attempt: Attempt) -> SetTimer:
-        return SetTimer(attempt.timer, self.config.suspect_after_ms)
+        return SetTimer(attempt.timer, self.config.suspect_after_ms << self.doubts)
 
     # ---------------------------------------------------------------------------------------------------- the bad paths
 

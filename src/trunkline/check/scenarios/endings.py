@@ -1,11 +1,11 @@
-"""Walk-throughs of endings: what disks that failed in different ways may decide, takeovers with a queue, several groups."""
+"""Walk-throughs of endings: disks that failed in different ways, takeovers with a queue, several groups."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from trunkline.check.disks import NodeFiles, StorageDisk
-from trunkline.check.scenario import Faults, Scenario
+from trunkline.check.scenario import Faults, ProcessSpec, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -29,13 +29,20 @@ BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
 ENDING = SealRequested(2, LOG, reopen=True)
 
 
-def _old(glsn: int) -> Frame:
+def _old(stream: str, glsn: int) -> FrameWritten:
     """An entry of a client that is gone."""
-    return Frame(glsn, 1, Kind.DATA, "c0#1", glsn, 100 + glsn)
+    return FrameWritten((LOG, stream), Frame(glsn, 1, Kind.DATA, "c0#1", glsn, 100 + glsn))
 
 
-def replace_key(record: FrameWritten, stream: str) -> FrameWritten:
-    return FrameWritten((LOG, stream), record.frame)
+def _written(spec: ProcessSpec, *groups: tuple[FrameWritten, ...], synced: int) -> ProcessSpec:
+    """The same node; its disk has these groups besides, and as many of them synced."""
+    disk, image = StorageDisk(), spec.image
+    assert isinstance(image, NodeFiles)
+    for number, group in enumerate(groups):
+        for record in group:
+            image = disk.write(image, record)
+        image = disk.sync(image) if number < synced else image
+    return replace(spec, image=image)
 
 
 def _without_goal(built: Scenario) -> Scenario:
@@ -67,7 +74,6 @@ def rot_and_power_cut() -> Scenario:
     It begins with three entries of a client that is gone: all on the first replica, synced together; on the second one
     the first is synced, the others are not.
     """
-    one, two, three = (FrameWritten((LOG, "1.0.0"), _old(glsn)) for glsn in (1, 2, 3))
     built = scenario(
         "rot-and-power-cut",
         "all replicas of a chain lose power, and a frame of one goes bad besides",
@@ -80,17 +86,11 @@ def rot_and_power_cut() -> Scenario:
         atomic_disk=False,
         sometimes=("Committed", "StreamRecovered", "StreamSealed", "EntriesRead"),
     )
-    disk = StorageDisk()
-    first, second = (spec.image for spec in built.processes[:2])
-    assert isinstance(first, NodeFiles) and isinstance(second, NodeFiles)
-    for record in (one, two, three):
-        first = disk.write(first, record)
-    second = disk.sync(disk.write(second, replace_key(one, "1.0.1")))
-    for record in (two, three):
-        second = disk.write(second, replace_key(record, "1.0.1"))
-    images = (disk.sync(first), second)
-    nodes = tuple(replace(spec, image=image) for spec, image in zip(built.processes, images, strict=False))
-    return _without_goal(replace(built, processes=(*nodes, *built.processes[2:])))
+    first = tuple(_old("1.0.0", glsn) for glsn in (1, 2, 3))
+    second = tuple(_old("1.0.1", glsn) for glsn in (1, 2, 3))
+    n1, n2, *others = built.processes
+    nodes = (_written(n1, first, synced=1), _written(n2, second[:1], second[1:], synced=1))
+    return _without_goal(replace(built, processes=(*nodes, *others)))
 
 
 def broadcast_rot_and_power_cut() -> Scenario:
