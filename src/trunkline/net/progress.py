@@ -16,9 +16,7 @@ from collections.abc import Callable
 from trunkline.net.limits import KIB, MIB
 
 STEP_BYTES = 64 * KIB  # too small: a peer that trickles holds a log; too big: slow links cannot send large bodies
-WORK_BYTES = (
-    4 * MIB
-)  # stored in the time that a role waits; too small: hung disks are waited for; too big: slow ones not
+WORK_BYTES = 4 * MIB  # stored while a role waits; too small: hung disks are waited for; too big: slow ones are not
 LOOK_S = 0.1
 
 
