@@ -51,9 +51,7 @@ NOBODY = Owner("", 0)  # owns a broadcast log until its first writer takes it
 class AdministratorConfig(Struct, frozen=True):
     cluster: str
     log: str
-    tries: int = (
-        8  # too small: refused by busy nodes; too big: what cannot be done is refused late (by default in 10 s)
-    )
+    tries: int = 8  # too small: refused by busy nodes; too big: what cannot be done is refused late (here: 10 s)
     retry_ms: int = 200  # before the second try; longer by this before each further one
 
 

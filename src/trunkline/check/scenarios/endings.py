@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from trunkline.check.disks import NodeFiles, StorageDisk
-from trunkline.check.scenario import Faults, ProcessSpec, Scenario
+from trunkline.check.scenario import Cut, Faults, ProcessSpec, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -14,18 +16,23 @@ from trunkline.check.scenarios.cluster import (
     appender,
     appends,
     broadcast_log,
+    bursting_appender,
     bursting_writer,
     chain_log,
+    reader,
     scenario,
+    tail_finder,
     writer,
 )
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import SealRequested
+from trunkline.core.messages import AppendRequested, SealRequested
+from trunkline.core.projection import Policy, Settings
 from trunkline.core.storage import FramesDamaged
 from trunkline.core.streams import FrameWritten
 
 CHAIN = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
+STRIPED = chain_log(Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1), "n1 n2", "n2 n1", sequencer="n3")
 ENDING = SealRequested(2, LOG, reopen=True)
 
 
@@ -109,4 +116,81 @@ def broadcast_rot_and_power_cut() -> Scenario:
     )
 
 
-ENDING_SCENARIOS = (rot_of_two_kinds, rot_and_power_cut, broadcast_rot_and_power_cut)
+def broadcast_batches() -> Scenario:
+    """A batch is committed and read as one."""
+    requests = (*appends(1, count=2), AppendRequested(2, LOG, 3, 2))
+    return scenario(
+        "broadcast-batches",
+        "the owner has two batches of several entries in flight",
+        BROADCAST,
+        bursting_writer("w1", BROADCAST, *requests),
+        reader("r", BROADCAST),
+        sometimes=("Committed", "EntriesRead"),
+    )
+
+
+def roll_unreachable() -> Scenario:
+    """The owner cannot reach one replica, which lives and may be reached again at any moment."""
+    built = scenario(
+        "roll-unreachable",
+        "the owner has two batches in flight and cannot reach a replica; it goes on without it",
+        BROADCAST,
+        bursting_writer("w1", BROADCAST, *appends(1, 2, count=2)),
+        faults=Faults(cut=1),
+        cuts=(Cut("w1 and n2 are parted", (("w1", "n2"), ("n2", "w1"))),),
+        sometimes=("Committed", "Projected"),
+    )
+    return replace(built, fifo=True)
+
+
+def queued_takeovers() -> Scenario:
+    """An owner with a queue of appends, one of which asks for a takeover."""
+    first, second = appends(1, 2)
+    built = scenario(
+        "queued-takeovers",
+        "an owner loses its log to another with appends in flight, and takes it back with the one that asks for it",
+        BROADCAST,
+        bursting_writer("w1", BROADCAST, first, structs.replace(second, takeover=True)),
+        writer("w2", BROADCAST, *appends(3, takeover=True)),
+        sometimes=("Committed", "Projected", "AppendRefused"),
+    )
+    return replace(built, fifo=True)
+
+
+def later_clients() -> Scenario:
+    """Whatever begins after another client was answered comes behind what that one was told."""
+    built = scenario(
+        "later-clients",
+        "an append, a takeover and a tail call that may each begin after the others have been answered",
+        BROADCAST,
+        writer("w1", BROADCAST, *appends(1)),
+        writer("w2", BROADCAST, *appends(2, takeover=True)),
+        tail_finder("t"),
+        sometimes=("Committed", "Projected", "TailIs"),
+    )
+    return replace(built, eager_operations=False)
+
+
+def two_groups_ending() -> Scenario:
+    """Each group has replicas of its own; the end covers what is committed in either."""
+    return scenario(
+        "two-groups-ending",
+        "a segment of two groups is ended while a client writes to both; each group decides for itself",
+        STRIPED,
+        bursting_appender("c1", STRIPED, *appends(1, 2)),
+        faults=Faults(crash=1),
+        crashable="n2",
+        sometimes=("Committed", "Projected", "StreamSealed"),
+    )
+
+
+ENDING_SCENARIOS = (
+    rot_of_two_kinds,
+    rot_and_power_cut,
+    broadcast_rot_and_power_cut,
+    broadcast_batches,
+    roll_unreachable,
+    queued_takeovers,
+    later_clients,
+    two_groups_ending,
+)
