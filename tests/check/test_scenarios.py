@@ -77,7 +77,23 @@ EXHAUSTED = {
     "two-deliverers": (142_588, 615_881, 36),
     "lease-returns": (100_564, 432_187, 24),
     "hand-over": (96_885, 357_127, 32),
+    "hand-over-in-flight": (39_217, 148_657, 29),
     "lost-control": (200, 538, 20),
+    "read-several": (455, 753, 32),
+    "copy-of-several-spans": (168, 208, 57),
+    "batches-across-a-roll": (5_574, 11_139, 66),
+    "two-groups": (644, 1_087, 94),
+    "two-logs": (5_097, 15_068, 30),
+    "two-trims": (447, 782, 30),
+    "doubled-requests": (4_786, 15_480, 36),
+    "ticks-beside-messages": (128_965, 354_381, 94),
+    "rationed-register": (22_496, 41_492, 99),
+    "all-leases-lost": (6_393, 8_640, 140),
+    "known-to-others": (9_782, 32_491, 38),
+    "read-to-tail": (9_351, 25_069, 49),
+    "stale-end-broadcast": (614, 1_348, 40),
+    "stale-end-chain": (1_119, 2_117, 48),
+    "stale-end-returned": (3_657, 8_982, 42),
 }
 SMALL_STATES = 8_000
 SCHEDULES = 40

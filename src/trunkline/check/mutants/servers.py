@@ -234,6 +234,7 @@ SERVER_MUTANTS = (
         "CommitDurability",
         "breadth",
         5_000,
+        breaks=("rebuild J2",),
     ),
     Mutant(
         "drop-before-swap",
@@ -243,6 +244,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         600_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "sequencer-below-base",
@@ -252,6 +254,7 @@ SERVER_MUTANTS = (
         ("SingleOwner", "CommitDurability", "TotalOrder"),
         "breadth",
         60_000,
+        breaks=("sequencer Q2",),
     ),
     Mutant(
         "last-entry-ambiguity",
@@ -261,6 +264,7 @@ SERVER_MUTANTS = (
         ("ReadCommitted", "TotalOrder"),
         "breadth",
         10_000,
+        breaks=("storage N4",),
     ),
     Mutant(
         "broadcast-read-past-lac",
@@ -270,6 +274,7 @@ SERVER_MUTANTS = (
         "ReadCommitted",
         "breadth",
         1_000,
+        breaks=("storage N4",),
     ),
     Mutant(
         "seal-forgets-trim",
@@ -279,6 +284,7 @@ SERVER_MUTANTS = (
         "NoLostAck",
         "breadth",
         100_000,
+        breaks=("streams S4",),
     ),
     Mutant(
         "late-seal-reopens",
@@ -288,6 +294,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "NoLostAck"),
         "breadth",
         150_000,
+        breaks=("streams S2",),
     ),
     Mutant(
         "seal-of-unknown-volatile",
@@ -297,6 +304,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability"),
         "breadth",
         200_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "no-identity-check",
@@ -306,6 +314,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "TotalOrder", "ReadCommitted", "RoleError"),
         "breadth",
         80_000,
+        breaks=("storage N1",),
     ),
     Mutant(
         "dropped-stream-made-again",
@@ -315,6 +324,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability", "BoundaryWrittenOnce", "TotalOrder"),
         "breadth",
         1_500_000,
+        breaks=("storage N3",),
     ),
     Mutant(
         "unsynced-acknowledged",
@@ -324,6 +334,7 @@ SERVER_MUTANTS = (
         ("TotalOrder", "NoLostAck", "CommitDurability", "ReadCommitted", "Progress"),
         "swarm",
         200,
+        breaks=("storage N2",),
     ),
     Mutant(
         "owner-start-reused",
@@ -333,6 +344,7 @@ SERVER_MUTANTS = (
         "SingleOwner",
         "breadth",
         1_000,
+        breaks=("sequencer Q1",),
     ),
     Mutant(
         "sequencer-known-by-node",
@@ -342,6 +354,7 @@ SERVER_MUTANTS = (
         "SingleOwner",
         "breadth",
         1_000,
+        breaks=("sequencer Q1",),
     ),
     Mutant(
         "batch-across-stripe-unit",
@@ -351,6 +364,7 @@ SERVER_MUTANTS = (
         ("TotalOrder", "ReadCommitted"),
         "breadth",
         30_000,
+        breaks=("sequencer Q3",),
     ),
     Mutant(
         "two-boundaries",
@@ -360,6 +374,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "SingleOwner"),
         "breadth",
         20_000,
+        breaks=("register M1",),
     ),
     Mutant(
         "metadata-commit-lost",
@@ -369,6 +384,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "SingleOwner", "NoLostAck"),
         "breadth",
         10_000,
+        breaks=("register M2",),
     ),
     Mutant(
         "finalize-sent-once",
@@ -378,6 +394,7 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
+        breaks=("coordinator C2",),
     ),
     Mutant(
         "dead-member-kept",
@@ -387,6 +404,7 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
+        breaks=("coordinator C2",),
     ),
     Mutant(
         "damage-ignored",
@@ -396,6 +414,7 @@ SERVER_MUTANTS = (
         "Progress",
         "swarm",
         200,
+        breaks=("coordinator C6",),
     ),
     Mutant(
         "drop-newer-than-view",
@@ -405,6 +424,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         200_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "drop-what-is-named",
@@ -414,6 +434,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         5_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "drop-before-delete",
@@ -426,6 +447,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         400_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "rejoin-with-old-data",
@@ -435,6 +457,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
         "breadth",
         1_000,
+        breaks=("projection P5",),
     ),
     Mutant(
         "lost-suffix-votes",
@@ -444,6 +467,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "TotalOrder"),
         "swarm",
         1_000,
+        breaks=("streams S5",),
     ),
     Mutant(
         "seal-not-persisted",
@@ -453,6 +477,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability"),
         "breadth",
         30_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "seal-answered-before-sync",
@@ -462,6 +487,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability", "TotalOrder"),
         "breadth",
         100_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "recovered-in-disk-order",
@@ -471,5 +497,6 @@ SERVER_MUTANTS = (
         ("NoLostAck",),
         "breadth",
         400_000,
+        breaks=("streams S4",),
     ),
 )
