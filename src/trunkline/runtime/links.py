@@ -45,6 +45,11 @@ class Links:
             return False
         return self.peers.send(address, to.role, self._token(process, role), message, attachments)
 
+    def at_work(self, process: str, within_s: float) -> bool:
+        """Whether a node is busy with large messages that it was sent."""
+        address = self._addresses.get(process)
+        return address is not None and self.peers.at_work(address, within_s)
+
     def address_of(self, process: str) -> str | None:
         if process != COORDINATOR:
             return self._addresses.get(process)

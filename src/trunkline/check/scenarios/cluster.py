@@ -332,6 +332,7 @@ def administrator(
     *requests: CreateLog | TrimRequested | SealRequested | DeleteRequested,
     after: int | None = None,
     read_limit: int = 1,
+    tries: int = 1,
 ) -> ProcessSpec:
     """An operator. An answer to its reader holds up to ``read_limit`` batches.
 
@@ -340,7 +341,7 @@ def administrator(
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
-            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
+            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG, tries=tries)),
             "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_looks=0, push=False)),
             **_helpers(),
         }
