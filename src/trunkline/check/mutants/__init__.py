@@ -5,6 +5,7 @@ from __future__ import annotations
 from trunkline.check.mutants.clients import CLIENT_MUTANTS
 from trunkline.check.mutants.delivery import DELIVERY_MUTANTS
 from trunkline.check.mutants.disks import DISK_MUTANTS
+from trunkline.check.mutants.register import REGISTER_MUTANTS
 from trunkline.check.mutants.servers import SERVER_MUTANTS
 
-MUTANTS = (*CLIENT_MUTANTS, *SERVER_MUTANTS, *DISK_MUTANTS, *DELIVERY_MUTANTS)
+MUTANTS = (*CLIENT_MUTANTS, *SERVER_MUTANTS, *DISK_MUTANTS, *DELIVERY_MUTANTS, *REGISTER_MUTANTS)

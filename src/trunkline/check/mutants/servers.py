@@ -360,6 +360,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "SingleOwner"),
         "breadth",
         20_000,
+        ("register M1",),
     ),
     Mutant(
         "metadata-commit-lost",
@@ -369,6 +370,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "SingleOwner", "NoLostAck"),
         "breadth",
         10_000,
+        ("register M2",),
     ),
     Mutant(
         "finalize-sent-once",
