@@ -153,7 +153,7 @@ class LogDuties:
 
     def _set_tick(self, tick_ms: int) -> None:
         if self._coordinator.config.tick_ms != tick_ms:
-            self._coordinator.config = replace(self._coordinator.config, tick_ms=tick_ms)
+            self._coordinator.config = replace(self._coordinator.config, tick_ms=tick_ms, rest_ms=tick_ms)
 
     def _is_over(self) -> bool:
         role = self._coordinator
