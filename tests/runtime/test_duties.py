@@ -84,8 +84,8 @@ def test_l4_a_role_that_fails_stops_the_duties_of_its_log_and_of_no_other(
             bad, good = server._duties["bad"], server._duties["good"]
             bad._coordinator.on_timer = fail  # type: ignore[method-assign]
             await until(lambda: bad.failed)
-            looks = good._coordinator.narrow[1]
-            await until(lambda: good._coordinator.narrow[1] > looks)
+            looks = good._idle_looks
+            await until(lambda: good._idle_looks > looks)
             assert not stopped(server)
             status = await server._status()
             assert {log["name"]: log["duty"] == "broken" for log in status["logs"]} == {"bad": True, "good": False}

@@ -3,7 +3,7 @@
 Rules
  L1  Logs are looked at one after another: each has its own moment within a tick, drawn from its name.
  L2  A log with nothing due for ``IDLE_LOOKS`` looks in a row is looked at ``IDLE_TIMES`` less often, until its
-     projection or the registry changes. Not while the coordinator counts ticks for a node that may come back.
+     projection or the registry changes.
  L3  The duties of a deleted log are finished when no node that may come back can have a stream of it.
  L4  A role that fails stops the duties of its log, and of no other.
 """
@@ -145,7 +145,7 @@ class LogDuties:
 
     def _looked(self) -> None:
         role = self._coordinator
-        idle = role.phase == "idle" and not role.done.awaited
+        idle = role.phase == "idle"
         self._idle_looks = min(self._idle_looks + 1, IDLE_LOOKS) if idle else 0
         self._set_tick(self._tick_ms * (IDLE_TIMES if self.resting else 1))
         if self._idle_looks >= FINISHED_LOOKS and self._is_over():
@@ -153,7 +153,7 @@ class LogDuties:
 
     def _set_tick(self, tick_ms: int) -> None:
         if self._coordinator.config.tick_ms != tick_ms:
-            self._coordinator.config = replace(self._coordinator.config, tick_ms=tick_ms)
+            self._coordinator.config = replace(self._coordinator.config, tick_ms=tick_ms, rest_ms=tick_ms)
 
     def _is_over(self) -> bool:
         role = self._coordinator
