@@ -95,10 +95,12 @@ def test_an_operator_can_read_the_file_while_it_is_in_use(tmp_path: Path) -> Non
             await store.handle(Register(node()))
             reader = sqlite3.connect(f"file:{tmp_path / 'metadata.sqlite'}?mode=ro", uri=True)
             [(epoch, projection)] = reader.execute("SELECT epoch, projection FROM logs").fetchall()
+            [(segment,)] = reader.execute("SELECT segment FROM segments WHERE log = 'orders'").fetchall()
             [(info,)] = reader.execute("SELECT info FROM nodes").fetchall()
             reader.close()
             assert epoch == 1
-            assert json.loads(projection)["segments"][0]["owner"] == {"process": "a", "start": 1}
+            assert json.loads(projection)["settings"]["replicas"] == 2
+            assert json.loads(segment)["owner"] == {"process": "a", "start": 1}
             assert json.loads(info)["address"] == "a:7400"
 
     asyncio.run(scenario())

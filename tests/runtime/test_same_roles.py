@@ -80,7 +80,7 @@ async def running_roles(directory: Path) -> set[type]:
     store = SqliteStore(directory / "metadata.sqlite")
     await store.start()
     register = RegisterService(store)
-    duties = LogDuties("coordinator", 1, "c", "log", 500, register, links, None, lambda _: None)
+    duties = LogDuties("coordinator", 1, "c", "log", 500, 1, register, links, None, lambda _: None)
     found |= {type(role) for role in duties.process.roles.values()}
     duties.close()
     found |= {type(value) for value in vars(store).values() if inspect.isclass(type(value))}

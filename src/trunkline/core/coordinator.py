@@ -126,6 +126,7 @@ class Coordinator:
     def _look_soon(self) -> Effects:
         """Something has changed: one that works looks again before it rests."""
         if self.state == "idle":
+            self.done.blocked = -1
             return self._look()
         self.look_again = True
         return []
@@ -213,8 +214,8 @@ class Coordinator:
         return [*self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
 
     def _rest(self) -> Effects:
+        self.state = "idle"
         blocked = self.done.blocked >= 0  # it may be over without a sign
-        self.state, self.done.blocked = "idle", -1
         return [SetTimer("tick", self.config.tick_ms if blocked else self.config.rest_ms)]
 
     def _begin(self, duty: Duty, view: Projection) -> Effects:

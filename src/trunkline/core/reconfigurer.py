@@ -113,7 +113,8 @@ class Reconfigurer:
 
     def _read(self) -> Effects:
         self.state, self.answers = "reading", {}
-        return [Send(self.config.register, Get(self.config.log, known=self._known())), SetTimer("wait", self.config.retry_ms)]
+        ask = Send(self.config.register, Get(self.config.log, known=self._known()))
+        return [ask, SetTimer("wait", self.config.retry_ms)]
 
     def _finish(self) -> Effects:
         role, job = self.jobs.pop(0)

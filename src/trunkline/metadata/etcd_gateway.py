@@ -23,10 +23,11 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.store import StoreUnavailable
 
 LINE_BYTES_MAX = 16 << 20  # of a watch; etcd sends no more than its request limit (1.5 MiB) per event
+TOO_LARGE = ("request is too large", "message larger than max")  # etcd says it, or what stands before it
 CONNECTIONS_MAX = 64  # requests under way at once, and the watch; others wait for their turn
 NEEDS_LEADER = {"Grpc-Metadata-hasleader": "true"}  # a member without a leader ends the stream instead of being silent
 
@@ -156,6 +157,8 @@ class Gateway:
         text = str(answer.get("error", answer.get("message", f"HTTP {status}")))
         if self._token and ("invalid auth token" in text or status == 401):
             raise TokenExpired(_what(endpoint, text))
+        if any(words in text for words in TOO_LARGE):
+            raise RequestTooLarge(f"etcd at {endpoint}: {text}")  # no fault of the endpoint
         self._leave(endpoint)
         raise StoreUnavailable(_what(endpoint, text))
 
@@ -180,6 +183,10 @@ class Gateway:
 
 class NotSent(StoreUnavailable):
     """The endpoint could not be reached: the request has surely not happened."""
+
+
+class RequestTooLarge(StorageError):
+    """etcd does not take a request of this size: it has surely not happened, and never will."""
 
 
 class TokenExpired(StoreUnavailable):
