@@ -143,9 +143,7 @@ def _name(number: int) -> str:
 def report_lines(found: Results) -> list[str]:
     met = {name: "met" if is_met else "MISSED" for name, is_met in found.goals.items()}
     rates = (found.logs / found.create_s, found.appended / found.first_append_s)
-    appends = (
-        f"{found.appended:,} logs in {found.first_append_s:.1f} s, later in {found.restart_append_s:.1f} s"
-    )
+    appends = f"{found.appended:,} logs in {found.first_append_s:.1f} s, later in {found.restart_append_s:.1f} s"
     return [
         f"{found.logs:,} logs, {REPLICAS} nodes, one machine",
         f"create          {rates[0]:8.0f} logs/s",

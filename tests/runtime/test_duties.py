@@ -24,7 +24,7 @@ from trunkline.runtime.coordinator import (
     CoordinatorConfig,
     CoordinatorServer,
 )
-from trunkline.runtime.duties import LOOKS_PER_S, LogDuties
+from trunkline.runtime.duties import TURNS_MAX, LogDuties
 from trunkline.runtime.node import NodeConfig, check_advertised, run_node
 
 PATIENCE_S = 20.0
@@ -92,14 +92,22 @@ def test_l4_a_role_that_fails_stops_the_duties_of_its_log_and_of_no_other(
     asyncio.run(scenario())
 
 
-def test_l1_each_log_has_its_own_moment_within_a_tick_or_longer_where_there_are_many(tmp_path: Path) -> None:
+def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
-            await make(server, *(f"log{n}" for n in range(60)))
-            assert {duties._moment_ms(1) for duties in server._duties.values()} == set(range(1, TICK_MS + 1))
-            moments = sorted(duties._moment_ms(2 * LOOKS_PER_S) for duties in server._duties.values())
-            assert moments[0] < 300
-            assert 1700 < moments[-1] <= 2000
+            begun: dict[str, int] = {}
+            look = LogDuties._look
+
+            def counted(self: LogDuties) -> None:
+                begun[self.log] = len(server._turns._running)
+                look(self)
+
+            names = [f"log{n:03}" for n in range(3 * TURNS_MAX)]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(LogDuties, "_look", counted)
+                await make(server, *names)
+                await until(lambda: set(begun) == set(names))
+            assert max(begun.values()) <= TURNS_MAX
 
     asyncio.run(scenario())
 
@@ -127,7 +135,7 @@ def test_l2_a_log_with_nothing_due_rests_until_its_projection_or_a_node_changes(
             await until(lambda: duties.view == view and duties.duty == "idle")
             server._duties["orders"]._coordinator.config = replace(duties._coordinator.config, rest_ms=3_600_000)
             await server._store.handle(Swap("orders", 2, view := replace(view, epoch=3)))
-            await until(lambda: duties.view == view and duties.duty == "idle" and duties._waking is None)
+            await until(lambda: duties.view == view and duties.duty == "idle")
             looks = counted_looks(duties)
             await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))  # no business of duties
             await server._store.handle(Register(node("a")))
@@ -142,7 +150,7 @@ def test_l2_a_client_that_comes_or_goes_wakes_no_log(tmp_path: Path) -> None:
         async with coordinating(tmp_path) as server:
             await make(server, "orders")
             woken: list[str] = []
-            server._duties["orders"].wake = lambda logs: woken.append("orders")  # type: ignore[method-assign]
+            server._duties["orders"].wake = lambda: woken.append("orders")  # type: ignore[method-assign]
             await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))
             await server._store.leave("w", 1)
             await make(server, "other")  # the watch has told everything before
@@ -155,7 +163,7 @@ def test_l2_a_client_that_comes_or_goes_wakes_no_log(tmp_path: Path) -> None:
 
 def test_l5_a_log_is_blocked_as_long_as_looks_find_it_so(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with coordinating(tmp_path) as server:
+        async with coordinating(tmp_path, lease_ms=60_000) as server:
             for name in ("a", "b"):
                 await server._store.handle(Register(node(name, start=2)))
                 await server._store.leave(name, 2)

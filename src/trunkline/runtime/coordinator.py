@@ -35,7 +35,7 @@ from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope, ProtocolViolation
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
-from trunkline.runtime.duties import LogDuties
+from trunkline.runtime.duties import TURN_S, TURNS_MAX, LogDuties
 from trunkline.runtime.links import Links
 from trunkline.runtime.observing_coordinator import (
     CoordinatorView,
@@ -48,6 +48,7 @@ from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.serving import Lifetime, split_address, start_number
 from trunkline.runtime.summaries import LogState, Summaries, Summary, status_json
+from trunkline.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from trunkline.runtime.observing import ObservingServer
@@ -116,6 +117,7 @@ class CoordinatorServer:
         self._links = Links(self._peers)
         self._duties: dict[str, LogDuties] = {}
         self._summaries = Summaries()
+        self._turns = Turns(TURNS_MAX, TURN_S)
         self._recorder: Recorder | None = None
         self._server: Server | None = None
         self._observing: ObservingServer | None = None
@@ -335,9 +337,8 @@ class CoordinatorServer:
     async def _follow_logs(self) -> None:
         """Look after every log there is, and those that come."""
         changes = self._store.watch()
-        names = await self._store.logs()
-        for name in names:
-            self._look_after(name, len(names))
+        for name in await self._store.logs():
+            self._look_after(name)
         nodes = await self._nodes()
         async for name in changes:
             if name != NODES_CHANGED:
@@ -345,7 +346,7 @@ class CoordinatorServer:
             elif (found := await self._nodes()) is None or found != nodes:
                 nodes = found
                 for duties in self._duties.values():
-                    duties.wake(len(self._duties))
+                    duties.wake()
 
     async def _nodes(self) -> tuple[NodeInfo, ...] | None:
         """As far as duties depend on them: clients come and go. None: the store did not say."""
@@ -354,10 +355,9 @@ class CoordinatorServer:
         except StoreUnavailable:
             return None
 
-    def _look_after(self, name: str, logs: int = 1) -> None:
-        """``logs``: how many there are to look after just now."""
+    def _look_after(self, name: str) -> None:
         if name in self._duties:
-            self._duties[name].wake(logs)
+            self._duties[name].wake()
         else:
             config = self.config
             self._duties[name] = LogDuties(
@@ -366,7 +366,7 @@ class CoordinatorServer:
                 self.cluster,
                 name,
                 config.tick_ms,
-                logs,
+                self._turns,
                 self._register,
                 self._links,
                 config.record,

@@ -1,8 +1,8 @@
 """The host of the coordinator's duties: for each log a process with a coordinator, a reconfigurer and a filler.
 
 Rules
- L1  Logs are looked at one after another: each has its own moment, drawn from its name, within a tick, or within the
-     time that so many logs take at ``LOOKS_PER_S``.
+ L1  Logs take turns: at most ``TURNS_MAX`` of those that were woken are at work at a time, each for ``TURN_S`` before
+     another one may begin beside it.
  L2  A log with nothing due rests. It is looked at when its projection or a node in the registry has changed, and all
      the same once in ``REST_TICKS``.
  L3  The duties of a deleted log are finished when no node that may come back can have a stream of it.
@@ -12,9 +12,7 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import zlib
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -35,11 +33,13 @@ from trunkline.runtime.carried import CarriedBodies, carried_by
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.process import Buffer, Process, Step, Surroundings
 from trunkline.runtime.recorder import Recorder
+from trunkline.runtime.turns import Turns
 
 log = logging.getLogger("trunkline.coordinator")
 
 SUSPECT_AFTER_MS = 1000
-LOOKS_PER_S = 2000  # fewer: a change of a node is acted on late; more: requests of clients wait behind looks
+TURNS_MAX = 128  # fewer: a lost node is replaced late in many logs; more: nodes answer too late to be counted as there
+TURN_S = 1.0  # shorter: more at once while nodes are slow; longer: those who copy much keep others waiting
 REST_TICKS = 120  # fewer: idle work; more: what no store told is noticed late
 WIDEN_TICKS = 20
 ABSENT_TICKS = 60
@@ -73,14 +73,13 @@ class LogDuties:
         cluster: str,
         log: str,
         tick_ms: int,
-        logs: int,
+        turns: Turns,
         register: RegisterService,
         links: Links,
         recording: Path | None,
         finished: Callable[[str], None],
     ) -> None:
-        """``logs``: how many there are. ``finished`` is told the log's name when nothing is left to do (L3)."""
-        self._tick_ms = tick_ms
+        """``finished`` is told the log's name when there is nothing left to do for ever (L3)."""
         name = f"{coordinator}.{log}"
         self.log = log
         self.blocked = False  # L5
@@ -88,8 +87,7 @@ class LogDuties:
         self._register = register
         self._links = links
         self._finished = finished
-        self._moment = zlib.crc32(log.encode()) / 2**32  # L1
-        self._waking: asyncio.TimerHandle | None = None
+        self._turns = turns
         self._recorder = Recorder(recording, cluster, name, start) if recording is not None else None
         filler = Filler(SUSPECT_AFTER_MS)
         self._carried = CarriedBodies(lambda: carried_by(filler))
@@ -100,12 +98,13 @@ class LogDuties:
             widen_ms=WIDEN_TICKS * tick_ms,
             absent_ms=ABSENT_TICKS * tick_ms,
         )
-        self._coordinator = Coordinator(replace(config, tick_ms=self._moment_ms(logs)))  # for the first look (L1)
+        self._coordinator = Coordinator(replace(config, tick_ms=config.rest_ms))  # the first look has its turn (L1)
         self.process = ContainedProcess(name, self, self._stepped)
         self.process.add("reconfigurer", Reconfigurer(ReconfigurerConfig(REGISTER, log)))
         self.process.add("filler", filler)
         self.process.add("coordinator", self._coordinator)
         self._coordinator.config = config
+        self.wake()
 
     @property
     def duty(self) -> str:
@@ -117,17 +116,12 @@ class LogDuties:
         """The projection as the last look found it."""
         return self._coordinator.view
 
-    def wake(self, logs: int) -> None:
-        """The projection or the registry changed: there may be something to do (L2). ``logs`` are woken at once."""
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(self._moment_ms(logs) / 1000, self._look)
-
-    def _moment_ms(self, logs: int) -> int:
-        return 1 + int(self._moment * max(self._tick_ms, logs * 1000 // LOOKS_PER_S))
+    def wake(self) -> None:
+        """The projection or the registry changed: there may be something to do (L2)."""
+        self._turns.ask(self.log, self._look)
 
     def close(self) -> None:
-        if self._waking is not None:
-            self._waking.cancel()
+        self._turns.forget(self.log)
         self.process.stop()
         self._links.forget(self.process)
         if self._recorder is not None:
@@ -157,15 +151,16 @@ class LogDuties:
     # ---------------------------------------------------------------------------------------------------------- rest
 
     def _look(self) -> None:
-        self._waking = None
         self.process.deliver("coordinator", Address(self.process.name, "host"), LookNow())
 
     def _stepped(self) -> None:
         role = self._coordinator
         if role.state != "viewing" and not isinstance(role.duty, EndTheSegment):  # L5
             self.blocked = role.done.blocked >= 0
-        if role.state == "idle" and self._is_over():
-            self._finished(self.log)
+        if role.state == "idle" and not role.look_again:
+            self._turns.give_back(self.log)
+            if self._is_over():
+                self._finished(self.log)
 
     def _is_over(self) -> bool:
         role = self._coordinator
