@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -29,6 +30,7 @@ from trunkline.metadata.store import StoreUnavailable
 LINE_BYTES_MAX = 16 << 20  # of a watch; etcd sends no more than its request limit (1.5 MiB) per event
 TOO_LARGE = ("request is too large", "message larger than max")  # etcd says it, or what stands before it
 CONNECTIONS_MAX = 64  # requests under way at once, and the watch; others wait for their turn
+JSON_CONTENT = {"Content-Type": "application/json"}
 NEEDS_LEADER = {"Grpc-Metadata-hasleader": "true"}  # a member without a leader ends the stream instead of being silent
 
 
@@ -132,11 +134,12 @@ class Gateway:
 
     async def _post(self, path: str, body: Json, token: str, timeout_ms: int = 0) -> Json:
         endpoint = self._endpoint()
-        headers = {"Authorization": token} if token else {}
+        headers = JSON_CONTENT | ({"Authorization": token} if token else {})
+        content = io.BytesIO(msgspec.json.encode(body))  # sent piece by piece: a long map does not stop the event loop
         total_s = (timeout_ms or self._options.request_ms) / 1000
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=total_s / 2)
         try:
-            async with self._open().post(endpoint + path, json=body, headers=headers, timeout=timeout) as response:
+            async with self._open().post(endpoint + path, data=content, headers=headers, timeout=timeout) as response:
                 data, status = await response.read(), response.status
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             self._leave(endpoint)
