@@ -1,8 +1,8 @@
 """The host of the coordinator's duties: for each log a process with a coordinator, a reconfigurer and a filler.
 
 Rules
- L1  Logs take turns: at most ``TURNS_MAX`` of those that were woken are at work at a time, each for ``TURN_S`` before
-     another one may begin beside it.
+ L1  Logs take turns: at most ``TURNS_MAX`` of those that were woken are at work at a time. A turn ends when nothing is
+     due any more, when frames are being copied, which may take long, and after ``TURN_S``.
  L2  A log with nothing due rests. It is looked at when its projection or a node in the registry has changed, and all
      the same once in ``REST_TICKS``.
  L3  The duties of a deleted log are finished when no node that may come back can have a stream of it.
@@ -38,8 +38,8 @@ from trunkline.runtime.turns import Turns
 log = logging.getLogger("trunkline.coordinator")
 
 SUSPECT_AFTER_MS = 1000
-TURNS_MAX = 128  # fewer: a lost node is replaced late in many logs; more: nodes answer too late to be counted as there
-TURN_S = 1.0  # shorter: more at once while nodes are slow; longer: those who copy much keep others waiting
+TURNS_MAX = 32  # fewer: a lost node is replaced late in many logs; more: nodes answer too late to be counted as there
+TURN_S = 5.0  # shorter: more at once while nodes are slow, which makes them slower; longer: a hung one holds up others
 REST_TICKS = 120  # fewer: idle work; more: what no store told is noticed late
 WIDEN_TICKS = 20
 ABSENT_TICKS = 60
@@ -157,10 +157,10 @@ class LogDuties:
         role = self._coordinator
         if role.state != "viewing" and not isinstance(role.duty, EndTheSegment):  # L5
             self.blocked = role.done.blocked >= 0
-        if role.state == "idle" and not role.look_again:
-            self._turns.give_back(self.log)
-            if self._is_over():
-                self._finished(self.log)
+        if role.state == "idle" or role.procedure is not None:
+            self._turns.give_back(self.log)  # L1
+        if role.state == "idle" and self._is_over():
+            self._finished(self.log)
 
     def _is_over(self) -> bool:
         role = self._coordinator
