@@ -139,7 +139,7 @@ def test_a_deleted_log_takes_no_writer() -> None:
 
 def test_a_deleted_log_is_neither_read_nor_asked_for_its_tail() -> None:
     refused = RequestRefused("the log was deleted")
-    reader = Reader(ReaderConfig(LOG), VIEW)
+    reader = Reader(ReaderConfig(META, LOG), VIEW)
     reader.on_message(APPLICATION, SubscribeRequested(2, LOG, 1))
     reader.on_message(storage("b"), Rejected("1.0.1", 1, Reason.TRIMMED))
     assert results(reader.on_message(RECONFIGURER, seen(GONE))) == [(2, refused)]

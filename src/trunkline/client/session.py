@@ -143,7 +143,7 @@ class Session:
 
     def ensure_administrator(self) -> str:
         if "administrator" not in self.process.roles:
-            self.process.add("reader", Reader(ReaderConfig(self.log)))
+            self.process.add("reader", Reader(ReaderConfig(REGISTER, self.log)))
             self.process.add("administrator", Administrator(AdministratorConfig(self.cluster, self.log)))
         return "administrator"
 

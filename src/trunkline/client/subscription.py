@@ -28,6 +28,7 @@ from trunkline.errors import (
     TrunklineError,
     Unreachable,
 )
+from trunkline.runtime.links import REGISTER
 from trunkline.runtime.process import Step
 
 AHEAD_BYTES = 8 * 1024 * 1024  # too small: the application waits for the network; too big: memory
@@ -61,6 +62,7 @@ class Subscription(AsyncIterator[Batch]):
         self._closed = False
         timing = session.timing
         config = ReaderConfig(
+            REGISTER,
             session.log,
             suspect_after_ms=timing.suspect_after_ms,
             fill_after_ms=timing.fill_after_ms if fill_after_ms is None else fill_after_ms,

@@ -82,6 +82,24 @@ class Stored(Message, frozen=True):
     frame: Frame
 
 
+class FillRun(Message, frozen=True):
+    """Chain: store JUNK at every free position of ``[first, end)``, up to the first that holds an entry."""
+
+    target: Target
+    first: int
+    end: int
+    repair: bool = False
+
+
+class RunFilled(Message, frozen=True):
+    """JUNK holds every position of ``[first, reached)``; the next one holds an entry, unless it is ``end``."""
+
+    stream: str
+    first: int
+    end: int
+    reached: int
+
+
 class Written(Message, frozen=True):
     """The position holds another frame; nothing was stored."""
 
@@ -128,7 +146,6 @@ class Unwritten(Message, frozen=True):
     glsn: int
     written: int
     sealed: bool
-    fresh: bool
 
 
 class Subscribe(Message, frozen=True):
@@ -272,7 +289,10 @@ class Rejected(Message, frozen=True):
 
 
 class Next(Message, frozen=True):
-    """Ask for ``count`` positions for the append that the writer numbered ``seq``."""
+    """Ask for ``count`` positions for the append that the writer numbered ``seq``.
+
+    ``beaten``: how many positions this append was given before that readers filled before its bytes had arrived.
+    """
 
     log: str
     segment: Segment
@@ -280,6 +300,7 @@ class Next(Message, frozen=True):
     seq: int
     count: int
     expect: int | None = None
+    beaten: int = 0
 
 
 class Granted(Message, frozen=True):
@@ -296,15 +317,23 @@ class Granted(Message, frozen=True):
 
 
 class Peek(Message, frozen=True):
+    """Which position is handed out next? And how long may the one at ``glsn`` take?"""
+
     log: str
     segment: Segment
+    glsn: int = 0
 
 
 class Peeked(Message, frozen=True):
+    """``next`` is handed out next. From the position that was asked about up to ``alike``, the appends were beaten as
+    often as ``beaten`` says: whoever fills waits the longer.
+    """
+
     log: str
     segment: int
     next: int
-    fresh: bool
+    alike: int
+    beaten: int
 
 
 class NotGranted(Message, frozen=True):

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from trunkline.check.mutants.appending import APPENDING_MUTANTS
 from trunkline.check.mutants.clients import CLIENT_MUTANTS
 from trunkline.check.mutants.delivery import DELIVERY_MUTANTS
 from trunkline.check.mutants.disks import DISK_MUTANTS
+from trunkline.check.mutants.reading import READING_MUTANTS
 from trunkline.check.mutants.register import REGISTER_MUTANTS
 from trunkline.check.mutants.servers import SERVER_MUTANTS
 
-MUTANTS = (*CLIENT_MUTANTS, *SERVER_MUTANTS, *DISK_MUTANTS, *DELIVERY_MUTANTS, *REGISTER_MUTANTS)
+MUTANTS = (
+    *CLIENT_MUTANTS,
+    *APPENDING_MUTANTS,
+    *READING_MUTANTS,
+    *SERVER_MUTANTS,
+    *REGISTER_MUTANTS,
+    *DISK_MUTANTS,
+    *DELIVERY_MUTANTS,
+)

@@ -52,8 +52,8 @@ def _head(self: Reader, segment: Segment) -> Member:
     return segment.serving(segment.group_of(self.next))[0]
 
 
-def _tail_first(self: Filling, projection: Projection, segment: Segment, glsn: int) -> None:
-    _filling(self, projection, segment, glsn)
+def _tail_first(self: Filling, projection: Projection, segment: Segment, glsn: int, end: int) -> None:
+    _filling(self, projection, segment, glsn, end)
     self.group = self.group[::-1]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trunkline.check.scenario import Scenario
+from trunkline.check.scenarios.away import AWAY_SCENARIOS
 from trunkline.check.scenarios.broadcast import BROADCAST_SCENARIOS
 from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
 from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
+from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
+from trunkline.check.scenarios.holes import HOLE_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
 
 _ALL = (
@@ -19,6 +22,9 @@ _ALL = (
     *BROADCAST_SCENARIOS,
     *DUTIES_SCENARIOS,
     *TRIMMING_SCENARIOS,
+    *FRESHNESS_SCENARIOS,
+    *HOLE_SCENARIOS,
+    *AWAY_SCENARIOS,
     *DISKS_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )

@@ -74,10 +74,14 @@ class LogReading:
             return None
 
     def entries(self, first: int | None, last: int) -> Iterator[Entry]:
-        """Entries in order; from the oldest one on for ``None``."""
-        with self._log.batches(first, last, to_tail=True) as batches:
-            for batch in batches:
-                yield from batch
+        """Every entry up to ``last``, in order; from the oldest one on for ``None``.
+
+        Raises ``Unreachable`` where one does not come in time: a window is read whole or not at all.
+        """
+        with self._log.batches(first, last) as batches:
+            while arrived := batches.some(timeout=TIMEOUT_S):
+                for batch in arrived:
+                    yield from batch
 
     def transactions(self, first: int | None, last: int) -> Iterator[list[Entry]]:
         """Whole transactions (X2); those that were broken off are left out (X3)."""
