@@ -156,7 +156,7 @@ class Log:
     async def tail(self, *, timeout: float | None = DEFAULT) -> int:
         """The position after the last committed entry, linearizable."""
         config = TailConfig(REGISTER, self.name, suspect_after_ms=self._session.timing.suspect_after_ms)
-        role = self._session.add_role("tail", TailFinder(config))
+        role = self._session.add_role("tail", TailFinder(config, self._newest()))
         try:
             async with self._within(timeout, "tail"):
                 result = await self._session.operate(role, lambda operation: TailRequested(operation, self.name))

@@ -321,9 +321,7 @@ class Appender:
         assert self.view is not None
         member = self._member(attempt)
         if reason is Reason.UNKNOWN:
-            attempt.state = "opening"
-            ask = Open(descriptor_of(self.view, self._segment(attempt), member))
-            return [Send(Address(member.node, "storage"), ask), self._suspect_later(attempt)]
+            return self._open(attempt, self.view)
         if reason is Reason.TRIMMED:
             return self._look_again(attempt)
         if reason is Reason.NO_SPACE:
@@ -331,6 +329,13 @@ class Appender:
         if reason is Reason.SEALED:
             return self._leave_to_others(attempt)
         return self._end(attempt, (member.node,))
+
+    def _open(self, attempt: Attempt, view: Projection) -> Effects:
+        """The members behind will not know their streams either: they make them while this one does."""
+        attempt.state = "opening"
+        segment, rest = self._segment(attempt), self._group(attempt)[attempt.at :]
+        asks = [(member.node, Open(descriptor_of(view, segment, member))) for member in rest]
+        return [*(Send(Address(node, "storage"), ask) for node, ask in asks), self._suspect_later(attempt)]
 
     def _on_full(self, attempt: Attempt, node: str) -> Effects:
         attempt.full = tuple(dict.fromkeys((*attempt.full, node)))

@@ -351,11 +351,9 @@ def administrator(
     return ProcessSpec(name, start, Nothing(), None, first + operations)
 
 
-def coordinator(
-    name: str = "coordinator", *, widen_ticks: int = 0, absent_ticks: int = 0, log: str = LOG
-) -> ProcessSpec:
+def coordinator(name: str = "coordinator", *, widen_ms: int = 0, absent_ms: int = 0, log: str = LOG) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = CoordinatorConfig(log, widen_ticks=widen_ticks, absent_ticks=absent_ticks)
+        config = CoordinatorConfig(log, widen_ms=widen_ms, absent_ms=absent_ms)
         return {"coordinator": Coordinator(config), **_helpers(log)}
 
     return ProcessSpec(name, start, Nothing(), None)
