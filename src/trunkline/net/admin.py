@@ -49,6 +49,12 @@ class NodeStateSet(Message, frozen=True):
     why: str = ""
 
 
+class RequestRefused(Message, frozen=True):
+    """The answer to a request that means nothing to whoever got it: out of bounds, or of another version."""
+
+    why: str
+
+
 class Leaving(Message, frozen=True):
     """A node or a writing client ends in order, and its lease with it. There is no answer: who said it is gone."""
 
@@ -66,4 +72,5 @@ AdminMessage = (
     | Leaving
     | ClusterRequest
     | ClusterAnswer
+    | RequestRefused
 )

@@ -46,7 +46,6 @@ class Server:
         self.port = 0
         self.accepted = 0  # connections that completed the handshake
         self.refused = 0  # connections that did not
-        self.violations = 0  # open connections that broke the rules of the wire
         self._handler = handler
         self._cluster = cluster
         self._name = name
@@ -55,6 +54,7 @@ class Server:
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}  # by number; every one that has a socket
         self._welcomed: set[int] = set()
+        self._violations = 0  # of connections that are gone
         self._listener: asyncio.Server | None = None
 
     @classmethod
@@ -90,6 +90,11 @@ class Server:
     def connections(self) -> int:
         """How many are open now."""
         return len(self._welcomed)
+
+    @property
+    def violations(self) -> int:
+        """How often a peer that had been welcomed sent what no peer may send."""
+        return self._violations + sum(self._connections[number].violations for number in self._welcomed)
 
     async def close(self) -> None:
         """Stop listening and close every connection; what was sent may still leave for ``linger_ms``."""
@@ -139,7 +144,7 @@ class Server:
         del self._connections[connection.number]
         if connection.number in self._welcomed:
             self._welcomed.remove(connection.number)
-            self.violations += connection.violated
+            self._violations += connection.violations
             if self._on_closed is not None:
                 self._on_closed(connection)
         else:

@@ -34,7 +34,7 @@ from trunkline.net.admin import (
     StatusRequest,
 )
 from trunkline.net.connection import Connection
-from trunkline.net.packets import Envelope, ProtocolViolation
+from trunkline.net.packets import BadRequest, Envelope
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
 from trunkline.runtime.duties import LogDuties
@@ -205,7 +205,7 @@ class CoordinatorServer:
         elif isinstance(message, StatusRequest | ListLogs | SetNodeState):
             self._begin(self._administer(message, connection, token))
         else:
-            raise ProtocolViolation(f"a {type(message).__name__} is nothing for a coordinator")
+            raise BadRequest(f"a {type(message).__name__} is nothing for a coordinator")
 
     async def _administer(
         self, message: StatusRequest | ListLogs | SetNodeState, connection: Connection, token: int
