@@ -31,7 +31,7 @@ def test_the_right_token_and_cluster_are_welcome(run: Run, token: str, cluster: 
     [
         ({"token": "guess"}, "the token is missing or wrong; give the one"),
         ({}, "the token is missing or wrong; give the one"),
-        ({"token": "secret", "cluster": "c2"}, "node-1 belongs to cluster c1, not c2; check the address"),
+        ({"token": "secret", "cluster": "c2"}, "node-1 belongs to cluster c1, 'x' to cluster 'c2'; check the address"),
     ],
 )
 def test_a_wrong_token_or_cluster_is_refused_with_a_text(run: Run, options: dict[str, Any], text: str) -> None:

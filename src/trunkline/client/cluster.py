@@ -27,6 +27,7 @@ from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
+    ForgetNode,
     ListLogs,
     LogsListed,
     NodeStateSet,
@@ -93,7 +94,7 @@ class Cluster:
             await self.close()
             raise
         assert isinstance(answer, ClusterAnswer)
-        self.id = answer.cluster
+        self.id = self._peers.cluster = answer.cluster
 
     async def close(self) -> None:
         """Settle what is under way, and disconnect."""
@@ -171,6 +172,13 @@ class Cluster:
         assert isinstance(answer, NodeStateSet)
         if not answer.done:
             raise Refused(answer.why or f"there is no node {node}")
+
+    async def forget_node(self, node: str) -> None:
+        """Take a node that is gone out of the registry: it must not be live, and no log may name it."""
+        answer = await self._ask(ADMIN, ForgetNode(node), f"forgetting {node}")
+        assert isinstance(answer, NodeStateSet)
+        if not answer.done:
+            raise Refused(answer.why)
 
     async def status(self, *, timeout: float | None = None) -> dict[str, Any]:
         """What the coordinator says of the cluster."""

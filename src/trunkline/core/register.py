@@ -8,7 +8,9 @@ Rules
  M2  A swap that was answered is never lost.
  M3  Leases are hints for choosing nodes and for duties. No safety rests on them, and their clock is the host's: it says
      ``LeaseExpired``.
- M4  A client is in the registry as long as its lease holds, and is forgotten with it.
+ M4  A client is in the registry as long as its lease holds, and is forgotten with it. No client takes a node's name,
+     and no node a client's.
+ M5  A projection that cannot follow the one that is stored is not stored, whoever sends it; there is no answer.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from trunkline.core.messages import (
     Swapped,
 )
 from trunkline.core.projection import Projection
+from trunkline.core.transitions import transition_fault
 
 
 class RegisterImage(Struct, frozen=True):
@@ -100,7 +103,8 @@ class MetadataRegister:
         current = self.projections.get(log)
         if (current.epoch if current is not None else 0) != expected:  # M1
             return [Send(source, SwapLost(log, expected))]
-        assert projection.epoch == expected + 1
+        if transition_fault(current, projection):  # M5
+            return []
         self.projections[log] = projection
         accepted: Effects = [Persist(ProjectionAccepted(projection)), Announce(Projected(projection))]
         return [*accepted, Send(source, Swapped(log, projection.epoch))]
@@ -110,6 +114,8 @@ class MetadataRegister:
         effects: Effects = []
         if known is not None and (known.start, known.damaged) > (info.start, info.damaged):
             return []  # a late message
+        if known is not None and (known.state is NodeState.CLIENT) != (info.state is NodeState.CLIENT):  # M4
+            return []
         if known is not None and known.state is not NodeState.RW:
             info = replace(info, state=known.state)
         if known is None or replace(known, live=True) != info:

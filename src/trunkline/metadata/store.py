@@ -63,6 +63,9 @@ class Store(Protocol):
     async def set_node_state(self, node: str, state: NodeState) -> bool:
         """An operator's word on a node; it outlives later registrations. False: no such node (a client is none)."""
 
+    async def forget_node(self, node: str) -> bool:
+        """Take an entry out of the registry, whatever it says; should it register again, it is new. False: no entry."""
+
     async def cluster(self) -> str:
         """The cluster's id, "" before there is one."""
 

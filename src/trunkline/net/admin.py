@@ -41,6 +41,12 @@ class SetNodeState(Message, frozen=True):
     state: NodeState
 
 
+class ForgetNode(Message, frozen=True):
+    """An operator takes a node that is gone out of the registry. ``NodeStateSet`` answers."""
+
+    node: str
+
+
 class NodeStateSet(Message, frozen=True):
     """``why`` says, where it was not done, what stood against it."""
 
@@ -73,4 +79,5 @@ AdminMessage = (
     | ClusterRequest
     | ClusterAnswer
     | RequestRefused
+    | ForgetNode
 )

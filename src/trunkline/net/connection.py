@@ -83,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.violations = 0  # what the peer sent that no peer may send
         self.refused_by_peer = False
+        self.told_off = False  # the peer was refused by us
         self.reason = "the connection was closed"  # why it is closed, for people
         self.received_at = 0.0  # by the loop's clock: when the last bytes came
         self.active_at = 0.0  # when the last message came or went
@@ -184,6 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self.reason = text
+        self.told_off = True
         self.violations += code is RefusalCode.PROTOCOL
         self._flush()
         self._stop()
@@ -195,7 +197,17 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write_eof()
         self._timer = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
 
+    def refuse_request(self, token: int, why: str) -> None:
+        """Say that one request means nothing; the connection goes on (rule 7)."""
+        self.violations += 1
+        complaints.warn(f"a request of {self.peer_name} at {self.address} was refused: {why}")
+        self.send("", token, RequestRefused(why))
+
     # -------------------------------------------------------------------------------------------- for its handshake
+
+    def drop(self) -> None:
+        """Wait for nothing more."""
+        self._transport.abort()
 
     def write(self, packet: bytes) -> None:
         if not self.closed:
@@ -301,11 +313,10 @@ class Connection(asyncio.BufferedProtocol):
             if not envelope.expired(now - self.received_at):
                 self._handler(self, envelope, attachments)
         except BadRequest as bad:  # rule 7
-            self.violations += 1
             if self._serving:
-                complaints.warn(f"a request of {self.peer_name} at {self.address} was refused: {bad}")
-                self.send("", token or bad.token, RequestRefused(str(bad)))
+                self.refuse_request(token or bad.token, str(bad))
             else:
+                self.violations += 1
                 complaints.warn(f"an answer of {self.peer_name} at {self.address} was dropped: {bad}")
 
     def _on_other(self, packet: Packet) -> None:

@@ -171,8 +171,10 @@ class CountedRegister(RegisterService):
         super().__init__(store)
         self.reconfigurations = 0
 
-    def submit(self, message: Message, answer: Callable[[Message], None]) -> None:
-        super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer)
+    def submit(
+        self, message: Message, answer: Callable[[Message], None], refuse: Callable[[str], None] | None = None
+    ) -> None:
+        super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer, refuse)
 
     def _counted(self, swap: Swap, answer: Callable[[Message], None]) -> Callable[[Message], None]:
         def told(found: Message) -> None:
