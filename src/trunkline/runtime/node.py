@@ -32,7 +32,7 @@ from trunkline.runtime.observing_node import NodeView, node_metrics, node_readin
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.serving import Lifetime, split_address, start_number
-from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory
+from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory, make_private
 
 if TYPE_CHECKING:
     from trunkline.runtime.observing import ObservingServer
@@ -157,6 +157,7 @@ class Node:
 
     async def _open_engine(self) -> Engine:
         config = self.config
+        make_private(config.directory)
         try:
             return Engine.open(config.directory, config.storage)
         except NotFormatted:
