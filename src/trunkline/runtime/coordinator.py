@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from trunkline.core.effects import Event, Message
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
-from trunkline.core.names import is_bounded, shown
+from trunkline.core.names import NAME_BYTES_MAX, is_bounded
 from trunkline.core.projection import Projection, Segment
 from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.sqlite_store import SqliteStore
@@ -230,7 +230,7 @@ class CoordinatorServer:
                     answer = LogsListed(await self._names())
                 case SetNodeState(node, state):
                     done = state is not NodeState.CLIENT and await self._store.set_node_state(node, state)
-                    answer = NodeStateSet(node, done, "" if done else f"there is no node {shown(node)}")
+                    answer = NodeStateSet(node, done, "" if done else f"there is no node {node[:NAME_BYTES_MAX]}")
                 case ForgetNode(node):
                     why = await forget_node(self._store, node, await self._views())
                     answer = NodeStateSet(node, not why, why)

@@ -51,7 +51,7 @@ TABLE: Final = (
         ("outcome",),
     ),
     Described("connections", "gauge", "connections that are open"),
-    Described("connections_refused_total", "counter", "handshakes that failed: version, token, or too many"),
+    Described("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
 )
 
 

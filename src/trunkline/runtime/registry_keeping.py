@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from trunkline.core.messages import NodeState
-from trunkline.core.names import shown
+from trunkline.core.names import NAME_BYTES_MAX
 from trunkline.core.projection import Projection
 from trunkline.metadata.admission import registration_fault
 from trunkline.metadata.store import Store
@@ -28,7 +28,7 @@ async def forget_node(store: Store, node: str, views: Iterable[Projection]) -> s
     """Take a node that is gone out of the registry; why not, where it stays. Raises ``StoreUnavailable``."""
     found = next((info for info in await store.nodes() if info.node == node), None)
     if found is None or found.state is NodeState.CLIENT:
-        return f"there is no node {shown(node)}"
+        return f"there is no node {node[:NAME_BYTES_MAX]}"
     if found.live:
         return f"node {node} is live; stop it first, and wait until `trunkline status` says so"
     logs = [view.log for view in views if any(m.node == node for each in view.segments for m in each.members())]
