@@ -8,7 +8,7 @@ import random
 import struct
 import types
 import typing
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from trunkline.net.wire import WireMessage
 NUMBERS = (0, 1, 2, 7, -1, 255, 2**31, 2**32, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), 2**64 - 1)
 TEXTS = ("", "x", "evil", "1.0.0", "2.0.1", "99999999999999999999.1.1", "日" * 90, "y" * 300, "z" * 70_000, "\x00\n")
 STREAMS = ("1.0.0", "1.0.1", "7.1.0")
-ROLES = ("storage", "sequencer", "register", "admin", "lease", "", "nobody")
+ROLES = ("storage", "storage", "sequencer", "register", "admin", "lease", "", "nobody")
 
 
 class Peer:
@@ -88,37 +88,46 @@ def memory_kib(pid: int) -> int:
 # ------------------------------------------------------------------------------------------------- random messages
 
 
-def random_head(drawn: random.Random) -> bytes:
-    """The head of a message: of the right types or not quite, for a role that may take it or not."""
-    message = typing.cast(Any, built(drawn, drawn.choice(typing.get_args(WireMessage))))
+def random_head(drawn: random.Random, known: Mapping[str, Any]) -> bytes:
+    """The head of a message: of the right types or not quite, for a role that may take it or not.
+
+    ``known`` are values of fields by their names: with the right ones a message goes further.
+    """
+    wild = drawn.random() < 0.5  # otherwise it looks right
+    message = typing.cast(Any, built(drawn, drawn.choice(typing.get_args(WireMessage)), known, wild=wild))
     plain = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
-    for _ in range(drawn.choice((0, 0, 1, 1, 3))):
+    for _ in range(drawn.choice((0, 1, 1, 3)) if wild else 0):
         plain = mutated(drawn, plain)
     token = drawn.randrange(1, 1000)
     return msgspec.msgpack.encode((drawn.choice(ROLES), token, drawn.choice((0, 1000)), (), plain))
 
 
-def built(drawn: random.Random, kind: Any) -> Any:
+def built(drawn: random.Random, kind: Any, known: Mapping[str, Any], *, wild: bool) -> Any:
     """Any value of a type that messages are made of."""
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
-        return built(drawn, drawn.choice(typing.get_args(kind)))
+        return built(drawn, drawn.choice(typing.get_args(kind)), known, wild=wild)
     if origin is tuple:
-        return tuple(built(drawn, typing.get_args(kind)[0]) for _ in range(drawn.choice((0, 1, 1, 2, 3))))
+        return tuple(
+            built(drawn, typing.get_args(kind)[0], known, wild=wild) for _ in range(drawn.choice((0, 1, 1, 2, 3)))
+        )
     if kind is type(None):
         return None
     if kind is bool:
         return drawn.random() < 0.5
     if kind is int:
-        return drawn.choice((*range(6), *NUMBERS))
+        return drawn.choice(NUMBERS) if wild and drawn.random() < 0.5 else drawn.randrange(6)
     if kind is bytes:
         return drawn.randbytes(drawn.randrange(20))
     if kind is str:
-        return drawn.choice((*STREAMS, *STREAMS, *TEXTS, f"evil-{drawn.randrange(3000)}"))
+        own = (*STREAMS, f"evil-{drawn.randrange(3000)}", "evil")
+        return drawn.choice((*own, *TEXTS) if wild else own)
     if issubclass(kind, enum.Enum):
         return drawn.choice(list(kind))
     hints = typing.get_type_hints(kind)
-    return kind(*(built(drawn, hints[name]) for name in getattr(kind, "_fields", None) or kind.__struct_fields__))
+    fields = getattr(kind, "_fields", None) or kind.__struct_fields__
+    told = {} if wild else known
+    return kind(*(told[name] if name in told else built(drawn, hints[name], known, wild=wild) for name in fields))
 
 
 def mutated(drawn: random.Random, value: Any) -> Any:

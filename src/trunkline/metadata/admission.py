@@ -4,7 +4,8 @@ Rules
  A1  Every field of a registration is bounded, and so is how many there are: the whole registry fits into an answer
      beside the largest map (``REGISTRY_BYTES_MAX``). Nobody registers as drained or gone.
  A2  A map is of this cluster and of the log that it is stored for, with names and numbers within bounds, and not larger
-     than ``MAP_BYTES_MAX`` (a little larger where that helps to make it smaller). A log is made only under a name that ``core.names`` allows.
+     than ``MAP_BYTES_MAX`` (a little larger where that helps to make it smaller). A log is made only under a name that
+     ``core.names`` allows.
  A3  Whoever is registered already is never refused for want of a place.
 """
 
