@@ -157,6 +157,13 @@ class MemberRemoved(Event, frozen=True):
     stream: str
 
 
+class NodeGivenUp(Event, frozen=True):
+    """A node has been away for so long that its repaired segments are copied elsewhere."""
+
+    log: str
+    node: str
+
+
 class LeaseLost(Event, frozen=True):
     node: str
 

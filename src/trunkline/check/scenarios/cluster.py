@@ -372,9 +372,9 @@ def administrator(
     return ProcessSpec(name, start, Nothing(), None, first + operations)
 
 
-def coordinator(name: str = "coordinator", *, widen_ms: int = 0, absent_ms: int = 0) -> ProcessSpec:
+def coordinator(name: str = "coordinator", *, widen_ms: int = 0, absent_ms: int = 0, span: int = 4096) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = CoordinatorConfig(LOG, widen_ms=widen_ms, absent_ms=absent_ms)
+        config = CoordinatorConfig(LOG, widen_ms=widen_ms, absent_ms=absent_ms, silences_max=1, span=span)
         return {"coordinator": Coordinator(config), **_helpers(boot)}
 
     return ProcessSpec(name, start, Nothing(), None)
