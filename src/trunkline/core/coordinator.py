@@ -12,8 +12,9 @@ Rules
  C3  A stream is dropped only after its id has left the projection. What is to be dropped is asked of the nodes, so it
      is not forgotten with this process.
  C4  It is never on the append path.
- C5  A serving member is removed only after another one of its group, that serves and stays, has said, when asked for
-     this, that it is intact. A joiner has not served, and needs nobody's word.
+ C5  A serving member is removed only after another one of its group, that serves and stays, has said that it is
+     intact: when asked for this, since the projection that is to be changed. A joiner has not served, and needs
+     nobody's word.
  C6  What a node said of its streams holds until it restarts or finds damage; then it is asked again. Answers to
      earlier questions do not count.
  C7  An open segment is made wider only when it has been as it is for some time: a lease outlives its node.
@@ -95,6 +96,7 @@ class CoordinatorConfig(Struct, frozen=True):
     duty_ms: int = 5000  # a duty without an answer for this long is looked at anew
     silences_max: int = 4  # a node is passed over for 2 ** this times duty_ms at most. Bigger: it is heard of late
     full_ms: int = 60_000  # too small: a full node is tried in vain; too big: it is found late that it has space again
+    examined_max: int = 1000  # segments in a look. Too small: a long map is gone around slowly; too big: it takes long
     span: int = 4096  # positions compared or copied at a time. Too small: more round trips; too big: memory
 
 
@@ -104,7 +106,7 @@ class Coordinator:
         self.state = "idle"
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
-        self.done = Done()
+        self.done = Done(config.examined_max)
         self.patience = Patience(
             PatienceConfig(
                 config.log, config.widen_ms, config.absent_ms, config.duty_ms, config.silences_max, config.full_ms
@@ -113,6 +115,7 @@ class Coordinator:
         )
         self.look_again = False  # something changed since the look whose duty is in work
         self.question = 0  # only answers that repeat this number count (C5, C6)
+        self.questioned = 0  # the epoch for which it was raised last
         self.duty: Duty | None = None
         self.procedure: SegmentRepair | MemberCopy | None = None
         self.asked: set[str] = set()  # streams of which the duty still wants an answer
@@ -188,8 +191,9 @@ class Coordinator:
         return []
 
     def _on_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
-        known = self.view.epoch if self.view is not None else 0
-        if nodes != self.nodes or view is None or view.epoch != known:
+        if view is not None and self.view is not None and view.epoch == self.view.epoch:
+            view = self.view  # the same one, read again
+        if view is not self.view or nodes != self.nodes:
             self.done.begin_round(view)
         effects = self._doubt(view, nodes)
         self.view, self.nodes = view, nodes
@@ -219,7 +223,8 @@ class Coordinator:
             case RemoveJoiner(index, stream):
                 return self._remove(index, stream)
             case RemoveServingMember(index, _, witnesses):
-                self.question += 1  # what was said before is no witness (C5)
+                if self.questioned != view.epoch:  # what was said before this projection was there is no witness (C5)
+                    self.question, self.questioned = self.question + 1, view.epoch
                 return self._finalize(view, index, witnesses)
             case FinalizeMembers(segments):
                 return [effect for index, members in segments for effect in self._finalize(view, index, members)]
@@ -352,7 +357,7 @@ class Coordinator:
         """Forget what nodes said that have restarted or found damage since, or that lost a stream (C3, C6)."""
         if self.view is None or view is None:
             return []
-        for member in left_members(self.view, view) if view.epoch != self.view.epoch else ():
+        for member in left_members(self.view, view) if view is not self.view else ():
             self.done.forget(member.stream)
             self.done.tidied.discard(member.node)
         known = {info.node: (info.start, info.damaged) for info in self.nodes}

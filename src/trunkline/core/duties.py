@@ -16,7 +16,6 @@ from trunkline.core.placement import eligible, replacement
 from trunkline.core.projection import Group, Member, Policy, Projection, Seat, Segment, epoch_of
 
 DIGITS_MAX = 19  # of a number in a stream's id
-EXAMINED_MAX = 1000  # segments in a look; too small: a long map is gone around slowly; too big: a look takes long
 ASKED_MAX = 256  # streams in a duty; too small: more looks; too big: many messages at once
 PRESENT = (NodeState.RW, NodeState.DRAINING)
 
@@ -111,7 +110,9 @@ Duty = (
 class Done:
     """What this coordinator has seen done. Volatile: after a restart it is done once more, which is harmless."""
 
-    def __init__(self) -> None:
+    def __init__(self, examined_max: int = 1000) -> None:
+        """``examined_max``: a map with more segments than this is long, and examined in parts."""
+        self.examined_max = examined_max
         self.finalized: set[str] = set()  # streams that know their end; they said that they are intact
         self.damaged: set[str] = set()  # streams that said that they lost data, or are not what they should be
         self.trimmed: dict[str, int] = {}
@@ -139,7 +140,7 @@ class Done:
     def begin_round(self, view: Projection | None) -> None:
         """Something has changed: every segment of a long map is to be examined anew."""
         count = len(view.segments) if view is not None else 0
-        self.unseen = count if count > EXAMINED_MAX else 0
+        self.unseen = count if count > self.examined_max else 0
 
 
 class Situation:
@@ -269,13 +270,15 @@ def _open_segment_duty(now: Situation) -> EndTheSegment | None:
 
 
 def _ended_segments_duty(now: Situation) -> Duty | None:
-    """What is due for the ended segments; of a long map, for those where the last look left off."""
+    """What is due for the ended segments; of a long map, for those where the last look left off and the newest."""
     segments, done = now.view.segments, now.done
-    begin = done.place if len(segments) > EXAMINED_MAX and done.place < len(segments) else 0
-    examined = segments[begin : begin + EXAMINED_MAX]
+    is_long = len(segments) > done.examined_max
+    begin = done.place if is_long and done.place < len(segments) else 0
+    examined = segments[begin : begin + done.examined_max]
+    newest = segments[max(begin + done.examined_max, len(segments) - done.examined_max // 10) :] if is_long else ()
     unfinished: list[tuple[int, Group]] = []
     asked = 0
-    for place, segment in enumerate(examined, start=begin):
+    for place, segment in enumerate((*newest, *examined), start=begin - len(newest)):
         if segment.end is None or now.is_fine(segment):
             continue
         members = _unfinished(now, segment)
@@ -287,14 +290,14 @@ def _ended_segments_duty(now: Situation) -> Duty | None:
         elif not unfinished and segment.index not in done.failed:
             duty = _ended_segment_duty(now, segment)
             if duty is not None:
-                done.place = place if len(segments) > EXAMINED_MAX else 0
+                done.place = max(begin, place) if is_long else 0
                 return duty
     if unfinished:
         return FinalizeMembers(tuple(unfinished))
-    if len(segments) > EXAMINED_MAX:
+    if is_long:
         done.place = (begin + len(examined)) % len(segments)
         done.unseen = max(0, done.unseen - len(examined))
-    return _forget_duty(now, (s for s in examined if s.base == s.end))
+    return _forget_duty(now, (s for s in (*examined, *newest) if s.base == s.end))
 
 
 def _forget_duty(now: Situation, segments: Iterable[Segment]) -> ForgetTheSegments | None:

@@ -69,6 +69,16 @@ class StreamFinalized(Event, frozen=True):
     end: int
 
 
+class StreamTrimmed(Event, frozen=True):
+    """Everything up to ``point`` has been deleted."""
+
+    node: str
+    log: str
+    segment: int
+    stream: str
+    point: int
+
+
 class StreamDropped(Event, frozen=True):
     node: str
     log: str

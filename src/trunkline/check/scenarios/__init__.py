@@ -12,6 +12,7 @@ from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
+from trunkline.check.scenarios.upkeep import UPKEEP_SCENARIOS
 
 _ALL = (
     *CLIENT_SCENARIOS,
@@ -19,6 +20,7 @@ _ALL = (
     *BROADCAST_SCENARIOS,
     *DUTIES_SCENARIOS,
     *TRIMMING_SCENARIOS,
+    *UPKEEP_SCENARIOS,
     *DISKS_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )

@@ -10,8 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, Nothing, StorageDisk
-from trunkline.check.monitors import Progress, safety
-from trunkline.check.scenario import NO_FAULTS, Boot, Cut, Faults, Invoked, Operation, ProcessSpec, Scenario
+from trunkline.check.monitors import LastCopy, Progress, RepairedAlike, safety
+from trunkline.check.scenario import NO_FAULTS, Boot, Cut, Faults, Invoked, Monitor, Operation, ProcessSpec, Scenario
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
@@ -372,9 +372,19 @@ def administrator(
     return ProcessSpec(name, start, Nothing(), None, first + operations)
 
 
-def coordinator(name: str = "coordinator", *, widen_ms: int = 0, absent_ms: int = 0, span: int = 4096) -> ProcessSpec:
+def coordinator(
+    name: str = "coordinator",
+    *,
+    widen_ms: int = 0,
+    absent_ms: int = 0,
+    examined_max: int = 1000,
+    span: int = 4096,
+) -> ProcessSpec:
+    config = CoordinatorConfig(
+        LOG, widen_ms=widen_ms, absent_ms=absent_ms, silences_max=1, examined_max=examined_max, span=span
+    )
+
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = CoordinatorConfig(LOG, widen_ms=widen_ms, absent_ms=absent_ms, silences_max=1, span=span)
         return {"coordinator": Coordinator(config), **_helpers(boot)}
 
     return ProcessSpec(name, start, Nothing(), None)
@@ -387,6 +397,7 @@ def scenario(
     *clients: ProcessSpec,
     nodes: str = "n1 n2 n3",
     dead: str = "",
+    silent: str = "",
     draining: str = "",
     leases: str = "",
     writers: str = "",
@@ -403,28 +414,32 @@ def scenario(
     sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
     finishing: bool = False,
     tidy: bool = False,
+    watched: tuple[Monitor, ...] = (),
     atomic_disk: bool = True,
 ) -> Scenario:
     """A log on some nodes, and clients. Names are given as one string.
 
-    ``dead`` nodes are registered but not there; ``writers`` are clients that keep a lease; ``opened=False``: no stream
-    has been made yet; ``records``: what is on a node's disk besides; ``granted``: how far a sequencer has served
-    segment 0; ``scrubs``: the damage that a node will find; ``finishing``: a coordinator works; ``tidy``: it has
-    streams dropped.
+    ``dead`` nodes are registered but not there, ``silent`` ones are not there although their leases hold; ``writers``
+    are clients that keep a lease; ``opened=False``: no stream has been made yet; ``records``: what is on a node's disk
+    besides; ``granted``: how far a sequencer has served segment 0; ``scrubs``: the damage that a node will find;
+    ``finishing``: a coordinator works; ``tidy``: it has streams dropped; ``watched``: monitors besides.
     """
     streams = projection if opened else None
-    present = [each for each in nodes.split() if each not in dead.split()]
+    away = dead.split() + silent.split()
+    present = [each for each in nodes.split() if each not in away]
     storage = tuple(
         node(each, streams, leases=each in leases.split(), records=records.get(each, ()), granted=granted.get(each))
         for each in present
     )
     storage = tuple(scrubbed(spec, scrubs[spec.name]) if spec.name in scrubs else spec for spec in storage)
-    gone = tuple(replace(node(each, streams), up=False) for each in dead.split())
+    gone = tuple(replace(node(each, streams), up=False) for each in away)
+    if finishing:
+        watched = (LastCopy(projection, tuple(away)), RepairedAlike(projection), *watched)
     return Scenario(
         name,
         summary,
         (*storage, *gone, meta(projection, nodes, dead=dead, draining=draining, writers=writers), *clients),
-        (*safety(projection), Progress(finishing=finishing, drained=tuple(draining.split()), tidy=tidy)),
+        (*safety(projection), *watched, Progress(finishing=finishing, drained=tuple(draining.split()), tidy=tidy)),
         faults,
         atomic_disk=atomic_disk,
         every_choice=False,
@@ -433,5 +448,5 @@ def scenario(
         power_domain=tuple(power_domain.split()),
         cuts=cuts,
         sometimes=sometimes,
-        stays_down=tuple((dead + " " + stays_down).split()),
+        stays_down=(*away, *stays_down.split()),
     )
