@@ -275,8 +275,8 @@ def allowed(view: Projection, change: Change) -> bool:
         case ForgetSegment(index, others):
             gone = [by_index.get(each) for each in {index, *others}]
             held = [s for s in gone if s is None or s.end is None or any(g > view.trim for g in range(s.base, s.end))]
-            left = [s for s in view.segments if s not in gone]
-            return not held and last not in gone and all(s.end == t.base for s, t in pairwise(left))
+            kept = [s for s in view.segments if s not in gone]
+            return not held and last not in gone and all(s.end == t.base for s, t in pairwise(kept))
         case DeleteLog():
             return last.end is not None
     segment = by_index.get(change.index)

@@ -371,8 +371,8 @@ class Coordinator:
         return effects
 
     def _doubt_node(self, view: Projection, info: NodeInfo, *, restarted: bool) -> None:
-        members = (m for segment in view.segments for group in segment.groups for m in group)
-        self.done.finalized.difference_update([m.stream for m in members if m.node == info.node])
+        groups = [group for segment in view.segments for group in segment.groups]
+        self.done.finalized.difference_update([m.stream for group in groups for m in group if m.node == info.node])
         if restarted:
             self.done.tidied.discard(info.node)
         elif view.last.is_open and any(member.node == info.node for member in view.last.members()):

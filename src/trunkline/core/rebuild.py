@@ -87,7 +87,8 @@ class MemberCopy:
         return self.prepared and self.cursor >= self.end and not self.pending
 
     def _wants(self, first: int, end: int) -> bool:
-        return self.prepared and not self.pending and (first, end) == self._span(self.cursor)
+        """A node may answer with less than the span that it was asked for."""
+        return self.prepared and not self.pending and first == self.cursor < end <= self.end
 
     def _fetch(self) -> Effects:
         if self.cursor >= self.end:

@@ -7,7 +7,6 @@ from trunkline.check.monitors.history import BoundaryWrittenOnce, SingleOwner
 from trunkline.check.monitors.order import Completeness, RealTimeOrder, TotalOrder
 from trunkline.check.monitors.outcomes import NoLostAck, TrimAsked
 from trunkline.check.monitors.progress import Progress
-from trunkline.check.monitors.upkeep import LastCopy, PatienceKept, RepairedAlike, Upkeep
 from trunkline.check.scenario import Monitor
 from trunkline.core.projection import Projection
 
@@ -31,16 +30,12 @@ __all__ = [
     "BoundaryWrittenOnce",
     "CommitDurability",
     "Completeness",
-    "LastCopy",
     "NoLostAck",
-    "PatienceKept",
     "Progress",
     "ReadCommitted",
     "RealTimeOrder",
-    "RepairedAlike",
     "SingleOwner",
     "TotalOrder",
     "TrimAsked",
-    "Upkeep",
     "safety",
 ]

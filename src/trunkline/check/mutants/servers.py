@@ -236,6 +236,7 @@ SERVER_MUTANTS = (
         "CommitDurability",
         "breadth",
         5_000,
+        breaks=("rebuild J2",),
     ),
     Mutant(
         "drop-before-swap",
@@ -245,6 +246,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         600_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "sequencer-below-base",
@@ -280,7 +282,7 @@ SERVER_MUTANTS = (
         patch((Stream, "seal_answer", _forgets_trim)),
         "NoLostAck",
         "breadth",
-        100_000,
+        150_000,
     ),
     Mutant(
         "late-seal-reopens",
@@ -289,7 +291,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _seal_reopens)),
         ("BoundaryWrittenOnce", "NoLostAck"),
         "breadth",
-        150_000,
+        400_000,
     ),
     Mutant(
         "seal-of-unknown-volatile",
@@ -380,6 +382,7 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
+        breaks=("coordinator C2",),
     ),
     Mutant(
         "dead-member-kept",
@@ -398,6 +401,7 @@ SERVER_MUTANTS = (
         "Progress",
         "swarm",
         200,
+        breaks=("coordinator C6",),
     ),
     Mutant(
         "drop-newer-than-view",
@@ -407,6 +411,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         200_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "drop-what-is-named",
@@ -416,6 +421,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         5_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "drop-before-delete",
@@ -428,6 +434,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         400_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "rejoin-with-old-data",
@@ -437,6 +444,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
         "breadth",
         1_000,
+        breaks=("rebuild J2",),
     ),
     Mutant(
         "lost-suffix-votes",

@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, Nothing, StorageDisk
-from trunkline.check.monitors import LastCopy, Progress, RepairedAlike, safety
+from trunkline.check.monitors import Progress, safety
+from trunkline.check.monitors.upkeep import LastCopy, RepairedAlike
 from trunkline.check.scenario import NO_FAULTS, Boot, Cut, Faults, Invoked, Monitor, Operation, ProcessSpec, Scenario
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig

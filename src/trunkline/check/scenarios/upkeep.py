@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from trunkline.check.monitors import LastCopy, PatienceKept, RepairedAlike, Upkeep
+from trunkline.check.monitors.upkeep import LastCopy, PatienceKept, RepairedAlike, Upkeep
 from trunkline.check.scenario import Boot, Faults, ProcessSpec, Scenario
 from trunkline.check.scenarios import cluster
 from trunkline.check.scenarios.cluster import CHAIN2, LOG, appender, appends, chain_log, clock, coordinator, reader
@@ -26,7 +26,7 @@ from trunkline.core.projection import (
     apply,
 )
 from trunkline.core.role import Role
-from trunkline.core.storage import StorageNode
+from trunkline.core.storage import FramesDamaged, StorageNode
 from trunkline.core.streams import FrameWritten, Stream, StreamEnding, StreamSealing
 
 scenario = partial(cluster.scenario, finishing=True)
@@ -49,10 +49,14 @@ def ended(view: Projection, end: int, *groups: str, survivors: str = "n1 n2 n3",
     return apply(after, MarkRepaired(index)) if repaired else after
 
 
+def entry(glsn: int) -> Frame:
+    return Frame(glsn, 1, Kind.DATA, "old#1", glsn, 100 + glsn)
+
+
 def holding(stream: str, *positions: int, end: int | None = None) -> tuple[Record, ...]:
     """A sealed stream with entries at these positions; ``end``: it knows its end."""
     key = (LOG, stream)
-    frames = tuple(FrameWritten(key, Frame(glsn, 1, Kind.DATA, "old#1", glsn, 100 + glsn)) for glsn in positions)
+    frames = tuple(FrameWritten(key, entry(glsn)) for glsn in positions)
     return (*frames, StreamSealing(key), *((StreamEnding(key, end),) if end is not None else ()))
 
 
@@ -108,19 +112,23 @@ def witness_away() -> Scenario:
 
 
 def silent_node() -> Scenario:
-    """Segment 0 is on n1 and n2, segment 1 on n1 and n3; n2 says nothing, and its lease holds."""
+    """Segment 0 is on n1 and n2, segment 1 on n1 and n3. If n2 stops, its lease holds, and it says nothing."""
     log = ended(ended(PAIR, 2, "n1 n3"), 3, "n1 n3")
     return cluster.scenario(
         "silent-node",
-        "a node that is leased and never answers keeps the coordinator from no other duty",
+        "a node that is leased and does not answer any more keeps the coordinator from no other duty",
         log,
         coordinator(),
-        silent="n2",
-        faults=Faults(loss=1),
-        lossy="n3",
+        faults=Faults(crash=1),
+        crashable="n2",
+        stays_down="n2",
         sometimes=("StreamFinalized", "ValueCarried", "Projected"),
-        records={"n1": holding("1.0.0", 1) + holding("2.0.0", 2), "n3": holding("2.0.1")},
-        watched=(LastCopy(log, ("n2",)), RepairedAlike(log), Upkeep(log, repaired=(1,))),
+        records={
+            "n1": holding("1.0.0", 1) + holding("2.0.0", 2),
+            "n2": holding("1.0.1", 1),
+            "n3": holding("2.0.1"),
+        },
+        watched=(LastCopy(log), RepairedAlike(log), Upkeep(log, repaired=(1,))),
     )
 
 
@@ -233,20 +241,24 @@ def without_room(spec: ProcessSpec) -> ProcessSpec:
 
 
 def full_joiner() -> Scenario:
-    """Segment 0 has one copy left; n2 has no space for another, n3 has."""
-    log = ended(PAIR, 3, "n1 n3", survivors="n1", repaired=True)
+    """Segment 0 is on n1 and n2, which dies. Of those that could take a copy, n3 has no space, n4 has."""
+    log = ended(PAIR, 3, "n1 n4", repaired=True)
     made = scenario(
         "full-joiner",
         "a copy is refused for want of space: another node takes it",
         log,
         coordinator(),
-        faults=Faults(loss=1, duplicate=1),
-        lossy="n2",
+        clock("n2"),
+        nodes="n1 n2 n3 n4",
+        faults=Faults(crash=1, duplicate=1),
+        crashable="n2",
+        lossy="n3",
+        stays_down="n2",
         sometimes=("MemberRemoved", "MemberRebuilt"),
-        records={"n1": holding("1.0.0", 1, 2, end=3)},
+        records={"n1": holding("1.0.0", 1, 2, end=3), "n2": holding("1.0.1", 1, 2, end=3)},
         watched=(Upkeep(log, width=2),),
     )
-    return replace(made, processes=tuple(without_room(p) if p.name == "n2" else p for p in made.processes))
+    return replace(made, processes=tuple(without_room(p) if p.name == "n3" else p for p in made.processes))
 
 
 def empty_segments() -> Scenario:
@@ -290,6 +302,24 @@ def long_map() -> Scenario:
     )
 
 
+def long_map_scrub() -> Scenario:
+    """A look examines one segment of three; n2 finds at some moment that it lost what it had of segment 1."""
+    log = ended(ended(PAIR, 2, "n1 n2", repaired=True), 3, "n1 n3", repaired=True)
+    return scenario(
+        "long-map-scrub",
+        "damage in the middle of a map that is examined a part at a time is found and made good",
+        log,
+        coordinator(examined_max=1),
+        sometimes=("StreamDamaged", "MemberRemoved", "MemberRebuilt"),
+        records={
+            "n1": holding("1.0.0", 1, end=2) + holding("2.0.0", 2, end=3),
+            "n2": holding("1.0.1", 1, end=2) + holding("2.0.1", 2, end=3),
+        },
+        scrubs={"n2": FramesDamaged((LOG, "2.0.1"), (entry(2),))},
+        watched=(Upkeep(log, width=2),),
+    )
+
+
 UPKEEP_SCENARIOS = (
     drain_beside_dead,
     restart_in_time,
@@ -303,4 +333,5 @@ UPKEEP_SCENARIOS = (
     full_joiner,
     empty_segments,
     long_map,
+    long_map_scrub,
 )
