@@ -24,7 +24,6 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -167,9 +166,16 @@ class Projection(Struct, frozen=True, array_like=True):
         return self.gaps[place] if place >= 0 and glsn < self.gaps[place].end else None
 
 
-_index_of = attrgetter("index")
-_base_of = attrgetter("base")
-_first_of = attrgetter("first")
+def _index_of(segment: Segment) -> int:
+    return segment.index
+
+
+def _base_of(segment: Segment) -> int:
+    return segment.base
+
+
+def _first_of(gap: Gap) -> int:
+    return gap.first
 
 
 class Seat(NamedTuple):
