@@ -84,8 +84,15 @@ def test_l4_a_role_that_fails_stops_the_duties_of_its_log_and_of_no_other(
             bad, good = server._duties["bad"], server._duties["good"]
             bad._coordinator.on_timer = fail  # type: ignore[method-assign]
             await until(lambda: bad.failed)
-            looks = good._idle_looks
-            await until(lambda: good._idle_looks > looks)
+            ticks: list[str] = []
+            tick = good._coordinator.on_timer
+
+            def counting(key: str) -> Effects:
+                ticks.append(key)
+                return tick(key)
+
+            good._coordinator.on_timer = counting  # type: ignore[method-assign]
+            await until(lambda: len(ticks) > 1)
             assert not stopped(server)
             status = await server._status()
             assert {log["name"]: log["duty"] == "broken" for log in status["logs"]} == {"bad": True, "good": False}
