@@ -178,6 +178,10 @@ class Situation:
     def is_trimmed(self, segment: Segment) -> bool:
         return segment.end is not None and segment.end <= self.view.trim + 1
 
+    def is_empty(self, segment: Segment) -> bool:
+        """It never held a position, and need not stay."""
+        return segment.base == segment.end and segment is not self.view.last
+
     def is_fine(self, segment: Segment) -> bool:
         """Nothing is due for an ended segment: what most of a long map is, so it is told fast."""
         if not segment.repaired:
@@ -279,7 +283,7 @@ def _ended_segments_duty(now: Situation) -> Duty | None:
     unfinished: list[tuple[int, Group]] = []
     asked = 0
     for place, segment in enumerate((*newest, *examined), start=begin - len(newest)):
-        if segment.end is None or now.is_fine(segment):
+        if segment.end is None or now.is_fine(segment) or now.is_empty(segment):
             continue
         members = _unfinished(now, segment)
         if members:
@@ -297,7 +301,7 @@ def _ended_segments_duty(now: Situation) -> Duty | None:
     if is_long:
         done.place = (begin + len(examined)) % len(segments)
         done.unseen = max(0, done.unseen - len(examined))
-    return _forget_duty(now, (s for s in (*examined, *newest) if s.base == s.end))
+    return _forget_duty(now, (segment for segment in (*examined, *newest) if now.is_empty(segment)))
 
 
 def _forget_duty(now: Situation, segments: Iterable[Segment]) -> ForgetTheSegments | None:

@@ -16,6 +16,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from typing import Protocol
 
 from trunkline.core.effects import Event
@@ -105,9 +106,8 @@ def require_sound(swap: Swap) -> None:
 
 def _require_shape(projection: Projection) -> None:
     """What every reader of a projection takes for granted. One that lacks it would break them all, again and again."""
-    first = projection.segments[0].index
-    if [segment.index for segment in projection.segments] != list(range(first, first + len(projection.segments))):
-        raise ValueError(f"the segments of {projection.log!r} are not numbered one after another")
+    if any(before.index >= after.index for before, after in pairwise(projection.segments)):
+        raise ValueError(f"the segments of {projection.log!r} are not in the order of their numbers")
     if any(segment.is_open for segment in projection.segments[:-1]):
         raise ValueError(f"a segment of {projection.log!r} that is not the last one is open")
     if min(projection.settings.stripe_unit, *(segment.stripe_unit for segment in projection.segments)) < 1:

@@ -272,6 +272,7 @@ def empty_segments() -> Scenario:
         coordinator(),
         appender("c1", known, *appends(1)),
         reader("r", known),
+        faults=Faults(early_timer=1),
         sometimes=("Committed", "EntriesRead", "StreamDropped"),
         records={
             "n1": holding("1.0.0", 1, end=2) + holding("2.0.0") + holding("4.0.0"),
