@@ -32,7 +32,7 @@ class FewFiles(RealFiles):
 
 def test_idle_files_beyond_the_limit_are_closed_the_oldest_first(tmp_path: Path) -> None:
     files = FewFiles(100)
-    handles = Handles(files, idle_max=2)
+    handles = Handles(files, files_max=2)
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
         handles.take(path, create=True)

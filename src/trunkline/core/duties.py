@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from trunkline.core.messages import NodeInfo, NodeState, Target
-from trunkline.core.placement import eligible, replacement
+from trunkline.core.messages import NodeInfo, NodeState, Space, Target
+from trunkline.core.placement import replacement, with_space
 from trunkline.core.projection import Group, Member, Policy, Projection, Seat, Segment, epoch_of
 
 DIGITS_MAX = 19  # of a number in a stream's id
@@ -27,7 +27,7 @@ class EndTheSegment(Struct, frozen=True):
 
 class RemoveDeadMember(Struct, frozen=True):
     """A member of an ended segment is away for good, or lost data: a rebuild under a new stream id takes its place. Or
-    its node is being drained, and its place has been taken.
+    its node is being drained, and its place has been taken. Or it is a joiner, and its node has no room for it.
 
     One of the ``witnesses`` must say first, when asked for this, that it is intact: never remove the last one that is.
     A joiner needs no witness.
@@ -170,7 +170,7 @@ def _open_segment_duty(
     elif owner.state is NodeState.DRAINING:
         draining.append(owner.node)
     width = min(len(group) for group in last.groups)
-    could_be = min(view.settings.replicas, len(eligible(nodes, ())))
+    could_be = min(view.settings.replicas, len(with_space(nodes, ())))
     if could_be < width:
         draining = []  # nobody would take its place
     if suspects or draining or (width < could_be and done.may_widen):
@@ -181,17 +181,20 @@ def _open_segment_duty(
 def _ended_segment_duty(
     view: Projection, segment: Segment, living: list[Member], nodes: tuple[NodeInfo, ...], done: Done
 ) -> Duty | None:
+    draining = [info.node for info in nodes if info.state is NodeState.DRAINING]
+    tight = [info.node for info in nodes if info.space is not Space.ROOMY]
+    useless = next((m for m in segment.members() if m.joining and m.node in (*draining, *tight)), None)
+    if useless is not None:
+        return RemoveDeadMember(segment.index, useless.stream)
     unfinished = tuple(m for m in living if m.stream not in done.finalized)
     if unfinished:
         return FinalizeMembers(segment.index, unfinished)
-    draining = [info.node for info in nodes if info.state is NodeState.DRAINING]
     for group in segment.groups:
         others = tuple(m for m in segment.serving(group) if m in living)
         for member in group:
-            useless = member.joining and member.node in draining
             if segment.repaired and member.node in done.awaited and not member.joining:
                 continue  # others have all that it has
-            if useless or (member not in living and (others or member.joining)):
+            if member not in living and (others or member.joining):
                 return RemoveDeadMember(segment.index, member.stream, () if member.joining else others)
     if not segment.repaired:
         everyone = all(member in living for member in segment.members())

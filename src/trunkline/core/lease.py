@@ -7,6 +7,8 @@ Rules
  L1  A node whose lease has run out goes on answering, but marks "nothing here" answers as not fresh: a client cut off
      together with it then looks at the metadata before it believes them.
  L2  Damage is told at once, and with every renewal after that: who knows an older count looks at the node anew.
+ L3  Room that has become less is told at once, and with every renewal after that: nothing is put where it would be
+     refused. More room is told with the next renewal.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from msgspec.structs import replace
 
 from trunkline.core.effects import SELF, Address, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.messages import NodeInfo, NodeState, Register, Registered
-from trunkline.core.siblings import DamageFound, Freshness
+from trunkline.core.siblings import DamageFound, Freshness, SpaceTold
 
 
 class LeaseKeeper:
@@ -53,6 +55,10 @@ class LeaseKeeper:
             case DamageFound():
                 self.info = replace(self.info, damaged=self.info.damaged + 1)  # L2
                 return self._renew()
+            case SpaceTold(space):
+                less = space > self.info.space
+                self.info = replace(self.info, space=space)  # L3
+                return self._renew() if less or self.lease_ms is None else []
         raise AssertionError(f"a lease keeper does not take {message}")
 
     def _renew(self) -> Effects:

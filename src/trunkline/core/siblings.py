@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
-from trunkline.core.messages import NodeInfo, Reason
+from trunkline.core.messages import NodeInfo, Reason, Space
 from trunkline.core.projection import Owner, Projection
 
 
@@ -67,6 +67,12 @@ class FillDone(Message, frozen=True):
 
 class DamageFound(Message, frozen=True):
     """From the host of a node: something that was stored cannot be read any more. The coordinator is to know."""
+
+
+class SpaceTold(Message, frozen=True):
+    """From the host of a node: how much room its disk has, as the coordinator is to know it."""
+
+    space: Space
 
 
 class Freshness(Message, frozen=True):

@@ -34,6 +34,7 @@ from trunkline.net.admin import (
     StatusRequest,
 )
 from trunkline.net.connection import Connection
+from trunkline.net.limits import Limits
 from trunkline.net.packets import Envelope, ProtocolViolation
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
@@ -48,7 +49,7 @@ from trunkline.runtime.observing_coordinator import (
 )
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.recorder import Recorder
-from trunkline.runtime.serving import Lifetime, split_address, start_number
+from trunkline.runtime.serving import Lifetime, file_budget, split_address, start_number
 
 if TYPE_CHECKING:
     from trunkline.runtime.observing import ObservingServer
@@ -136,7 +137,14 @@ class CoordinatorServer:
         host, port = split_address(config.listen)
         try:
             self._server = await Server.start(
-                host, port, self._received, cluster="", name=config.name, token=config.token, tls=self._server_tls
+                host,
+                port,
+                self._received,
+                cluster="",
+                name=config.name,
+                token=config.token,
+                limits=Limits(connections_max=file_budget().connections),
+                tls=self._server_tls,
             )
         except OSError as error:
             raise StorageError(f"cannot listen on {config.listen}: {error.strerror or error}") from None

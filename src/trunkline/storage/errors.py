@@ -4,6 +4,7 @@ StorageError            the engine cannot start, or cannot go on: the process st
   NotFormatted            the directory holds no node
   DirectoryInUse          another process has it open
   CorruptDirectory        what every stream depends on is damaged: replace the node
+  NoRoom                  there is no space for what has to be written first of all
 ReadError               one frame cannot be returned; everything else goes on
   FrameDamaged            it was stored and does not match its checksum any more
   FrameMissing            it was trimmed or dropped meanwhile
@@ -25,6 +26,10 @@ class DirectoryInUse(StorageError):
 
 
 class CorruptDirectory(StorageError):
+    pass
+
+
+class NoRoom(StorageError):
     pass
 
 

@@ -15,6 +15,8 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
+NO_ROOM = (*NO_SPACE, *TOO_MANY)  # nothing is wrong: it can be done when there is room again
 READ_ONCE_MAX = 16 << 20  # Linux reads at most 2 GiB at a time; smaller steps let other threads run
 
 
