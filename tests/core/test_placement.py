@@ -104,9 +104,11 @@ def spaced(text: str) -> tuple[NodeInfo, ...]:
     return tuple(replace(i, node=i.node[0], space=marks.get(i.node[1:], Space.ROOMY)) for i in infos)
 
 
-def used(text: str, settings: Settings = CHAIN, **keywords: tuple[str, ...]) -> set[str]:
+def used(
+    text: str, settings: Settings = CHAIN, *, preferred: tuple[str, ...] = (), suspects: tuple[str, ...] = ()
+) -> set[str]:
     """The nodes of all options together."""
-    options = openings(settings, spaced(text), **keywords)
+    options = openings(settings, spaced(text), preferred=preferred, suspects=suspects)
     return {node for option in options for group in nodes_of(option) for node in group.split()}
 
 

@@ -374,6 +374,8 @@ class Appender:
         if done.frame is None:
             if done.why is Reason.STALE:
                 return self._look_again(attempt)
+            if done.why is Reason.SEALED:  # the end was begun, perhaps by us, and not brought about
+                return self._end(attempt, ())
             return [self._suspect_later(attempt)]  # a member is away: look again after a while
         if done.frame == attempt.frame(self.config.writer):
             return self._committed(attempt)

@@ -11,6 +11,7 @@ from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
+from trunkline.check.scenarios.space import SPACE_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
 
 _ALL = (
@@ -20,6 +21,7 @@ _ALL = (
     *DUTIES_SCENARIOS,
     *TRIMMING_SCENARIOS,
     *DISKS_SCENARIOS,
+    *SPACE_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )
 
