@@ -58,7 +58,7 @@ EXHAUSTED = {
     "leftovers": (404_097, 1_107_875, 126),
     "abandoned-log": (30_089, 96_625, 71),
     "broadcast-dead-member": (33_688, 81_979, 132),
-    "filling-joiner": (32_827, 93_951, 73),
+    "filling-joiner": (42_514, 124_011, 74),
     "filling-member": (64_362, 159_063, 89),
     "filling-writer": (4_159, 10_172, 92),
     "exhausted-repair": (56_813, 180_799, 57),

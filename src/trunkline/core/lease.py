@@ -55,6 +55,8 @@ class LeaseKeeper:
             case DamageFound():
                 self.info = replace(self.info, damaged=self.info.damaged + 1)  # L2
                 return self._renew()
+            case SpaceTold(space) if space is self.info.space:
+                return []
             case SpaceTold(space):
                 less = space > self.info.space
                 self.info = replace(self.info, space=space)  # L3

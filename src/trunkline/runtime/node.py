@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trunkline.core.effects import Address, Message
 from trunkline.core.lease import LeaseKeeper
-from trunkline.core.messages import NodeInfo
+from trunkline.core.messages import NodeInfo, Space
 from trunkline.core.projection import Owner
 from trunkline.core.sequencer import Sequencer
 from trunkline.core.storage import NodeImage, StorageNode
@@ -202,6 +202,7 @@ class Node:
             "bytes_used": engine.stored_bytes,
             "bytes_free": engine.free_bytes,
             "full": engine.full,
+            "tight": self.host.told_space() >= Space.TIGHT,  # it takes no copies
             "fresh": lease is not None and lease.phase == "fresh",
             "unsynced_bytes": engine.unsynced_bytes,
             "connections": len(self.host.connections),

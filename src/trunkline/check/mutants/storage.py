@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from trunkline.check import disks
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patching import patch
-from trunkline.core import duties, placement
 from trunkline.core import storage as storing
 from trunkline.core.effects import Address, Effects, Message, Persist, Send
 from trunkline.core.lease import LeaseKeeper
-from trunkline.core.messages import Finalize, NodeInfo, Space, Stored, Write, Written
+from trunkline.core.messages import Finalize, Space, Stored, Write, Written
 from trunkline.core.projection import Policy
 from trunkline.core.recovery import Recovered, Slot, recover
 from trunkline.core.siblings import DamageFound, SpaceTold
@@ -24,7 +21,6 @@ _seal_answer = Stream.seal_answer
 _stream = Stream.__init__
 _refused_from = storing._refused_from
 _lease_on_message = LeaseKeeper.on_message
-_replacement = placement.replacement
 
 UNSEEN = {
     "streams S3": "Only fillers and coordinators send repairs, and only below an end that they have read in the "
@@ -93,10 +89,6 @@ def _damage_untold(self: LeaseKeeper, source: Address, message: Message) -> Effe
 
 def _room_untold(self: LeaseKeeper, source: Address, message: Message) -> Effects:
     return [] if isinstance(message, SpaceTold) else _lease_on_message(self, source, message)
-
-
-def _placed_without_room(nodes: tuple[NodeInfo, ...], members: tuple[str, ...]) -> NodeInfo | None:
-    return _replacement(tuple(replace(info, space=Space.ROOMY) for info in nodes), members)
 
 
 STORAGE_MUTANTS = (
@@ -197,16 +189,7 @@ STORAGE_MUTANTS = (
         patch((LeaseKeeper, "on_message", _room_untold)),
         ("Progress", "CopiesMade"),
         "swarm",
-        50,
+        100,
         breaks=("lease L3",),
-    ),
-    Mutant(
-        "placed-without-room",
-        "a copy is placed on the first node, whether it has room or not",
-        "filling-joiner",
-        patch((duties, "replacement", _placed_without_room)),
-        ("Progress", "CopiesMade"),
-        "swarm",
-        50,
     ),
 )

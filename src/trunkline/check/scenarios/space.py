@@ -100,7 +100,7 @@ def filling_joiner() -> Scenario:
         sometimes=("MemberRebuilt", "MemberRemoved", "RoomChanged"),
         records={"n1": _kept("1.0.0", ended=True)},
     )
-    return _filled(made, {"n2": (Space.TIGHT,)}, KeepsRoom(log), CopiesMade(log, 2))
+    return _filled(made, {"n2": (Space.ROOMY, Space.TIGHT)}, KeepsRoom(log), CopiesMade(log, 2))
 
 
 def filling_member() -> Scenario:
