@@ -62,6 +62,18 @@ def test_a_request_counts_with_its_own_bytes(left: int, expected: Space) -> None
     assert space.level(500 * KIB - left) is expected
 
 
+def test_a_disk_on_which_no_file_can_be_made_is_exhausted() -> None:
+    now = 100.0
+    files = small_disk(500 * KIB)
+    space = DiskSpace(files, ROOT, OPTIONS, clock=lambda: now)
+    files.files_left = 2
+    now += LOOK_AGAIN_S
+    assert (space.level(), space.told()) == (Space.EXHAUSTED, Space.FULL)
+    files.files_left = 1000
+    now += LOOK_AGAIN_S
+    assert space.level() is Space.ROOMY
+
+
 def test_others_are_told_of_more_room_only_with_a_margin_to_spare() -> None:
     now = 100.0
     files = small_disk(500 * KIB)
@@ -256,6 +268,7 @@ def test_a_node_starts_on_a_disk_without_any_free_space(reserve: int) -> None:
         files.free = 0
         engine = Engine.open(ROOT, options, files, boot=boot)
         assert list(faults(engine, desk.puts, len(desk.puts))) == []
+        assert not any(name.endswith(".new") for name in files.names(ROOT))
         desk.files = files
 
 

@@ -31,6 +31,7 @@ LOOK_AGAIN_S = 0.5  # ... or so much time has passed, the free space is asked fo
 TIGHT_MARGINS = 4  # a disk is tight when so many margins are left. Too few: copies fill it before that is known
 MANIFEST_PART = 8  # the last of so many parts of the reserve is for the manifest
 TAKEN_PARTS = 16  # the reserve is taken in steps of one of so many parts
+FILES_MIN = 16  # with fewer that can still be made, the disk is exhausted: a stream takes two, an extent one
 EXHAUSTED_BYTES = 16 * KIB  # at least: files take space in blocks
 
 
@@ -144,6 +145,8 @@ class DiskSpace:
             self._written = 0
             self._looked = self._clock()
             self._left = self.free_bytes() + self._held
+            if self._files.free_files(self._directory) < FILES_MIN:
+                self._left = 0
             if self._held != self._wanted and self._level_of(self._left) < Space.FULL:
                 self._fill(self._wanted)
             elif self._held < self._manifest_bytes <= self._left:
