@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from metadata.projections import OPENING, creation, first_of, node, rolled
 from trunkline.client.cluster import connect
 from trunkline.core.effects import Effects
-from trunkline.core.messages import NodeState, Register, Swap
+from trunkline.core.messages import NodeState, Register, Swap, Swapped
 from trunkline.core.projection import DeleteLog, EndSegment, Projection, Seat, apply
 from trunkline.errors import ConfigError
 from trunkline.metadata.store import StoreUnavailable
@@ -223,19 +223,15 @@ def test_a_client_learns_the_cluster_without_asking_for_the_status(tmp_path: Pat
     asyncio.run(scenario())
 
 
-def many_segments(count: int) -> Projection:
-    view = first_of()
-    for _ in range(count - 1):
-        view = rolled(view)
-    return view
-
-
 def test_the_status_shows_the_last_segments_of_a_log_and_counts_them_all(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
             await server._store.handle(Register(node("a")))
-            view = replace(many_segments(30), epoch=1)
+            view = first_of()
             await server._store.handle(Swap("orders", 0, view))
+            for _ in range(29):
+                view = rolled(view)
+                assert await server._store.handle(Swap("orders", view.epoch - 1, view)) == Swapped("orders", view.epoch)
             status = await server._status()
             [log] = status["logs"]
             assert [segment["index"] for segment in log["segments"]] == list(range(30 - SEGMENTS_SHOWN, 30))
