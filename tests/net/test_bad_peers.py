@@ -31,7 +31,7 @@ BAD_BYTES = {
     "crc of the header": flipped(GOOD, 13),
     "head": flipped(GOOD, len(GOOD) - 3),
     "oversized": struct.pack("<IIBBHI", 65 * MIB, 100, Kind.MESSAGE, 0, 0, 0),
-    "oversized head": struct.pack("<IIBBHI", 6 * MIB, 5 * MIB, Kind.MESSAGE, 0, 0, 0),
+    "oversized head": struct.pack("<IIBBHI", 18 * MIB, 17 * MIB, Kind.MESSAGE, 0, 0, 0),
     "head beyond the packet": struct.pack("<IIBBHI", 10, 11, Kind.MESSAGE, 0, 0, 0),
     "unknown kind": struct.pack("<IIBBHI", 10, 10, 77, 0, 0, 0),
     "sizes do not fit": encode_message("r", 1, 0, (7, -2), STORED) + b"12345",
