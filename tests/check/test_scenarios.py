@@ -88,6 +88,7 @@ EXHAUSTED = {
     "doubled-requests": (4_786, 15_480, 36),
     "ticks-beside-messages": (128_965, 354_381, 94),
     "rationed-register": (22_496, 41_492, 99),
+    "seal-comes-late": (638, 1_249, 40),
     "all-leases-lost": (6_393, 8_640, 140),
     "known-to-others": (9_782, 32_491, 38),
     "read-to-tail": (9_351, 25_069, 49),
