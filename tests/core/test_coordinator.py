@@ -10,10 +10,24 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from core.driver import FILLER, META, Company, announced, data, messages, registered, seen, sent, storage, target
+from core.driver import (
+    FILLER,
+    META,
+    Company,
+    announced,
+    data,
+    messages,
+    registered,
+    seen,
+    sent,
+    storage,
+    target,
+    timers,
+)
 from trunkline.check.scenarios.cluster import CHAIN3, CLUSTER, LOG, chain_log
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
-from trunkline.core.effects import Address, Effects
+from trunkline.core.duties import RemoveDeadMember
+from trunkline.core.effects import Address, CancelTimer, Effects, SetTimer
 from trunkline.core.entries import Frame, junk
 from trunkline.core.events import MemberRebuilt, MemberRemoved
 from trunkline.core.filler import Filler
@@ -49,7 +63,7 @@ from trunkline.core.rebuild import MemberCopy
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.register import MetadataRegister, RegisterImage
 from trunkline.core.repair import SegmentRepair
-from trunkline.core.siblings import ChangeProjection, EndOpenSegment, Refresh
+from trunkline.core.siblings import ChangeProjection, EndOpenSegment, LookNow, Refresh
 from trunkline.core.storage import FramesDamaged, NodeImage, StorageNode
 
 ME = Address("coordinator", "coordinator")
@@ -68,14 +82,14 @@ class Cluster:
         view: Projection,
         nodes: tuple[NodeInfo, ...],
         storing: dict[Member, tuple[Frame, ...]],
-        absent_ticks: int = 0,
+        absent_ms: int = 0,
     ) -> None:
         self.view, self.nodes = view, nodes
         self.register = MetadataRegister(RegisterImage((view,), nodes))
         self.storage = {info.node: StorageNode(CLUSTER, info.node, info.incarnation, NodeImage()) for info in nodes}
         for member, frames in storing.items():
             self._store(member, frames)
-        self.coordinator = Coordinator(CoordinatorConfig(LOG, absent_ticks=absent_ticks))
+        self.coordinator = Coordinator(CoordinatorConfig(LOG, absent_ms=absent_ms))
         self.company = Company(
             {
                 META: self.register,
@@ -95,10 +109,10 @@ class Cluster:
             node.on_message(FILLER, Write(target(FIRST, member.stream), frame))
         node.on_message(FILLER, Seal(descriptor_of(FIRST, FIRST.last, member)))
 
-    def work(self, ticks: int = 12) -> Projection:
-        """The projection after every timer has fired so often."""
+    def work(self, ticks: int = 12, *, but: str = "") -> Projection:
+        """The projection after every timer has fired so often, but those of a longer time."""
         for _ in range(ticks):
-            self.company.pass_time()
+            self.company.pass_time(but=but)
         return self.register.projections[LOG]
 
     def frames(self, member: Member) -> tuple[Frame, ...]:
@@ -247,10 +261,78 @@ def test_c3_the_stream_of_a_removed_member_is_dropped_when_its_node_is_back() ->
     assert (LOG, C.stream) in cluster.storage["c"].tombstones
 
 
+# ----------------------------------------------------------------------------------------------- patience and rest
+
+
 def test_c9_a_node_that_went_away_has_some_time_to_come_back() -> None:
-    cluster = Cluster(REPAIRED, registered("a b c d", dead="c"), {A: FULL, B: FULL, C: FULL}, absent_ticks=5)
-    assert C in cluster.work(4).segments[0].members()
+    cluster = Cluster(REPAIRED, registered("a b c d", dead="c"), {A: FULL, B: FULL, C: FULL}, absent_ms=5)
+    assert C in cluster.work(12, but="absent").segments[0].members()
     assert C not in cluster.work(12).segments[0].members()
+
+
+def patient(nodes: tuple[NodeInfo, ...]) -> tuple[Coordinator, Effects]:
+    """A coordinator that looks at a finished segment for the first time."""
+    role = Coordinator(CoordinatorConfig(LOG))
+    role.done.tidied |= {"a", "b", "c", "d"}
+    role.done.finalized |= {m.stream for s in CLOSED.segments for m in s.members()}
+    role.on_start()
+    role.on_timer("tick")
+    return role, role.on_message(ME, seen(CLOSED, nodes))
+
+
+CLOSED = apply(REPAIRED, EndSegment(1, 4, REPAIRED.last.groups, None))
+WITHOUT_C = registered("a b c d", dead="c")
+
+
+def test_c9_a_node_is_awaited_from_the_first_look_that_shows_it_away() -> None:
+    role, effects = patient(WITHOUT_C)
+    assert (messages(effects), timers(effects)) == ([], ["absent c", "tick"])
+    for _ in range(3):  # looks that are no passing of time
+        role.on_message(ME, LookNow())
+        assert messages(role.on_message(ME, seen(CLOSED, WITHOUT_C))) == []
+    role.on_timer("absent c")
+    [question] = messages(role.on_message(ME, seen(CLOSED, WITHOUT_C)))[:1]
+    assert isinstance(question, Finalize)  # of a witness, for the removal
+
+
+def test_c9_a_node_that_is_back_is_not_awaited_any_more_and_its_next_absence_begins_anew() -> None:
+    role, _ = patient(WITHOUT_C)
+    back = registered("a b c d")
+    effects = role.on_message(ME, seen(CLOSED, (*back[:2], replace(back[2], start=2), back[3])))
+    assert CancelTimer("absent c") in effects
+    assert [m for m in messages(effects) if isinstance(m, Finalize)]  # it is asked again: it restarted
+    role.on_message(storage("c"), Finalized(C.stream, nonce=role.question))
+    assert "absent c" in timers(role.on_message(ME, seen(CLOSED, WITHOUT_C)))
+
+
+def test_c9_a_node_that_comes_back_empty_is_not_awaited() -> None:
+    role, _ = patient(WITHOUT_C)
+    back = registered("a b c d")
+    role.on_message(ME, seen(CLOSED, (*back[:2], replace(back[2], start=2, incarnation=2), back[3])))
+    assert isinstance(role.duty, RemoveDeadMember)
+
+
+def test_c7_a_narrow_segment_is_made_wider_when_it_has_been_so_for_some_time() -> None:
+    narrow = chain_log(CHAIN3, "a b", sequencer="a")
+    role = Coordinator(CoordinatorConfig(LOG))
+    role.done.tidied |= {"a", "b", "c"}
+    effects = role.on_message(ME, seen(narrow, registered("a b c")))
+    assert (messages(effects), timers(effects)) == ([], ["widen", "tick"])
+    role.on_timer("widen")
+    assert messages(role.on_message(ME, seen(narrow, registered("a b c")))) == [EndOpenSegment(LOG, 0, ())]
+
+
+def rest_of(effects: Effects) -> int:
+    return next(e.after_ms for e in reversed(effects) if isinstance(e, SetTimer) and e.key == "tick")
+
+
+def test_with_nothing_due_it_rests_until_it_is_told_to_look() -> None:
+    role, effects = patient(registered("a b c"))
+    assert rest_of(effects) == role.config.rest_ms
+    assert messages(role.on_message(ME, LookNow())) == [Refresh(LOG)]
+    assert role.on_message(ME, LookNow()) == []  # it is looking: the answer may be older than this
+    assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == [Refresh(LOG)]
+    assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == []
 
 
 # --------------------------------------------------------------------------------------------------------- by hand

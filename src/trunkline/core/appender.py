@@ -22,6 +22,7 @@ Rules
      which node is to be left out. Then it ends the segment itself.
  A11 Who lost positions to readers that did not wait long enough says so with the next one, and is waited for longer
      (Q5).
+ A12 After a suspicion the time of silence doubles until something is committed: slow nodes are not left all the time.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class AppenderConfig(Struct, frozen=True):
 TIMER = "append:"
 BEATEN_MAX = 16  # readers wait no longer for who was beaten more often
 CALM_AFTER = 64  # appends; too small: a slow writer is beaten again and again; too big: its death is noticed late
+DOUBTS_MAX = 4  # how often in a row the time of silence doubles
 
 
 class Attempt:
@@ -108,6 +110,7 @@ class Appender:
         self.queue: deque[AppendRequested] = deque()
         self.beaten = 0  # as often as its appends were beaten of late: the next ones begin with that
         self.calm = 0  # how many appends went through since, while there is something to forget
+        self.doubts = 0  # suspicions since something was committed
 
     @property
     def phase(self) -> str:
@@ -147,13 +150,21 @@ class Appender:
         raise AssertionError(f"an appender does not take {message}")
 
     def on_timer(self, key: str) -> Effects:
+        return self.on_silence(key, self.awaits(key))
+
+    def awaits(self, key: str) -> tuple[str, ...]:
+        """The node whose answer the timer waits for, if it is one."""
         attempt = self.attempts[int(key.removeprefix(TIMER))]
-        segment = self._segment(attempt)
         if attempt.state == "asking":
-            return self._end(attempt, (segment.owner.process,))
-        if attempt.state in ("writing", "opening"):
-            return self._end(attempt, (self._member(attempt).node,))
-        return self._look_again(attempt)
+            return (self._segment(attempt).owner.process,)
+        return (self._member(attempt).node,) if attempt.state in ("writing", "opening") else ()
+
+    def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
+        attempt = self.attempts[int(key.removeprefix(TIMER))]
+        if not silent:
+            return self._look_again(attempt)
+        self.doubts = min(self.doubts + 1, DOUBTS_MAX)  # A12
+        return self._end(attempt, silent)
 
     def ignores(self, source: Address, message: Message) -> bool:
         """A seq is used once and a position is granted once: an answer to an attempt that moved on is never awaited
@@ -259,6 +270,7 @@ class Appender:
 
     def _committed(self, attempt: Attempt) -> Effects:
         assert attempt.first is not None
+        self.doubts = 0
         event = Committed(self.config.log, self._segment(attempt).index, None, attempt.frame(self.config.writer))
         self._grow_calm()
         return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
@@ -279,7 +291,7 @@ class Appender:
         return effects
 
     def _suspect_later(self, attempt: Attempt) -> SetTimer:
-        return SetTimer(attempt.timer, self.config.suspect_after_ms)
+        return SetTimer(attempt.timer, self.config.suspect_after_ms << self.doubts)
 
     # ---------------------------------------------------------------------------------------------------- the bad paths
 
@@ -310,9 +322,7 @@ class Appender:
         assert self.view is not None
         member = self._member(attempt)
         if reason is Reason.UNKNOWN:
-            attempt.state = "opening"
-            ask = Open(descriptor_of(self.view, self._segment(attempt), member))
-            return [Send(Address(member.node, "storage"), ask), self._suspect_later(attempt)]
+            return self._open(attempt, self.view)
         if reason is Reason.TRIMMED:
             return self._look_again(attempt)
         if reason is Reason.NO_SPACE:
@@ -320,6 +330,13 @@ class Appender:
         if reason is Reason.SEALED:
             return self._leave_to_others(attempt)
         return self._end(attempt, (member.node,))
+
+    def _open(self, attempt: Attempt, view: Projection) -> Effects:
+        """The members behind will not know their streams either: they make them while this one does."""
+        attempt.state = "opening"
+        segment, rest = self._segment(attempt), self._group(attempt)[attempt.at :]
+        asks = [(member.node, Open(descriptor_of(view, segment, member))) for member in rest]
+        return [*(Send(Address(node, "storage"), ask) for node, ask in asks), self._suspect_later(attempt)]
 
     def _on_full(self, attempt: Attempt, node: str) -> Effects:
         attempt.full = tuple(dict.fromkeys((*attempt.full, node)))

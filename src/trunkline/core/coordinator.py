@@ -1,9 +1,10 @@
 """The coordinator: does, for one log, whatever is due, one duty at a time.
 
 States
-    idle --tick--> viewing --projection--> (decide) --duty--> working --done--> viewing ...
-                                              |--nothing due--> idle
+    idle --tick, LookNow, patience over--> viewing --projection--> (decide) --duty--> working --done--> viewing ...
+                                                                      |--nothing due--> idle
     working --no answer in time, or failed--> idle (it is looked at anew at the next tick)
+    A log with nothing due rests: its next tick is far away. Whoever changes something says LookNow.
 
 Rules
  C1  It decides from what it has just read (``next_duty``), so two coordinators, or one that restarted, do no harm.
@@ -16,7 +17,8 @@ Rules
      earlier questions do not count.
  C7  An open segment is made wider only when it has been as it is for some time: a lease outlives its node.
  C8  A long procedure is begun anew only after a silence, never because it takes long.
- C9  A node that went away is given some time to come back before its repaired segments are copied elsewhere.
+ C9  A node that went away is given some time to come back before its repaired segments are copied elsewhere. The time
+     begins with the first look that shows it away, and ends when it is back; each absence has its own.
 """
 
 from __future__ import annotations
@@ -72,14 +74,15 @@ from trunkline.core.projection import (
 )
 from trunkline.core.rebuild import MemberCopy
 from trunkline.core.repair import SegmentRepair
-from trunkline.core.siblings import ChangeProjection, EndOpenSegment, Refresh, ViewChanged
+from trunkline.core.siblings import ChangeProjection, EndOpenSegment, LookNow, Refresh, ViewChanged
 
 
 class CoordinatorConfig(Struct, frozen=True):
     log: str
-    tick_ms: int = 500  # too small: idle work; too big: a dead node is replaced late
-    widen_ticks: int = 20  # too small: a node that just failed is taken in again; too big: less redundancy for longer
-    absent_ticks: int = 60  # too small: a restart has its data copied away; too big: fewer copies for longer
+    tick_ms: int = 500  # after what failed or could not be done. Too small: idle work; too big: it waits for longer
+    rest_ms: int = 30_000  # with nothing due. Too small: idle work; too big: what nobody told is noticed late
+    widen_ms: int = 10_000  # too small: a node that just failed is taken in again; too big: less redundancy for longer
+    absent_ms: int = 30_000  # too small: a restart has its data copied away; too big: fewer copies for longer
     duty_ms: int = 5000  # a duty without an answer for this long is looked at anew
 
 
@@ -90,8 +93,9 @@ class Coordinator:
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
         self.done = Done()
-        self.absent: dict[str, int] = {}  # nodes that are away, and for how many ticks
-        self.narrow = (-1, 0)  # the open segment, and for how many ticks it has been that
+        self.look_again = False  # something changed since the look whose duty is in work
+        self.given_up: set[str] = set()  # nodes that are away and were awaited for long enough
+        self.narrow = -1  # the open segment that is to be as it is for some time, if it is narrow
         self.question = 0  # only answers that repeat this number count (C5, C6)
         self.duty: Duty | None = None
         self.procedure: SegmentRepair | MemberCopy | None = None
@@ -108,31 +112,61 @@ class Coordinator:
         raise AssertionError(f"a coordinator asks for no choice, yet {key} was made")
 
     def on_timer(self, key: str) -> Effects:
-        self.done.blocked = -1
-        self._grow_patient()
-        self._await_the_absent()
-        return self._look()
+        what, _, node = key.partition(" ")
+        if what == "tick":
+            self.done.blocked = -1
+            return self._look()
+        if what == "widen":
+            self.done.may_widen = True
+        elif what == "absent":
+            self.done.awaited.discard(node)
+            self.given_up.add(node)
+        return self._look_soon()
 
-    def _grow_patient(self) -> None:
-        """A segment is made wider only when it has been as it is for some ticks: a lease outlives its node (C7)."""
-        index = self.view.last.index if self.view is not None else -1
-        same = self.narrow[0] == index
-        self.narrow = (index, min(self.narrow[1] + 1, self.config.widen_ticks) if same else 0)
-        self.done.may_widen = self.narrow[1] >= self.config.widen_ticks
+    def _look_soon(self) -> Effects:
+        """Something has changed: one that works looks again before it rests."""
+        if self.state == "idle":
+            self.done.blocked = -1
+            return self._look()
+        self.look_again = True
+        return []
 
-    def _await_the_absent(self) -> None:
+    def _be_patient(self) -> Effects:
+        """Begin and end to wait, as the view that was just read shows (C7, C9)."""
+        return [*self._await_steadiness(), *self._await_the_absent()]
+
+    def _await_steadiness(self) -> Effects:
+        """A segment is made wider only when it has been as it is for some time: a lease outlives its node (C7)."""
+        view = self.view
+        narrow = view is not None and view.last.is_open and min(map(len, view.last.groups)) < view.settings.replicas
+        index = view.last.index if view is not None and narrow else -1
+        if index == self.narrow:
+            return []
+        self.narrow = index
+        self.done.may_widen = self.config.widen_ms == 0
+        wait = narrow and not self.done.may_widen
+        return [SetTimer("widen", self.config.widen_ms) if wait else CancelTimer("widen")]
+
+    def _await_the_absent(self) -> Effects:
         """A node that went away is given some time before its repaired segments are copied elsewhere (C9)."""
-        away = [info.node for info in self.nodes if not info.live and info.state is not NodeState.GONE]
-        most = self.config.absent_ticks
-        self.absent = {node: min(self.absent.get(node, 0) + 1, most) for node in away} if most else {}
-        self.done.awaited = {node for node, ticks in self.absent.items() if ticks < most}
+        if not self.config.absent_ms:
+            return []
+        states = (NodeState.RW, NodeState.DRAINING)
+        away = [info.node for info in self.nodes if not info.live and info.state in states]
+        known = self.done.awaited | self.given_up
+        begun = [node for node in away if node not in known]
+        over = sorted(self.done.awaited.difference(away))
+        self.done.awaited = (self.done.awaited | set(begun)).intersection(away)
+        self.given_up.intersection_update(away)
+        timers: Effects = [SetTimer(f"absent {node}", self.config.absent_ms) for node in begun]
+        return [*timers, *(CancelTimer(f"absent {node}") for node in over)]
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case ViewChanged(_, projection, nodes) if self.procedure is None:
                 self._doubt(projection, nodes)
                 self.view, self.nodes = projection, nodes
-                return self._on_view()
+                return [*self._be_patient(), *self._on_view()]
             case ViewChanged():
                 return []  # an answer to an earlier look: the procedure goes on from what it began with
             case Finalized(stream, intact, nonce) if self.procedure is None:
@@ -143,6 +177,8 @@ class Coordinator:
             case TrimDone(stream, point):
                 self.done.trimmed[stream] = max(point, self.done.trimmed.get(stream, 0))
                 return self._check_members()
+            case LookNow():
+                return self._look_soon()
             case Inventoried(_, streams):
                 return self._on_inventory(source, streams)
             case Dropped(stream):
@@ -159,7 +195,7 @@ class Coordinator:
     # --------------------------------------------------------------------------------------------------------- deciding
 
     def _look(self) -> Effects:
-        self.state, self.duty, self.procedure = "viewing", None, None
+        self.state, self.duty, self.procedure, self.look_again = "viewing", None, None, False
         return [CancelTimer("tick"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     def _on_view(self) -> Effects:
@@ -172,11 +208,15 @@ class Coordinator:
     def _decide(self) -> Effects:
         self.duty = next_duty(self.view, self.nodes, self.done) if self.view is not None else None
         if self.duty is None:
-            self.state, self.done.blocked = "idle", -1
-            return [SetTimer("tick", self.config.tick_ms)]
+            return self._look() if self.look_again else self._rest()
         assert self.view is not None
         self.state = "working"
         return [*self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
+
+    def _rest(self) -> Effects:
+        self.state = "idle"
+        blocked = self.done.blocked >= 0  # it may be over without a sign
+        return [SetTimer("tick", self.config.tick_ms if blocked else self.config.rest_ms)]
 
     def _begin(self, duty: Duty, view: Projection) -> Effects:
         match duty:

@@ -379,13 +379,17 @@ class NodeInfo(Struct, frozen=True, array_like=True):
 class Get(Message, frozen=True):
     log: str
     nonce: int = 0  # repeated in the answer, for callers that need an answer to this very question
+    known: int = 0  # the epoch that the asker has, 0: none. That one need not be told again
 
 
 class Got(Message, frozen=True):
+    """The projection (None: no such log), unless it is the one that the asker has: then ``unchanged`` is its epoch."""
+
     log: str
     nonce: int
     projection: Projection | None
     nodes: tuple[NodeInfo, ...]
+    unchanged: int = 0
 
 
 class Swap(Message, frozen=True):

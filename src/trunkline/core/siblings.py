@@ -75,3 +75,7 @@ class FillDone(Message, frozen=True):
 
 class DamageFound(Message, frozen=True):
     """From the host of a node: something that was stored cannot be read any more. The coordinator is to know."""
+
+
+class LookNow(Message, frozen=True):
+    """From the host: the registry or the projection has changed since the last look."""

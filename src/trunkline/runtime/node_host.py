@@ -148,6 +148,9 @@ class NodeHost:
     def completed(self, role: str, complete: Complete) -> None:
         raise AssertionError(f"a node has no callers, yet {complete} came from {role}")
 
+    def at_work(self, process: str, within_s: float) -> bool:
+        return False  # a node waits for nobody's answers
+
     def announced(self, role: str, event: Event, step: Step) -> None:
         if self._recorder is not None:
             self._recorder.event(role, event)

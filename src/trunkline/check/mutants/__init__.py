@@ -9,6 +9,7 @@ from trunkline.check.mutants.disks import DISK_MUTANTS
 from trunkline.check.mutants.planning import PLANNING_MUTANTS
 from trunkline.check.mutants.projections import PROJECTION_MUTANTS
 from trunkline.check.mutants.reading import READING_MUTANTS
+from trunkline.check.mutants.register import REGISTER_MUTANTS
 from trunkline.check.mutants.servers import SERVER_MUTANTS
 
 MUTANTS = (
@@ -16,6 +17,7 @@ MUTANTS = (
     *APPENDING_MUTANTS,
     *READING_MUTANTS,
     *SERVER_MUTANTS,
+    *REGISTER_MUTANTS,
     *DISK_MUTANTS,
     *PROJECTION_MUTANTS,
     *DELIVERY_MUTANTS,

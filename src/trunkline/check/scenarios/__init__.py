@@ -12,6 +12,7 @@ from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
+from trunkline.check.scenarios.endings import ENDING_SCENARIOS
 from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
 from trunkline.check.scenarios.holes import HOLE_SCENARIOS
 from trunkline.check.scenarios.several import SEVERAL_SCENARIOS
@@ -27,6 +28,7 @@ _ALL = (
     *HOLE_SCENARIOS,
     *AWAY_SCENARIOS,
     *DISKS_SCENARIOS,
+    *ENDING_SCENARIOS,
     *SEVERAL_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )

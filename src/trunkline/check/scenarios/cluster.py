@@ -332,6 +332,7 @@ def administrator(
     *requests: CreateLog | TrimRequested | SealRequested | DeleteRequested,
     after: int | None = None,
     read_limit: int = 1,
+    tries: int = 1,
 ) -> ProcessSpec:
     """An operator. An answer to its reader holds up to ``read_limit`` batches.
 
@@ -340,7 +341,7 @@ def administrator(
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
-            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
+            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG, tries=tries)),
             "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_looks=0, push=False)),
             **_helpers(),
         }
@@ -350,11 +351,9 @@ def administrator(
     return ProcessSpec(name, start, Nothing(), None, first + operations)
 
 
-def coordinator(
-    name: str = "coordinator", *, widen_ticks: int = 0, absent_ticks: int = 0, log: str = LOG
-) -> ProcessSpec:
+def coordinator(name: str = "coordinator", *, widen_ms: int = 0, absent_ms: int = 0, log: str = LOG) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = CoordinatorConfig(log, widen_ticks=widen_ticks, absent_ticks=absent_ticks)
+        config = CoordinatorConfig(log, widen_ms=widen_ms, absent_ms=absent_ms)
         return {"coordinator": Coordinator(config), **_helpers(log)}
 
     return ProcessSpec(name, start, Nothing(), None)
