@@ -32,7 +32,7 @@ from trunkline.runtime.observing_node import NodeView, node_metrics, node_readin
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.serving import Lifetime, split_address, start_number
-from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory
+from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory, make_private
 
 if TYPE_CHECKING:
     from trunkline.runtime.observing import ObservingServer
@@ -41,6 +41,8 @@ log = logging.getLogger("trunkline.node")
 
 IDLE_MARK_S = 1.0  # a stream that was idle for so long notes that all of it is on disk
 NEVER_SYNC_S = 30.0  # how often files are tidied up under the policy `never`
+UNREGISTERED_LOOK_S = 1.0  # how often a node asks itself whether it is registered
+UNREGISTERED_AGAIN_S = 60.0  # how often it says why it is not, where nothing has changed
 SCRUB_REST_S = 3600.0  # between two rounds of the scrubber
 
 
@@ -99,6 +101,7 @@ class Node:
             await self._observe()
         engine = self._engine = await self._open_engine()
         identity = engine.identity
+        self._peers.cluster = identity.cluster  # a coordinator of another one refuses this node
         if config.record is not None:
             self._recorder = Recorder(config.record, identity.cluster, config.name, self._start)
         self.host = NodeHost(config.name, engine, config.storage.sync, self._links, self._recorder, self.lifetime.end)
@@ -126,6 +129,7 @@ class Node:
         self._serving = True
         self._say_listening()
         self._tasks.append(asyncio.create_task(self._tidy_up()))
+        self._tasks.append(asyncio.create_task(self._say_why_unregistered()))
         if config.storage.sync is not SyncPolicy.ALWAYS:
             self._tasks.append(asyncio.create_task(self._sync_now_and_then()))
         if config.scrub:
@@ -153,6 +157,7 @@ class Node:
 
     async def _open_engine(self) -> Engine:
         config = self.config
+        make_private(config.directory)
         try:
             return Engine.open(config.directory, config.storage)
         except NotFormatted:
@@ -257,6 +262,19 @@ class Node:
         while True:
             await asyncio.sleep(IDLE_MARK_S)
             self._engine.mark_idle()
+
+    async def _say_why_unregistered(self) -> None:
+        """A node that no coordinator lets in takes no part in anything: it says so when it begins, and now and then."""
+        lease = self.host.process.roles["lease"]
+        said, said_at = "", float("-inf")
+        while True:
+            await asyncio.sleep(UNREGISTERED_LOOK_S)
+            errors = [f"{each}: {why}" for each in self.config.coordinators if (why := self._peers.error(each))]
+            why = "; ".join(errors) if lease.phase != "fresh" else ""
+            now = time.monotonic()
+            if why and (why != said or now - said_at >= UNREGISTERED_AGAIN_S):
+                log.error("node %s is not registered, and no log uses it: %s", self.config.name, why)
+                said, said_at = why, now
 
     async def _sync_now_and_then(self) -> None:
         """Policy ``never`` needs it, too, though seldom: full extents are closed by a sync."""

@@ -2,7 +2,7 @@
 
 Rules
  O1  A request is looked at before a role sees it (``requests.py``): of a kind that this role takes, within bounds, and
-     with bytes that match their checksum. Whoever sends something else loses the connection, and nothing else happens.
+     with bytes that match their checksum. Whoever sends something else is told so, and nothing else happens.
  O2  Records are written as they come; one sync at a time makes everything written before it durable (group commit).
      Under the policies ``interval`` and ``never`` a record is as durable as these promise when it is written.
  O3  Answers with bodies leave as ``bodies.py`` says.

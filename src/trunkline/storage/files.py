@@ -5,12 +5,16 @@ A test's disk stands behind the same calls, records them and shows what a power 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
+
+PRIVATE_FILE = 0o600  # entries, and what is known of them, are for the user that runs the node
+PRIVATE_DIRECTORY = 0o700
 
 Buffer = bytes | bytearray | memoryview
 
@@ -70,7 +74,7 @@ class RealFiles:
 
     def open(self, path: Path, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL if create else flags, 0o640)
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL if create else flags, PRIVATE_FILE)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -113,7 +117,7 @@ class RealFiles:
             os.close(fd)
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir()
+        path.mkdir(PRIVATE_DIRECTORY)
 
     def remove_directory(self, path: Path) -> None:
         path.rmdir()
@@ -137,6 +141,17 @@ class RealFiles:
         except BlockingIOError:
             return False
         return True
+
+
+def make_private(directory: Path) -> None:
+    """Keep others from what an older version let them read. Whatever is not ours, or cannot be, is left as it is."""
+    with contextlib.suppress(OSError):
+        if directory.stat().st_uid == os.geteuid():
+            directory.chmod(PRIVATE_DIRECTORY)
+        for each in directory.iterdir():
+            with contextlib.suppress(OSError):
+                if each.is_file() and not each.is_symlink() and each.stat().st_uid == os.geteuid():
+                    each.chmod(PRIVATE_FILE)
 
 
 def read_all(files: Files, fd: int) -> bytes:

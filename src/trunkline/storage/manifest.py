@@ -32,7 +32,7 @@ from trunkline.core.streams import (
     StreamSealing,
     StreamTrimming,
 )
-from trunkline.storage.errors import CorruptDirectory
+from trunkline.storage.errors import AnotherVersion, CorruptDirectory
 from trunkline.storage.files import Files, read_all, write_whole
 from trunkline.storage.layout import checksum
 from trunkline.storage.options import SyncPolicy
@@ -91,6 +91,12 @@ class Snapshot(Struct, frozen=True, array_like=True):
     clean: bool  # it was closed, and everything is on disk
     streams: tuple[StreamFacts, ...] = ()
     tombstones: tuple[Key, ...] = ()
+
+
+class _Versioned(Struct, frozen=True, array_like=True):
+    """What the snapshot of every version begins with."""
+
+    version: int
 
 
 class Entry(Struct, frozen=True, array_like=True):
@@ -170,6 +176,7 @@ class Copy(Struct, frozen=True):
 
 
 def read_copy(content: bytes) -> Copy:
+    """Raises ``AnotherVersion`` for what is undamaged and cannot be understood."""
     facts: Facts | None = None
     at, last = 0, 0
     while at < len(content):
@@ -184,25 +191,24 @@ def read_copy(content: bytes) -> Copy:
             return Copy(facts, last, torn=True, bad=False)
         if checksum(block) != crc or (facts is not None and sequence != last + 1):
             return Copy(facts, last)
-        try:
-            facts = _with_block(facts, block)
-        except (msgspec.MsgspecError, KeyError):  # good checksums over a content of another version
-            return Copy(facts, last)
+        facts = _with_block(facts, block)
         at += BLOCK_BYTES + length
         last = sequence
     return Copy(facts, last, bad=facts is None)
 
 
 def _with_block(facts: Facts | None, block: bytes) -> Facts:
-    if facts is None:
-        snapshot = msgspec.msgpack.decode(block, type=Snapshot)
-        if snapshot.version != VERSION:
-            raise CorruptDirectory(
-                f"the manifest has version {snapshot.version}, not {VERSION}: use the program that wrote it"
-            )
-        return Facts(snapshot)
-    for entry in msgspec.msgpack.decode(block, type=tuple[Entry, ...]):
-        facts.apply(entry)
+    """Its checksum is good: what cannot be understood was written so, by another version."""
+    try:
+        if facts is None:
+            version = msgspec.msgpack.decode(block, type=_Versioned).version
+            if version != VERSION:
+                raise AnotherVersion("the manifest", version, VERSION)
+            return Facts(msgspec.msgpack.decode(block, type=Snapshot))
+        for entry in msgspec.msgpack.decode(block, type=tuple[Entry, ...]):
+            facts.apply(entry)
+    except (msgspec.MsgspecError, KeyError) as unknown:
+        raise AnotherVersion("the manifest", None, VERSION) from unknown
     return facts
 
 
