@@ -292,6 +292,7 @@ def test_a_swap_to_a_projection_that_no_role_could_use_is_malformed(tmp_path: Pa
         "an empty group": (replace(segment, groups=((),)),),
         "a member without a stream": (replace(segment, groups=((nameless,),)),),
         "a stripe unit of 0": (replace(segment, stripe_unit=0),),
+        "numbers out of order": (replace(closed, index=2), replace(segment, index=1)),
         "a number twice": (closed, closed),
         "an open one before the last": (segment, replace(segment, index=1)),
         "an empty ended group without a gap": (replace(closed, groups=((),)), replace(segment, index=1)),

@@ -28,6 +28,7 @@ from trunkline.core.events import (
     StreamFinalized,
     StreamRecovered,
     StreamSealed,
+    StreamTrimmed,
 )
 from trunkline.core.messages import (
     Append,
@@ -374,7 +375,9 @@ class StorageNode:
             return [Send(source, TrimDone(stream.id, stream.trim))]
         stream.trim = point
         stream.frames.drop_through(point)
-        return [Persist(StreamTrimming(stream.key, point)), Send(source, TrimDone(stream.id, point))]
+        target = stream.descriptor.target
+        event = StreamTrimmed(self.node, target.log, target.segment, stream.id, point)
+        return [Persist(StreamTrimming(stream.key, point)), Announce(event), Send(source, TrimDone(stream.id, point))]
 
     # ------------------------------------------------------------------------------------------------------- reading
 

@@ -165,7 +165,7 @@ def _succeeds(before: Projection, after: Projection) -> None:
         new = after.segment(old.index)
         if new is not None:
             _same_segment(old, new, lost=any(gap.first == old.base for gap in after.gaps))
-        elif old.end is None or old.end > after.trim + 1:
+        elif old.end is None or old.end > max(old.base, after.trim + 1):
             raise Violation(f"segment {old.index} was forgotten before it was trimmed")
 
 

@@ -11,12 +11,14 @@ from trunkline.check.mutants.projections import PROJECTION_MUTANTS
 from trunkline.check.mutants.reading import READING_MUTANTS
 from trunkline.check.mutants.register import REGISTER_MUTANTS
 from trunkline.check.mutants.servers import SERVER_MUTANTS
+from trunkline.check.mutants.upkeep import UPKEEP_MUTANTS
 
 MUTANTS = (
     *CLIENT_MUTANTS,
     *APPENDING_MUTANTS,
     *READING_MUTANTS,
     *SERVER_MUTANTS,
+    *UPKEEP_MUTANTS,
     *REGISTER_MUTANTS,
     *DISK_MUTANTS,
     *PROJECTION_MUTANTS,

@@ -17,6 +17,7 @@ from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
 from trunkline.check.scenarios.holes import HOLE_SCENARIOS
 from trunkline.check.scenarios.several import SEVERAL_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
+from trunkline.check.scenarios.upkeep import UPKEEP_SCENARIOS
 
 _ALL = (
     *CLIENT_SCENARIOS,
@@ -27,6 +28,7 @@ _ALL = (
     *FRESHNESS_SCENARIOS,
     *HOLE_SCENARIOS,
     *AWAY_SCENARIOS,
+    *UPKEEP_SCENARIOS,
     *DISKS_SCENARIOS,
     *ENDING_SCENARIOS,
     *SEVERAL_SCENARIOS,
