@@ -15,7 +15,6 @@ _MISSING = {
     "lease": "L1",
     "rebuild": "J1",
     "recovery": "V1 V4",
-    "register": "M3 M4",
     "repair": "E1 E2",
     "storage": "N5",
     "streams": "S1 S3 S6",

@@ -15,8 +15,10 @@ from trunkline.check.scenario import Monitor
 from trunkline.core.projection import Projection
 
 
-def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
-    """All that must never happen. ``projection``: where the log is when watching begins, if it exists already."""
+def safety(projection: Projection | None = None, granted: int = 0) -> tuple[Monitor, ...]:
+    """All that must never happen. ``projection``: where the log is when watching begins, if it exists already, and
+    ``granted``: how far its segment 0 was handed out by then.
+    """
     return (
         TotalOrder(projection),
         CommitDurability(projection),
@@ -24,7 +26,7 @@ def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
         Completeness(),
         RealTimeOrder(),
         FreshTail(),
-        SingleOwner(projection),
+        SingleOwner(projection, granted),
         BoundaryWrittenOnce(projection),
         NoLostAck(projection),
         TrimAsked(projection),

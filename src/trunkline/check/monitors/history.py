@@ -31,11 +31,14 @@ class SingleOwner:
         owners: tuple[tuple[int, Owner], ...] = ()
         granted: tuple[tuple[int, int], ...] = ()  # segment, first position not yet granted
 
-    def __init__(self, projection: Projection | None = None) -> None:
+    def __init__(self, projection: Projection | None = None, granted: int = 0) -> None:
+        """``granted``: segment 0 was granted up to this position before watching began; 0: it was not."""
         self._projection = projection
+        self._granted_before = ((0, granted),) if granted else ()
 
     def initial(self) -> State:
-        return self._projected(self.State(), self._projection) if self._projection is not None else self.State()
+        begun = self.State(granted=self._granted_before)
+        return self._projected(begun, self._projection) if self._projection is not None else begun
 
     def observe(self, state: State, observed: Observed) -> State:
         match observed.event:

@@ -432,7 +432,9 @@ def scenario(
         name,
         summary,
         (*storage, *gone, meta(logs, nodes, dead=dead, draining=draining, writers=writers), *clients),
-        of_each(logs, progress, *monitors) if beside else (*safety(projection), progress, *monitors),
+        of_each(logs, progress, *monitors)
+        if beside
+        else (*safety(projection, max(granted.values(), default=0)), progress, *monitors),
         faults,
         atomic_disk=atomic_disk,
         every_choice=False,

@@ -4,6 +4,8 @@ message, operators; and with timers that fire while messages are on their way.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trunkline.check.scenario import Drop, Ended, Faults, FreeTimer, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
@@ -16,6 +18,7 @@ from trunkline.check.scenarios.cluster import (
     chain_log,
     clock,
     coordinator,
+    full,
     reader,
     scenario,
     tail_finder,
@@ -208,6 +211,19 @@ def rationed_register() -> Scenario:
     )
 
 
+def seal_comes_late() -> Scenario:
+    """Whoever ends the segment gives up waiting while its seals are on their way: then they arrive all the same."""
+    made = scenario(
+        "seal-comes-late",
+        "every disk is full, and the seals that were given up arrive while the position is being settled",
+        PAIR,
+        appender("c1", PAIR, *appends(1)),
+        free_timers=(FreeTimer("c1", "reconfigurer"),),
+        sometimes=("AppendRefused", "StreamSealed"),
+    )
+    return replace(made, processes=tuple(full(p) if p.name.startswith("n") else p for p in made.processes))
+
+
 def all_leases_lost() -> Scenario:
     """The leases of both members of an ended segment run out at any moment: nobody may be removed as the last one."""
     frame = Frame(1, 1, Kind.DATA, "old#1", 1, 100)
@@ -261,6 +277,7 @@ SEVERAL_SCENARIOS = (
     doubled_requests,
     ticks_beside_messages,
     rationed_register,
+    seal_comes_late,
     all_leases_lost,
     known_to_others,
     read_to_tail,
