@@ -126,7 +126,7 @@ def step(index: int, kind: str, handled: Sent | None = None, *sent: Sent) -> Ste
 
 
 def arrows(steps: list[Step], first: tuple[Sent, ...] = (), last: tuple[Sent, ...] = ()) -> list[Arrow]:
-    return trace_arrows(steps, [StateView((), first, (), ()), StateView((), last, (), ())])
+    return trace_arrows(steps, [StateView((), first, (), ()), *[StateView((), last, (), ())] * len(steps)])
 
 
 def test_reordered_messages_each_go_from_their_own_send_to_their_own_delivery() -> None:
@@ -153,6 +153,19 @@ def test_a_message_sent_again_while_in_flight_is_one_arrow_and_after_its_deliver
         step(4, "deliver", one),
     ]
     assert arrows(steps) == [Arrow(one, 1, 3, Fate.ARRIVED), Arrow(one, 3, 4, Fate.ARRIVED)]
+
+
+def test_two_copies_in_flight_are_two_arrows_and_one_that_is_given_up_is_lost() -> None:
+    one = message(1)
+    nothing, single, double = (StateView((), (one,) * copies, (), ()) for copies in range(3))
+    steps = [
+        step(1, "operate", None, one),
+        step(2, "timer", None, one),
+        step(3, "drop", one),
+        step(4, "deliver", one),
+    ]
+    found = trace_arrows(steps, [nothing, single, double, single, nothing])
+    assert found == [Arrow(one, 1, 3, Fate.LOST), Arrow(one, 2, 4, Fate.ARRIVED)]
 
 
 def test_a_doubled_message_arrives_twice_from_one_send() -> None:

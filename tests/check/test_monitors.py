@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from check.freshness_histories import FRESH_TAIL
 from check.histories import (
     ADMITTED,
     CLOSED,
@@ -226,6 +227,7 @@ SAFETY = [
     *TOTAL_ORDER,
     *COMPLETENESS,
     *REAL_TIME_ORDER,
+    *FRESH_TAIL,
     *DURABILITY,
     *SINGLE_OWNER,
     *BOUNDARY,
@@ -255,7 +257,7 @@ def test_a_history_is_rejected_at_its_last_event_in_which(case: Case) -> None:
 
 
 def test_every_monitor_accepts_something_and_rejects_something() -> None:
-    names = sorted(set(monitors.__all__) - {"safety", "Progress"})
+    names = sorted(set(monitors.__all__) - {"OfLog", "Progress", "of_each", "safety"})
     for cases in (ACCEPTED, REJECTED):
         assert sorted({case.monitor.name for case in cases}) == names
     assert sorted(monitor.name for monitor in monitors.safety()) == names

@@ -18,7 +18,7 @@ from core.driver import (
     timers,
 )
 from trunkline.check.scenarios.cluster import CHAIN3, LOG, appends, broadcast_log, chain_log
-from trunkline.core.appender import Appender, AppenderConfig
+from trunkline.core.appender import CALM_AFTER, Appender, AppenderConfig
 from trunkline.core.effects import Effects, Message
 from trunkline.core.entries import Frame, junk
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
@@ -78,6 +78,16 @@ class Client:
             effects = self.tell(Stored(stream, frame(first, self.role.seq, request.count)))
         return effects
 
+    def commit(self, request: AppendRequested) -> Next:
+        """An append that goes through; what it asked the sequencer."""
+        [asked] = messages(self.tell(request))
+        assert isinstance(asked, Next)
+        self.tell(grant(asked.seq, asked.seq))
+        for stream in (HEAD, MIDDLE, LAST):
+            effects = self.tell(Stored(stream, frame(asked.seq, asked.seq)))
+        assert results(effects) == [(request.operation, Appended(asked.seq))]
+        return asked
+
 
 def grant(seq: int, first: int, skipped: int | None = None, segment: int = 0) -> Granted:
     return Granted(LOG, segment, "w", seq, first, first if skipped is None else skipped)
@@ -87,8 +97,8 @@ def frame(first: int = 1, seq: int = 1, count: int = 1) -> Frame:
     return data(first, count, seq=seq)
 
 
-def ask(view: Projection, seq: int, count: int = 1, expect: int | None = None) -> Next:
-    return Next(LOG, view.last, "w", seq, count, expect)
+def ask(view: Projection, seq: int, count: int = 1, expect: int | None = None, beaten: int = 0) -> Next:
+    return Next(LOG, view.last, "w", seq, count, expect, beaten)
 
 
 END = EndOpenSegment(LOG, 0, ())
@@ -134,12 +144,16 @@ def test_an_append_to_a_log_that_takes_none_is_refused(view: Projection | None, 
     assert why in result.why
 
 
-def test_a_stream_that_a_member_lacks_is_opened_and_then_written() -> None:
+def test_a_stream_that_a_member_lacks_is_opened_with_those_behind_it_and_then_written() -> None:
     client = Client()
     client.begin()
-    head = VIEW.last.members()[0]
     asked = client.tell(Rejected(HEAD, 1, Reason.UNKNOWN))
-    assert sent(asked) == [("a.storage", Open(descriptor_of(VIEW, VIEW.last, head)))]
+    assert sent(asked) == [
+        (f"{member.node}.storage", Open(descriptor_of(VIEW, VIEW.last, member))) for member in VIEW.last.members()
+    ]
+    behind = VIEW.last.members()[1].stream
+    assert client.tell(Opened(behind)) == []
+    assert client.tell(Rejected(behind, 0, Reason.GONE)) == []  # its own turn to say so comes with the write
     assert messages(client.tell(Opened(HEAD))) == [Write(target(VIEW, HEAD), frame())]
 
 
@@ -156,9 +170,9 @@ def test_a7_positions_that_a_grant_skips_are_filled_at_once() -> None:
     client = Client()
     client.tell(replace(ONE, count=2))
     effects = client.tell(grant(1, 5, skipped=3))
-    assert sent(effects)[:2] == [("self.filler", Fill(VIEW, 0, 3)), ("self.filler", Fill(VIEW, 0, 4))]
-    assert messages(effects)[2] == Write(target(VIEW, HEAD), frame(5, 1, 2))
-    assert client.tell(FillDone(0, 3, junk(3))) == []
+    assert sent(effects)[0] == ("self.filler", Fill(VIEW, 0, 3, 5, whole=True))
+    assert messages(effects)[1] == Write(target(VIEW, HEAD), frame(5, 1, 2))
+    assert client.tell(FillDone(0, 3, (junk(3),))) == []
 
 
 def test_a8_later_appends_wait_for_a_settled_grant() -> None:
@@ -177,14 +191,38 @@ def test_a2_another_frame_on_any_member_means_a_new_position_under_a_new_seq(sto
     client = Client()
     client.begin(stored=stored)
     stream = (HEAD, MIDDLE, LAST)[stored]
-    assert messages(client.tell(Written(stream, frame(), junk(1)))) == [ask(VIEW, 2)]
+    assert messages(client.tell(Written(stream, frame(), junk(1)))) == [ask(VIEW, 2, beaten=1)]
 
 
 def test_a7_a_batch_that_lost_its_place_has_all_of_it_filled() -> None:
     client = Client()
     client.begin(replace(ONE, count=2))
     effects = client.tell(Written(HEAD, frame(1, 1, 2), junk(2)))
-    assert messages(effects) == [Fill(VIEW, 0, 1), Fill(VIEW, 0, 2), ask(VIEW, 2, count=2)]
+    assert messages(effects) == [Fill(VIEW, 0, 1, 3, whole=True), ask(VIEW, 2, count=2, beaten=1)]
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_a9_a_refused_batch_leaves_no_hole_behind(count: int) -> None:
+    client = Client()
+    client.begin(replace(ONE, count=count))
+    client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
+    client.tell(seen(VIEW))
+    effects = client.tell(FillDone(0, 1, (junk(1),)))
+    assert messages(effects) == ([Fill(VIEW, 0, 1, 1001, whole=True)] if count > 1 else [])  # A7
+    assert isinstance(results(effects)[0][1], AppendRefused)
+
+
+def test_a11_who_was_beaten_says_so_for_a_while() -> None:
+    client = Client()
+    client.begin()
+    assert messages(client.tell(Written(HEAD, frame(), junk(1)))) == [ask(VIEW, 2, beaten=1)]
+    client.tell(grant(2, 2))
+    assert messages(client.tell(Written(HEAD, frame(2, 2), junk(2)))) == [ask(VIEW, 3, beaten=2)]
+    client.tell(grant(3, 3))
+    for stream in (HEAD, MIDDLE, LAST):
+        client.tell(Stored(stream, frame(3, 3)))
+    asked = [client.commit(replace(ONE, operation=operation)) for operation in range(2, 2 * CALM_AFTER + 2)]
+    assert [ask.beaten for ask in asked] == [2] * (CALM_AFTER - 1) + [1] * CALM_AFTER + [0]
 
 
 def test_a_conditional_append_is_refused_where_its_position_is_not_the_next() -> None:
@@ -269,7 +307,7 @@ def test_a3_nothing_is_sent_anywhere_else_before_the_old_position_is_settled() -
     client.role.on_timer("append:1")
     assert client.tell(Stored(MIDDLE, frame())) == []  # too late to count
     assert messages(client.tell(seen(VIEW))) == []  # still open
-    assert messages(client.tell(seen(ended(2)))) == [Fill(ended(2), 0, 1)]
+    assert messages(client.tell(seen(ended(2)))) == [Fill(ended(2), 0, 1, 2)]
 
 
 def test_a4_below_the_end_the_own_frame_is_committed() -> None:
@@ -277,7 +315,7 @@ def test_a4_below_the_end_the_own_frame_is_committed() -> None:
     client.begin(stored=1)
     client.role.on_timer("append:1")
     client.tell(seen(ended(2)))
-    effects = client.tell(FillDone(0, 1, frame()))
+    effects = client.tell(FillDone(0, 1, (frame(),)))
     assert results(effects) == [(1, Appended(1))]
     assert announced(effects) == [Committed(LOG, 0, None, frame())]
 
@@ -287,7 +325,7 @@ def test_a4_below_the_end_another_frame_means_append_again() -> None:
     client.begin(stored=1)
     client.role.on_timer("append:1")
     client.tell(seen(ended(2)))
-    assert sent(client.tell(FillDone(0, 1, junk(1)))) == [("d.sequencer", ask(ended(2), 2))]
+    assert sent(client.tell(FillDone(0, 1, (junk(1),)))) == [("d.sequencer", ask(ended(2), 2))]
 
 
 def test_a4_at_or_past_the_end_it_was_not_committed() -> None:
@@ -303,12 +341,12 @@ def test_a3_a_position_that_cannot_be_settled_now_is_looked_at_again(why: Reason
     client.begin()
     client.role.on_timer("append:1")
     client.tell(seen(ended(2)))
-    effects = client.tell(FillDone(0, 1, None, why))
+    effects = client.tell(FillDone(0, 1, (), why))
     if why is Reason.SILENT:
         assert (messages(effects), timers(effects)) == ([], ["append:1"])
         effects = client.role.on_timer("append:1")
     assert messages(effects) == [Refresh(LOG)]
-    assert messages(client.tell(seen(ended(2)))) == [Fill(ended(2), 0, 1)]
+    assert messages(client.tell(seen(ended(2)))) == [Fill(ended(2), 0, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -392,8 +430,8 @@ def test_a9_without_others_the_position_is_given_up_for_certain_before_the_appen
     client = Client()
     client.begin()
     client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
-    assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1)]
-    assert results(client.tell(FillDone(0, 1, junk(1)))) == [(1, AppendRefused("no space on a; add nodes or trim"))]
+    assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1, 2)]
+    assert results(client.tell(FillDone(0, 1, (junk(1),)))) == [(1, AppendRefused("no space on a; add nodes or trim"))]
 
 
 def no_space_anywhere() -> Client:
@@ -408,39 +446,75 @@ def no_space_anywhere() -> Client:
 @pytest.mark.parametrize("why", [Reason.SILENT, Reason.STALE])
 def test_a9_an_append_is_not_refused_before_its_position_is_settled(why: Reason) -> None:
     client = no_space_anywhere()
-    effects = client.tell(FillDone(0, 1, None, why))
+    effects = client.tell(FillDone(0, 1, (), why))
     assert results(effects) == []
     effects = client.role.on_timer("append:1") if why is Reason.SILENT else effects
     assert messages(effects) == [Refresh(LOG)]
-    assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1)]
-    [(_, result)] = results(client.tell(FillDone(0, 1, junk(1))))
+    assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1, 2)]
+    [(_, result)] = results(client.tell(FillDone(0, 1, (junk(1),))))
     assert isinstance(result, AppendRefused)
 
 
 @pytest.mark.parametrize("end", [1, 2], ids=["past the end", "below the end"])
 def test_a9_an_append_that_was_giving_up_goes_on_where_another_segment_came(end: int) -> None:
     client = no_space_anywhere()
-    client.tell(FillDone(0, 1, None, Reason.STALE))
+    client.tell(FillDone(0, 1, (), Reason.STALE))
     effects = client.tell(seen(ended(end)))
     if end == 2:
-        assert messages(effects) == [Fill(ended(end), 0, 1)]
-        effects = client.tell(FillDone(0, 1, junk(1)))
+        assert messages(effects) == [Fill(ended(end), 0, 1, 2)]
+        effects = client.tell(FillDone(0, 1, (junk(1),)))
     assert results(effects) == []
     assert sent(effects) == [("d.sequencer", ask(ended(end), 2))]
 
 
 def test_a9_if_the_position_holds_the_frame_after_all_it_is_committed() -> None:
     client = no_space_anywhere()
-    assert results(client.tell(FillDone(0, 1, frame()))) == [(1, Appended(1))]
+    assert results(client.tell(FillDone(0, 1, (frame(),)))) == [(1, Appended(1))]
 
 
-def test_a9_a_frame_that_the_head_has_is_not_given_up() -> None:
+def tail_without_space() -> Client:
+    """An append that the head has while the member behind it is full, and no other node is there."""
     client = Client()
     client.begin(stored=1)
     effects = client.tell(Rejected(MIDDLE, 1, Reason.NO_SPACE))
     assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",), only_to_spares=True)]
     effects = client.tell(seen(VIEW))
-    assert (results(effects), messages(effects)) == ([], [])
+    assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",))]
+    return client
+
+
+def test_a9_an_entry_that_the_head_has_is_cut_by_an_end_before_the_append_is_refused() -> None:
+    client = tail_without_space()
+    again = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 1))
+    view = apply(VIEW, EndSegment(0, 1, VIEW.last.groups, again))
+    effects = client.tell(seen(view))
+    assert (results(effects), messages(effects)) == ([(1, AppendRefused("no space on b; add nodes or trim"))], [])
+
+
+def test_a9_an_entry_below_that_end_is_committed_after_all() -> None:
+    client = tail_without_space()
+    again = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 1))
+    view = apply(VIEW, EndSegment(0, 2, VIEW.last.groups, again))
+    assert messages(client.tell(seen(view))) == [Fill(view, 0, 1, 2)]
+    assert results(client.tell(FillDone(0, 1, (frame(),)))) == [(1, Appended(1))]
+
+
+def test_a9_a_position_that_cannot_be_filled_for_want_of_space_further_down_is_cut_by_an_end() -> None:
+    client = no_space_anywhere()
+    effects = client.tell(FillDone(0, 1, (), Reason.NO_SPACE, "b"))
+    assert messages(effects) == [EndOpenSegment(LOG, 0, ("a", "b"), only_to_spares=True)]
+    assert messages(client.tell(seen(VIEW))) == [EndOpenSegment(LOG, 0, ("a", "b"))]
+
+
+def test_a9_where_the_next_segment_leaves_the_full_node_out_the_append_goes_on() -> None:
+    client = tail_without_space()
+    assert messages(client.tell(seen(ended(1)))) == [ask(ended(1), 2)]
+
+
+def test_a9_an_end_that_is_blocked_is_tried_again_later() -> None:
+    client = tail_without_space()
+    effects = client.tell(seen(VIEW))
+    assert (results(effects), messages(effects), timers(effects)) == ([], [], ["append:1"])
     assert messages(client.role.on_timer("append:1")) == [Refresh(LOG)]
     assert messages(client.tell(seen(VIEW))) == [END]
 

@@ -1,8 +1,9 @@
-"""The filler: one position, from the head down."""
+"""The filler: positions and runs of them, from the head down."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from core.driver import announced, data, messages, sent, storage, target, timers
 from trunkline.check.scenarios.cluster import CHAIN3, chain_log
@@ -11,6 +12,7 @@ from trunkline.core.entries import Frame, junk
 from trunkline.core.events import HoleFilled, ValueCarried
 from trunkline.core.filler import Filler
 from trunkline.core.messages import (
+    FillRun,
     Finalize,
     Finalized,
     Open,
@@ -19,6 +21,7 @@ from trunkline.core.messages import (
     ReadFrames,
     Reason,
     Rejected,
+    RunFilled,
     Stored,
     Unwritten,
     Write,
@@ -40,7 +43,7 @@ class Filled:
 
     def __init__(self, view: Projection) -> None:
         self.role = Filler(1000)
-        self.begun = self.role.on_message(READER, Fill(view, 0, 2))
+        self.begun = self.role.on_message(READER, Fill(view, 0, 2, 3))
 
     def tell(self, message: Message) -> Effects:
         return self.role.on_message(storage("x"), message)
@@ -57,7 +60,7 @@ def test_f1_f3_a_hole_becomes_junk_from_the_head_down_and_counts_when_all_have_i
     assert sent(filler.tell(Stored(HEAD, junk(2)))) == [("b.storage", write(view, MIDDLE, junk(2)))]
     assert sent(filler.tell(Stored(MIDDLE, junk(2)))) == [("c.storage", write(view, LAST, junk(2)))]
     effects = filler.tell(Stored(LAST, junk(2)))
-    assert sent(effects) == [("self.reader", FillDone(0, 2, junk(2)))]
+    assert sent(effects) == [("self.reader", FillDone(0, 2, (junk(2),)))]
     assert announced(effects) == [HoleFilled(view.log, 0, junk(2))]
     assert filler.role.phase == "idle"
 
@@ -67,14 +70,14 @@ def test_f1_the_value_of_the_head_is_carried_on_unchanged() -> None:
     assert messages(filler.tell(Written(HEAD, junk(2), data(2)))) == [write(OPEN, MIDDLE, data(2))]
     assert messages(filler.tell(Stored(MIDDLE, data(2)))) == [write(OPEN, LAST, data(2))]
     effects = filler.tell(Stored(LAST, data(2)))
-    assert messages(effects) == [FillDone(0, 2, data(2))]
+    assert messages(effects) == [FillDone(0, 2, (data(2),))]
     assert announced(effects) == [ValueCarried(OPEN.log, 0, data(2))]
 
 
 def test_f2_another_value_further_down_returns_nothing() -> None:
     filler = Filled(OPEN)
     filler.tell(Stored(HEAD, junk(2)))
-    assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, None, Reason.STALE)]
+    assert messages(filler.tell(Written(MIDDLE, junk(2), data(2)))) == [FillDone(0, 2, (), Reason.STALE, "b")]
 
 
 def test_f4_a_member_that_does_not_know_the_end_is_told_before_it_is_written() -> None:
@@ -101,7 +104,7 @@ def read(stream: str) -> Read:
 
 
 def unwritten(stream: str) -> Unwritten:
-    return Unwritten(stream, 2, 4, sealed=True, fresh=True)
+    return Unwritten(stream, 2, 4, sealed=True)
 
 
 def told_of_the_end(stream: str) -> Finalize:
@@ -114,7 +117,7 @@ def test_f5_in_a_repaired_segment_the_first_member_that_has_the_value_is_enough(
     filler = Filled(REPAIRED)
     assert sent(filler.begun) == [("a.storage", read(HEAD))]
     effects = filler.tell(ReadFrames(HEAD, 2, (value,)))
-    assert messages(effects) == [FillDone(0, 2, value)]
+    assert messages(effects) == [FillDone(0, 2, (value,))]
     assert announced(effects) == []  # it was settled when the segment was repaired
     assert filler.role.phase == "idle"
 
@@ -133,7 +136,7 @@ def test_f5_a_member_that_has_nothing_is_told_of_the_end_once_and_read_again() -
     assert filler.role.phase == "preparing"
     assert filler.tell(unwritten(HEAD)) == []  # doubled
     assert sent(filler.tell(Finalized(HEAD))) == [("a.storage", read(HEAD))]
-    assert messages(filler.tell(ReadFrames(HEAD, 2, (data(2),)))) == [FillDone(0, 2, data(2))]
+    assert messages(filler.tell(ReadFrames(HEAD, 2, (data(2),)))) == [FillDone(0, 2, (data(2),))]
 
 
 def test_f5_a_member_that_knows_the_end_and_has_nothing_is_passed_over() -> None:
@@ -144,7 +147,7 @@ def test_f5_a_member_that_knows_the_end_and_has_nothing_is_passed_over() -> None
         assert messages(filler.tell(unwritten(stream))) == [read(following)]
     filler.tell(unwritten(LAST))
     filler.tell(Finalized(LAST))
-    assert messages(filler.tell(unwritten(LAST))) == [FillDone(0, 2, None, Reason.CORRUPT)]
+    assert messages(filler.tell(unwritten(LAST))) == [FillDone(0, 2, (), Reason.CORRUPT, "c")]
 
 
 def test_f5_what_is_read_of_another_position_or_member_is_late() -> None:
@@ -163,19 +166,19 @@ def test_f3_what_was_read_does_not_settle_a_segment_that_is_not_repaired() -> No
 @pytest.mark.parametrize("reason", [Reason.SEALED, Reason.TRIMMED, Reason.CORRUPT, Reason.GONE])
 def test_a_refusal_is_passed_on(reason: Reason) -> None:
     filler = Filled(OPEN)
-    assert messages(filler.tell(Rejected(HEAD, 2, reason))) == [FillDone(0, 2, None, reason)]
+    assert messages(filler.tell(Rejected(HEAD, 2, reason))) == [FillDone(0, 2, (), reason, "a")]
 
 
 def test_silence_is_passed_on_too() -> None:
     filler = Filled(OPEN)
     assert timers(filler.begun) == ["0.2"]
-    assert messages(filler.role.on_timer("0.2")) == [FillDone(0, 2, None, Reason.SILENT)]
+    assert messages(filler.role.on_timer("0.2")) == [FillDone(0, 2, (), Reason.SILENT, "a")]
 
 
 def test_two_roles_that_ask_for_one_position_share_the_answer() -> None:
     filler = Filled(REPAIRED)
-    assert filler.role.on_message(Address("client", "appender"), Fill(REPAIRED, 0, 2)) == []
-    answer = FillDone(0, 2, data(2))
+    assert filler.role.on_message(Address("client", "appender"), Fill(REPAIRED, 0, 2, 3)) == []
+    answer = FillDone(0, 2, (data(2),))
     effects = filler.tell(ReadFrames(HEAD, 2, (data(2),)))
     assert sent(effects) == [("self.reader", answer), ("self.appender", answer)]
 
@@ -185,3 +188,102 @@ def test_an_answer_of_another_member_or_to_another_offer_is_late() -> None:
     assert filler.tell(Stored(LAST, junk(2))) == []
     assert filler.tell(Stored(HEAD, junk(3))) == []
     assert filler.tell(Written(HEAD, data(2), data(2, seq=9))) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- runs
+
+
+class FilledRun(Filled):
+    """A filler that was asked to settle positions from 2 on."""
+
+    def __init__(self, view: Projection, end: int, *, whole: bool = False) -> None:
+        self.role = Filler(1000)
+        self.begun = self.role.on_message(READER, Fill(view, view.last.index, 2, end, whole))
+
+    def reach(self, view: Projection, asked: Effects, reached: int) -> Effects:
+        """The member that was asked for a run has filled it so far."""
+        [fill] = messages(asked)
+        assert isinstance(fill, FillRun)
+        assert fill.repair is not view.last.is_open
+        return self.tell(RunFilled(fill.target.stream, fill.first, fill.end, reached))
+
+
+def holes(first: int, end: int) -> tuple[Frame, ...]:
+    return tuple(map(junk, range(first, end)))
+
+
+def test_f1_f3_a_run_of_holes_becomes_junk_from_the_head_down_by_one_request_each() -> None:
+    filler = FilledRun(OPEN, 1000)
+    assert sent(filler.begun) == [("a.storage", FillRun(target(OPEN, HEAD), 2, 1000))]
+    asked = filler.reach(OPEN, filler.begun, 1000)
+    assert sent(asked) == [("b.storage", FillRun(target(OPEN, MIDDLE), 2, 1000))]
+    asked = filler.reach(OPEN, asked, 1000)
+    effects = filler.reach(OPEN, asked, 1000)
+    assert sent(effects) == [("self.reader", FillDone(0, 2, holes(2, 1000)))]
+    assert announced(effects) == [HoleFilled(OPEN.log, 0, hole) for hole in holes(2, 1000)]
+
+
+@pytest.mark.parametrize("reached", [3, 700])
+def test_f1_a_run_ends_where_the_head_has_an_entry(reached: int) -> None:
+    filler = FilledRun(OPEN, 1000)
+    effects = filler.reach(OPEN, filler.begun, reached)
+    for stream in (MIDDLE, LAST):
+        if reached == 3:
+            assert messages(effects) == [write(OPEN, stream, junk(2))]
+            effects = filler.tell(Stored(stream, junk(2)))
+        else:
+            assert messages(effects) == [FillRun(target(OPEN, stream), 2, reached)]
+            effects = filler.reach(OPEN, effects, reached)
+    assert messages(effects) == [FillDone(0, 2, holes(2, reached))]
+
+
+def test_f1_an_entry_at_the_beginning_of_a_run_is_carried_on_alone() -> None:
+    filler = FilledRun(OPEN, 1000)
+    assert messages(filler.reach(OPEN, filler.begun, 2)) == [write(OPEN, HEAD, junk(2))]
+    assert messages(filler.tell(Written(HEAD, junk(2), data(2, 3)))) == [write(OPEN, MIDDLE, data(2, 3))]
+    filler.tell(Stored(MIDDLE, data(2, 3)))
+    assert messages(filler.tell(Stored(LAST, data(2, 3)))) == [FillDone(0, 2, (data(2, 3),))]
+
+
+@pytest.mark.parametrize("reached", [3, 700])
+def test_f2_an_entry_further_down_where_the_head_has_junk_returns_nothing(reached: int) -> None:
+    filler = FilledRun(OPEN, 1000)
+    asked = filler.reach(OPEN, filler.begun, reached)
+    other = Written(MIDDLE, junk(2), data(2))
+    effects = filler.tell(other) if reached == 3 else filler.reach(OPEN, asked, reached - 1)
+    assert messages(effects) == [FillDone(0, 2, (), Reason.STALE, "b")]
+
+
+def test_f4_a_member_that_does_not_know_the_end_is_told_before_a_run_is_written() -> None:
+    filler = FilledRun(ENDED, 4)
+    assert messages(filler.tell(Rejected(HEAD, 2, Reason.END_UNKNOWN))) == [told_of_the_end(HEAD)]
+    assert messages(filler.tell(Finalized(HEAD))) == [FillRun(target(ENDED, HEAD), 2, 4, repair=True)]
+
+
+def test_f5_of_a_repaired_segment_a_run_is_read_and_not_written() -> None:
+    assert messages(FilledRun(REPAIRED, 4).begun) == [read(HEAD)]
+
+
+def test_f6_a_run_ends_with_its_stripe_unit() -> None:
+    view = chain_log(replace(CHAIN3, stripe_unit=4), "a b", "b c", sequencer="a")
+    [asked] = messages(FilledRun(view, 1000).begun)
+    assert asked == FillRun(target(view, view.last.groups[0][0].stream), 2, 5)
+
+
+def test_all_of_a_run_is_filled_for_who_insists_unit_by_unit() -> None:
+    view = chain_log(replace(CHAIN3, stripe_unit=4), "a", "b", sequencer="a")
+    filler = FilledRun(view, 11, whole=True)
+    filled, effects = [], filler.begun
+    while asked := [message for message in messages(effects) if isinstance(message, FillRun)]:
+        [fill] = asked
+        filled.append((fill.first, fill.end))
+        effects = filler.tell(RunFilled(fill.target.stream, fill.first, fill.end, fill.end))
+    assert filled == [(2, 5), (5, 9), (9, 11)]
+
+
+def test_a_late_answer_to_another_run_is_not_taken() -> None:
+    filler = FilledRun(OPEN, 1000)
+    assert filler.tell(RunFilled(HEAD, 2, 999, 999)) == []
+    assert filler.tell(RunFilled(HEAD, 3, 1000, 1000)) == []
+    assert filler.tell(RunFilled(MIDDLE, 2, 1000, 1000)) == []
+    assert filler.tell(Stored(HEAD, junk(2))) == []

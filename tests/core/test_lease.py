@@ -5,20 +5,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from core.driver import APPLICATION, META, messages, sent, timers
-from trunkline.core.effects import Message
 from trunkline.core.lease import LeaseKeeper
-from trunkline.core.messages import NodeInfo, NodeState, Register, Registered
-from trunkline.core.siblings import DamageFound, Freshness
+from trunkline.core.messages import NodeInfo, Register, Registered
+from trunkline.core.siblings import DamageFound
 
 INFO = NodeInfo("a", 1, 2)
 
 
 def keeper(lease_ms: int | None = 3000) -> LeaseKeeper:
     return LeaseKeeper(INFO, META, retry_ms=1000, lease_ms=lease_ms)
-
-
-def told(*, fresh: bool) -> list[tuple[str, Message]]:
-    return [("self.storage", Freshness(fresh)), ("self.sequencer", Freshness(fresh))]
 
 
 def test_a_node_says_who_it_is_at_start_and_until_it_is_answered() -> None:
@@ -32,7 +27,7 @@ def test_a_node_says_who_it_is_at_start_and_until_it_is_answered() -> None:
 def test_a_node_without_a_lease_stops_asking_once_it_is_registered() -> None:
     lease = keeper(None)
     effects = lease.on_start() + lease.on_message(META, Registered("a", 2))
-    assert sent(effects) == [("meta.register", Register(INFO))]  # and its siblings, who begin fresh, stay so
+    assert sent(effects) == [("meta.register", Register(INFO))]
     assert timers(effects) == []
     assert lease.phase == "fresh"
 
@@ -44,32 +39,24 @@ def test_a_lease_is_renewed_for_ever() -> None:
     assert messages(lease.on_timer("renew")) == [Register(INFO)]
 
 
-def test_l1_a_process_that_keeps_a_lease_begins_without_one() -> None:
-    lease = keeper()
-    assert sent(lease.on_start()) == [*told(fresh=False), ("meta.register", Register(INFO))]
-    assert messages(lease.on_timer("renew")) == [Register(INFO)]  # said once
-    assert sent(lease.on_message(META, Registered("a", 2))) == told(fresh=True)
-    assert messages(lease.on_message(META, Registered("a", 2))) == []  # a renewal is nothing new
-
-
-def test_l1_siblings_are_told_when_the_lease_runs_out_and_when_it_is_back() -> None:
+def test_a_lease_that_runs_out_is_lost_until_it_is_renewed() -> None:
     lease = keeper()
     lease.on_start()
     lease.on_message(META, Registered("a", 2))
-    assert sent(lease.on_timer("lease")) == told(fresh=False)
+    assert lease.on_timer("lease") == []
     assert lease.phase == "stale"
-    assert sent(lease.on_message(META, Registered("a", 2))) == told(fresh=True)
+    lease.on_message(META, Registered("a", 2))
     assert lease.phase == "fresh"
 
 
-def test_l1_an_answer_to_an_earlier_start_renews_nothing() -> None:
+def test_an_answer_to_an_earlier_start_renews_nothing() -> None:
     lease = keeper()
     lease.on_start()
     assert lease.on_message(META, Registered("a", 1)) == []
     assert lease.phase == "joining"
 
 
-def test_l2_damage_is_told_at_once_and_with_every_renewal() -> None:
+def test_l1_damage_is_told_at_once_and_with_every_renewal() -> None:
     lease = keeper()
     lease.on_start()
     lease.on_message(META, Registered("a", 2))
@@ -77,10 +64,3 @@ def test_l2_damage_is_told_at_once_and_with_every_renewal() -> None:
     assert messages(lease.on_message(APPLICATION, DamageFound())) == [damaged]
     assert messages(lease.on_timer("renew")) == [damaged]
     assert messages(lease.on_message(APPLICATION, DamageFound())) == [Register(replace(INFO, damaged=2))]
-
-
-def test_a_client_that_keeps_a_lease_has_no_siblings_to_tell() -> None:
-    client = NodeInfo("w", 0, 1, NodeState.CLIENT)
-    lease = LeaseKeeper(client, META, retry_ms=1000, lease_ms=3000)
-    assert messages(lease.on_start()) == [Register(client)]
-    assert messages(lease.on_message(META, Registered("w", 1))) == []

@@ -54,15 +54,8 @@ def test_x2_the_owner_of_the_open_segment_says() -> None:
     asking = Asking(CHAIN)
     assert sent(asking.effects) == [("c.sequencer", Peek(LOG, CHAIN.last))]
     assert timers(asking.effects) == ["wait"]
-    assert results(asking.hear(SEQUENCER, Peeked(LOG, 0, 9, fresh=True))) == [(7, PeekIs(9))]
-    assert asking.hear(SEQUENCER, Peeked(LOG, 0, 10, fresh=True)) == []  # a late answer
-
-
-def test_x2_an_owner_without_a_lease_is_believed_after_another_look() -> None:
-    asking = Asking(CHAIN)
-    assert messages(asking.hear(SEQUENCER, Peeked(LOG, 0, 9, fresh=False))) == [Refresh(LOG)]
-    assert messages(asking.look(CHAIN)) == [Peek(LOG, CHAIN.last)]
-    assert results(asking.hear(SEQUENCER, Peeked(LOG, 0, 9, fresh=False))) == [(7, PeekIs(9))]
+    assert results(asking.hear(SEQUENCER, Peeked(LOG, 0, 9, 9, 0))) == [(7, PeekIs(9))]
+    assert asking.hear(SEQUENCER, Peeked(LOG, 0, 10, 10, 0)) == []  # a late answer
 
 
 @pytest.mark.parametrize("answer", [None, NotGranted(LOG, 0, "", 0, Reason.NOT_OWNER)], ids=["silent", "restarted"])

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from core.driver import APPLICATION, announced, data, messages, results, seen, sent, target, timers
-from trunkline.check.scenarios.cluster import BROADCAST3, CHAIN3, LOG, broadcast_log, chain_log
-from trunkline.core.effects import Address, Effects, Message
-from trunkline.core.entries import Frame, junk
+from core.driver import announced, data, messages, results, seen, sent, target, timers
+from core.reading import (
+    ADMINISTRATOR,
+    ENDED,
+    HEAD,
+    LAST,
+    LIMIT,
+    MIDDLE,
+    NEXT,
+    OPEN,
+    OWNED,
+    REPAIRED,
+    Client,
+    frames,
+    nothing,
+    peeked,
+    read,
+)
+from trunkline.check.scenarios.cluster import LOG
+from trunkline.core.effects import SetTimer
+from trunkline.core.entries import junk
 from trunkline.core.events import EntriesRead, FollowedSegment, PositionsSkipped, SubscriptionEnded
 from trunkline.core.messages import (
     NotGranted,
@@ -18,71 +35,20 @@ from trunkline.core.messages import (
     Reason,
     Rejected,
     Subscribe,
-    SubscribeRequested,
-    Unwritten,
 )
 from trunkline.core.projection import (
     AddJoiner,
     EndSegment,
+    ForgetSegment,
     Gap,
-    MarkRepaired,
-    Opening,
-    Owner,
     Projection,
     RaiseTrim,
     RemoveMember,
     Seat,
     apply,
 )
-from trunkline.core.reader import Reader, ReaderConfig, ReadThrough
+from trunkline.core.reader import ReadThrough
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh
-
-OPEN = chain_log(CHAIN3, "a b c", sequencer="a")
-OWNED = broadcast_log(BROADCAST3, "a b c", owner="w")
-NEXT = Opening(((Seat("d", 1),),), Owner("d", 1))
-ENDED = apply(OPEN, EndSegment(0, 3, OPEN.last.groups, NEXT))
-REPAIRED = apply(ENDED, MarkRepaired(0))
-HEAD, MIDDLE, LAST = (member.stream for member in OPEN.last.members())
-LIMIT = 64
-ADMINISTRATOR = Address("client", "administrator")
-
-
-class Client:
-    """A reader that was asked to read from ``start`` on; ``begun`` is what it did first."""
-
-    def __init__(
-        self,
-        view: Projection | None,
-        start: int = 1,
-        until: int | None = None,
-        *,
-        to_tail: bool = False,
-        requester: Address = APPLICATION,
-        seal_looks: int = 0,
-        replica: int = 0,
-    ) -> None:
-        self.role = Reader(ReaderConfig(LOG, read_limit=LIMIT, seal_looks=seal_looks, replica=replica), view)
-        self.begun = self.role.on_message(requester, SubscribeRequested(1, LOG, start, until, to_tail))
-
-    def tell(self, message: Message) -> Effects:
-        return self.role.on_message(APPLICATION, message)
-
-    def wait(self) -> Effects:
-        """The timer fires."""
-        return self.role.on_timer("wait")
-
-
-def read(view: Projection, stream: str, glsn: int) -> Read:
-    return Read(target(view, stream), glsn, LIMIT)
-
-
-def frames(stream: str, *found: Frame) -> ReadFrames:
-    return ReadFrames(stream, found[0].first, found)
-
-
-def nothing(stream: str, glsn: int = 1, written: int = 1, *, sealed: bool = False, fresh: bool = True) -> Unwritten:
-    return Unwritten(stream, glsn, written, sealed, fresh)
-
 
 # ---------------------------------------------------------------------------------------------------- where it reads
 
@@ -196,7 +162,7 @@ def test_d1_what_was_declared_lost_is_skipped_and_said_to_be() -> None:
     assert sent(client.begun)[0][0] == "d.storage"
 
 
-def test_d1_a_node_that_does_not_know_the_end_is_not_believed_past_it() -> None:
+def test_d12_a_node_that_does_not_know_the_end_is_not_believed_past_it() -> None:
     client = Client(ENDED)
     effects = client.tell(frames(LAST, data(1), data(2), data(3)))
     assert [event.position for event in announced(effects) if isinstance(event, EntriesRead)] == [1, 2]
@@ -222,8 +188,8 @@ def test_a_log_that_is_sealed_has_nothing_more_until_it_is_reopened() -> None:
 
 def test_d4_a_position_above_peek_is_the_tail_and_is_waited_for() -> None:
     client = Client(OPEN)
-    assert sent(client.tell(nothing(LAST))) == [("a.sequencer", Peek(LOG, OPEN.last))]
-    effects = client.tell(Peeked(LOG, 0, 1, fresh=True))
+    assert sent(client.tell(nothing(LAST))) == [("a.sequencer", Peek(LOG, OPEN.last, 1))]
+    effects = client.tell(peeked(1))
     assert messages(effects) == [Subscribe(target(OPEN, LAST), 1, LIMIT)]
     assert client.role.phase == "idle"
     assert announced(client.tell(frames(LAST, data(1)))) == [EntriesRead(LOG, 1, data(1))]  # pushed
@@ -232,51 +198,79 @@ def test_d4_a_position_above_peek_is_the_tail_and_is_waited_for() -> None:
 def test_d4_a_granted_position_is_a_hole_and_is_filled_after_a_while() -> None:
     client = Client(OPEN)
     client.tell(nothing(LAST))
-    effects = client.tell(Peeked(LOG, 0, 2, fresh=True))
+    effects = client.tell(peeked(2))
     assert (messages(effects), timers(effects), client.role.phase) == ([], ["wait"], "hole")
-    assert sent(client.wait()) == [("self.filler", Fill(OPEN, 0, 1))]
-    assert announced(client.tell(FillDone(0, 1, junk(1)))) == [EntriesRead(LOG, 1, junk(1))]
+    assert sent(client.wait()) == [("self.filler", Fill(OPEN, 0, 1, 2))]
+    assert announced(client.tell(FillDone(0, 1, (junk(1),)))) == [EntriesRead(LOG, 1, junk(1))]
 
 
 def test_d4_below_the_end_nothing_means_settle_it_now() -> None:
     client = Client(ENDED)
-    assert messages(client.tell(nothing(LAST, sealed=True))) == [Fill(ENDED, 0, 1)]
+    assert messages(client.tell(nothing(LAST, sealed=True))) == [Fill(ENDED, 0, 1, 3)]
 
 
 def test_d4_a_quiet_reader_looks_at_the_projection() -> None:
     client = Client(OPEN)
     client.tell(nothing(LAST))
-    client.tell(Peeked(LOG, 0, 1, fresh=True))
+    client.tell(peeked(1))
     assert messages(client.wait()) == [Refresh(LOG)]
 
 
-@pytest.mark.parametrize("who", ["storage", "sequencer"])
-def test_d6_a_nothing_that_is_not_fresh_is_believed_only_after_another_look(who: str) -> None:
+def test_d4_one_wait_serves_every_hole_that_was_handed_out_before_it() -> None:
     client = Client(OPEN)
+    client.tell(nothing(LAST))
+    client.tell(peeked(9))
+    assert messages(client.wait()) == [Fill(OPEN, 0, 1, 9)]
+    client.tell(FillDone(0, 1, tuple(map(junk, range(1, 5)))))
+    client.tell(nothing(LAST, 5, 5))
+    assert messages(client.tell(peeked(20))) == [Fill(OPEN, 0, 5, 9)]  # at once: it has been waited for
+    client.tell(FillDone(0, 5, tuple(map(junk, range(5, 9)))))
+    client.tell(nothing(LAST, 9, 9))
+    assert messages(client.tell(peeked(20))) == []
+    assert client.role.phase == "hole"
 
-    def ask(*, fresh: bool) -> Effects:
-        if who == "storage":
-            return client.tell(nothing(LAST, fresh=fresh))
-        client.tell(nothing(LAST))
-        return client.tell(Peeked(LOG, 0, 1, fresh=fresh))
 
-    assert messages(ask(fresh=False))[-1] == Refresh(LOG)
-    assert messages(client.tell(seen(OPEN))) == [read(OPEN, LAST, 1)]
-    assert Refresh(LOG) not in messages(ask(fresh=False))  # confirmed
+def test_d4_positions_of_a_new_segment_are_waited_for_anew() -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST))
+    client.tell(peeked(9))
+    client.wait()
+    client.tell(FillDone(0, 1, (), Reason.SEALED))
+    view = apply(OPEN, EndSegment(0, 1, OPEN.last.groups, NEXT))
+    client.tell(seen(view))
+    client.tell(nothing(view.last.members()[0].stream))
+    assert messages(client.tell(Peeked(LOG, 1, 5, 5, 0))) == []
+    assert client.role.phase == "hole"
+
+
+@pytest.mark.parametrize(("beaten", "wait_ms"), [(0, 200), (1, 400), (3, 1600), (6, 12_800), (99, 12_800)])
+def test_d4_who_was_beaten_is_waited_for_longer(beaten: int, wait_ms: int) -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST))
+    effects = client.tell(peeked(9, alike=4, beaten=beaten))
+    assert effects == [SetTimer("wait", wait_ms)]
+    assert messages(client.wait()) == [Fill(OPEN, 0, 1, 4)]
 
 
 def test_d10_entries_are_taken_while_the_metadata_is_asked() -> None:
     client = Client(OPEN)
-    client.tell(nothing(LAST, fresh=False))
+    client.tell(nothing(LAST))
+    client.tell(peeked(1))
+    client.wait()
     assert client.role.phase == "viewing"
     assert announced(client.tell(frames(LAST, data(1)))) == [EntriesRead(LOG, 1, data(1))]
 
 
-def test_d6_the_look_may_show_that_the_segment_has_ended() -> None:
+def test_d11_a_late_projection_that_forgot_the_segment_is_followed_at_once() -> None:
     client = Client(OPEN)
-    client.tell(nothing(LAST, fresh=False))
-    moved = apply(OPEN, EndSegment(0, 1, OPEN.last.groups, NEXT))
-    assert sent(client.tell(seen(moved)))[0][0] == "d.storage"
+    client.tell(nothing(LAST))
+    client.tell(peeked(1))
+    client.wait()  # it asks for the projection ...
+    client.tell(frames(LAST, data(1)))  # ... and is pushed a batch before that comes
+    trimmed = apply(apply(ENDED, RaiseTrim(2)), ForgetSegment(0))
+    effects = client.tell(seen(trimmed))
+    assert announced(effects) == [PositionsSkipped(LOG, 2, 3, "trimmed"), FollowedSegment(LOG, 1, 3)]
+    assert client.tell(ReadFrames(LAST, 2, (data(2),))) == []  # of a stream that is gone
 
 
 def test_n4_an_open_broadcast_segment_is_waited_for_and_never_peeked_at() -> None:
@@ -365,79 +359,33 @@ def test_a_sequencer_that_does_not_serve_ends_the_segment(how: str) -> None:
 def test_a_hole_that_cannot_be_filled_in_an_open_segment_ends_it(reason: Reason) -> None:
     client = Client(OPEN)
     client.tell(nothing(LAST))
-    client.tell(Peeked(LOG, 0, 2, fresh=True))
+    client.tell(peeked(2))
     client.wait()
-    assert messages(client.tell(FillDone(0, 1, None, reason))) == [EndOpenSegment(LOG, 0, ())]
+    assert messages(client.tell(FillDone(0, 1, (), reason))) == [EndOpenSegment(LOG, 0, ())]
+
+
+def test_d13_a_full_member_is_left_only_for_others_that_there_are() -> None:
+    client = Client(OPEN)
+    client.tell(nothing(LAST))
+    client.tell(peeked(2))
+    client.wait()
+    effects = client.tell(FillDone(0, 1, (), Reason.NO_SPACE, "b"))
+    assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",), only_to_spares=True)]
+    assert timers(client.tell(seen(OPEN))) == ["wait"]  # there are none: it looks again later
 
 
 def test_f2_another_value_while_filling_means_that_the_projection_is_stale() -> None:
     client = Client(ENDED)
     client.tell(nothing(LAST, sealed=True))
-    assert messages(client.tell(FillDone(0, 1, None, Reason.STALE))) == [Refresh(LOG)]
+    assert messages(client.tell(FillDone(0, 1, (), Reason.STALE))) == [Refresh(LOG)]
 
 
 def test_a_stream_that_was_never_opened_holds_nothing_yet() -> None:
-    assert messages(Client(OPEN).tell(Rejected(LAST, 1, Reason.UNKNOWN))) == [Peek(LOG, OPEN.last)]
-    assert messages(Client(ENDED).tell(Rejected(LAST, 1, Reason.UNKNOWN))) == [Fill(ENDED, 0, 1)]
+    assert messages(Client(OPEN).tell(Rejected(LAST, 1, Reason.UNKNOWN))) == [Peek(LOG, OPEN.last, 1)]
+    assert messages(Client(ENDED).tell(Rejected(LAST, 1, Reason.UNKNOWN))) == [Fill(ENDED, 0, 1, 3)]
 
 
 def test_a_trimmed_answer_means_that_the_projection_is_stale() -> None:
     client = Client(OPEN)
     assert messages(client.tell(Rejected(LAST, 1, Reason.TRIMMED, 2))) == [Refresh(LOG)]
     assert messages(client.tell(seen(apply(OPEN, RaiseTrim(2))))) == [read(OPEN, LAST, 3)]
-
-
-# ----------------------------------------------------------------------------------------------------- up to the tail
-
-
-def test_a_reader_that_was_asked_to_completes_at_the_tail_of_a_chain() -> None:
-    client = Client(OPEN, to_tail=True)
-    client.tell(frames(LAST, data(1, 2)))
-    assert messages(client.tell(nothing(LAST, 3, 3))) == [Peek(LOG, OPEN.last)]
-    effects = client.tell(Peeked(LOG, 0, 3, fresh=True))
-    assert results(effects) == [(1, SubscriptionEnded(3))]
-    assert (messages(effects), timers(effects)) == ([], [])
-
-
-def test_a_reader_that_was_asked_to_completes_at_the_tail_of_a_broadcast_log() -> None:
-    effects = Client(OWNED, to_tail=True).tell(nothing(HEAD))
-    assert results(effects) == [(1, SubscriptionEnded(1))]
-    assert messages(effects) == []
-
-
-def test_a_reader_that_was_asked_to_completes_at_the_end_of_a_closed_log() -> None:
-    client = Client(apply(OPEN, EndSegment(0, 2, OPEN.last.groups, None)), to_tail=True)
-    assert results(client.tell(frames(LAST, data(1)))) == [(1, SubscriptionEnded(2))]
-
-
-@pytest.mark.parametrize(("found", "reached"), [((), 0), ((data(1), data(2, 2)), 3)], ids=["nothing", "less"])
-def test_b2_a_role_is_told_of_a_tail_that_comes_before_the_asked_position(
-    found: tuple[Frame, ...], reached: int
-) -> None:
-    client = Client(OPEN, until=9, to_tail=True, requester=ADMINISTRATOR)
-    if found:
-        client.tell(frames(LAST, *found))
-    client.tell(nothing(LAST, reached + 1, reached + 1))
-    effects = client.tell(Peeked(LOG, 0, reached + 1, fresh=True))
-    assert sent(effects) == [("self.administrator", ReadThrough(reached, reached))]
-
-
-def test_d4_a_hole_is_not_the_tail_and_is_filled_first() -> None:
-    client = Client(OPEN, to_tail=True)
-    client.tell(nothing(LAST))
-    assert results(client.tell(Peeked(LOG, 0, 2, fresh=True))) == []
-    assert messages(client.wait()) == [Fill(OPEN, 0, 1)]
-    client.tell(FillDone(0, 1, junk(1)))
-    client.tell(nothing(LAST, 2, 2))
-    assert results(client.tell(Peeked(LOG, 0, 2, fresh=True))) == [(1, SubscriptionEnded(2))]
-
-
-def test_n4_entries_that_are_not_released_are_not_beyond_the_tail() -> None:
-    assert results(Client(OWNED, to_tail=True).tell(nothing(HEAD, written=2))) == []
-
-
-def test_d6_a_tail_that_is_not_fresh_is_believed_only_after_another_look() -> None:
-    client = Client(OWNED, to_tail=True)
-    assert messages(client.tell(nothing(HEAD, fresh=False))) == [Refresh(LOG)]
-    client.tell(seen(OWNED))
-    assert results(client.tell(nothing(HEAD, fresh=False))) == [(1, SubscriptionEnded(1))]

@@ -186,3 +186,19 @@ def test_a_late_registration_does_not_take_damage_back() -> None:
     register.tell(Register(damaged))
     assert register.tell(Register(NodeInfo("a", 1, 1))) == []
     assert register.ask(Get(LOG)) == Got(LOG, 0, None, (damaged,))
+
+
+def test_m5_who_knows_the_present_epoch_is_told_just_that() -> None:
+    register = Kept(RegisterImage((FIRST,), registered("a b")))
+    assert register.ask(Get(LOG, 7, known=1)) == Got(LOG, 7, None, registered("a b"), unchanged=1)
+
+
+@pytest.mark.parametrize("known", [0, 1, 3], ids=["nothing", "older", "newer"])
+def test_m5_who_knows_another_epoch_is_told_the_projection(known: int) -> None:
+    register = Kept(RegisterImage((second := apply(FIRST, RaiseTrim(1)),)))
+    assert register.ask(Get(LOG, 7, known)) == Got(LOG, 7, second, ())
+
+
+def test_m5_a_log_that_does_not_exist_is_no_epoch() -> None:
+    assert Kept().ask(Get(LOG, 7, known=0)) == Got(LOG, 7, None, ())
+    assert Kept().ask(Get(LOG, 7, known=4)) == Got(LOG, 7, None, ())

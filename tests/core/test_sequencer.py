@@ -12,8 +12,7 @@ from trunkline.check.scenarios.cluster import CHAIN2, LOG, chain_log
 from trunkline.core.effects import Message
 from trunkline.core.messages import Granted, Next, NotGranted, Peek, Peeked, Reason
 from trunkline.core.projection import EndSegment, Opening, Owner, Projection, Seat, Segment, apply
-from trunkline.core.sequencer import Sequencer, unit_start
-from trunkline.core.siblings import Freshness
+from trunkline.core.sequencer import SLOW_MAX, Sequencer, unit_start
 
 ME = Owner("a", 1)
 
@@ -43,7 +42,7 @@ def test_q2_grants_follow_each_other_from_the_base_on() -> None:
     assert ask(sequencer, next_(segment, 1)) == granted(1, 1)
     assert ask(sequencer, next_(segment, 2, count=3)) == granted(2, 2)
     assert ask(sequencer, next_(segment, 3)) == granted(3, 5)
-    assert ask(sequencer, Peek(LOG, segment)) == Peeked(LOG, 0, 6, fresh=True)
+    assert ask(sequencer, Peek(LOG, segment)) == Peeked(LOG, 0, 6, 6, 0)
 
 
 @pytest.mark.parametrize("me", [Owner("a", 2), Owner("b", 1)], ids=["restarted", "another"])
@@ -118,11 +117,24 @@ def test_a_condition_is_held_against_the_position_after_the_skip() -> None:
     assert ask(sequencer, next_(segment, 3, count=2, expect=5)) == granted(3, 5, skipped=4)
 
 
-def test_l1_a_sequencer_without_a_lease_says_that_its_peek_is_not_fresh() -> None:
+def test_q5_readers_are_told_whose_positions_were_filled_before() -> None:
     segment = log("a b").last
     sequencer = Sequencer(ME)
-    sequencer.on_message(APPLICATION, Freshness(fresh=False))
-    assert ask(sequencer, Peek(LOG, segment)) == Peeked(LOG, 0, 1, fresh=False)
+    ask(sequencer, next_(segment, 1, count=2))
+    ask(sequencer, replace(next_(segment, 2, count=3), beaten=2))
+    ask(sequencer, next_(segment, 3))
+    told = [ask(sequencer, Peek(LOG, segment, glsn)) for glsn in range(1, 8)]
+    assert told == [Peeked(LOG, 0, 7, alike, beaten) for alike, beaten in [(3, 0)] * 2 + [(6, 2)] * 3 + [(7, 0)] * 2]
+
+
+def test_q5_only_so_many_slow_appends_are_remembered() -> None:
+    segment = log("a b").last
+    sequencer = Sequencer(ME)
+    for seq in range(1, 2 * SLOW_MAX):
+        ask(sequencer, replace(next_(segment, seq), beaten=seq))
+    assert len(sequencer.serving[LOG].slow) == SLOW_MAX
+    newest = ask(sequencer, Peek(LOG, segment, 2 * SLOW_MAX - 1))
+    assert newest == Peeked(LOG, 0, 2 * SLOW_MAX, 2 * SLOW_MAX, 2 * SLOW_MAX - 1)
 
 
 def test_q3_a_batch_larger_than_a_stripe_unit_is_not_granted() -> None:

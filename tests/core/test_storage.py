@@ -41,7 +41,6 @@ from trunkline.core.messages import (
     Written,
 )
 from trunkline.core.projection import Owner
-from trunkline.core.siblings import Freshness
 from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
 from trunkline.core.streams import StreamDropping, StreamLosing
 
@@ -159,12 +158,12 @@ def test_n4_reads_of_an_open_broadcast_stream_stop_at_the_lac() -> None:
     node = DiskedNode()
     one, two = data(1), data(2)
     play([(Open(BD), Opened(S)), (Append(BT, ME, one, 0), Stored(S, one))], restarts=False, node=node)
-    nothing = Unwritten(S, 1, 2, sealed=False, fresh=True)
+    nothing = Unwritten(S, 1, 2, sealed=False)
     assert node.ask(Read(BT, 1, 9)) == [nothing]
     assert node.ask(Append(BT, ME, two, 1)) == [Stored(S, two)]  # the LAC rides on the next batch
     assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (one,))]
     assert node.ask(Release(BT, Owner("x", 1), 2)) == []  # not the owner's word
-    assert node.ask(Read(BT, 2, 9)) == [Unwritten(S, 2, 3, sealed=False, fresh=True)]
+    assert node.ask(Read(BT, 2, 9)) == [Unwritten(S, 2, 3, sealed=False)]
     assert node.ask(Release(BT, ME, 2)) == []
     assert node.ask(Release(BT, ME, 1)) == []  # late: the LAC does not go back
     assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (one, two))]
@@ -176,7 +175,7 @@ def test_n4_a_restarted_node_shows_less_until_the_owner_speaks_again() -> None:
     play([(Open(BD), Opened(S)), (Append(BT, ME, data(1), 0), Stored(S, data(1)))], restarts=False, node=node)
     node.ask(Release(BT, ME, 1))
     node.restart()
-    assert node.ask(Read(BT, 1, 9)) == [Unwritten(S, 1, 2, sealed=False, fresh=True)]
+    assert node.ask(Read(BT, 1, 9)) == [Unwritten(S, 1, 2, sealed=False)]
     assert node.ask(Finalize(BD, 2)) == [Finalized(S)]  # below a decided end everything is committed
     assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
 
@@ -213,7 +212,7 @@ def test_s2_finalize_implies_sealed_and_cuts_what_lies_at_or_past_the_end(restar
             (Finalize(D, 3), Finalized(S)),
             (Digest(T, 1, 9), Digested(S, 1, 9, (data(1),))),
             (Write(T, data(3)), rejected(3, Reason.SEALED)),
-            (Read(T, 2, 9), Unwritten(S, 2, 2, sealed=True, fresh=True)),
+            (Read(T, 2, 9), Unwritten(S, 2, 2, sealed=True)),
         ],
         restarts=restarts,
     )
@@ -263,7 +262,7 @@ def test_s4_the_answer_to_seal_counts_trimmed_positions(restarts: bool) -> None:
             (Trim(T, 2), TrimDone(S, 3)),  # the point does not go back
             (Digest(T, 1, 9), Digested(S, 1, 9, ())),
             (Read(T, 3, 9), rejected(3, Reason.TRIMMED, 3)),
-            (Read(T, 4, 9), Unwritten(S, 4, 4, sealed=False, fresh=True)),
+            (Read(T, 4, 9), Unwritten(S, 4, 4, sealed=False)),
             (FindTail(T, 2), TailFound(S, 2, 4, 0)),
             (Seal(D), Sealed(S, 4, intact=True, uncertain=False)),
         ],
@@ -301,23 +300,14 @@ def test_reads_digests_and_fetches_show_what_is_stored(restarts: bool) -> None:
             (Read(T, 1, 9), ReadFrames(S, 1, (one, batch))),
             (Read(T, 1, 1), ReadFrames(S, 1, (one,))),
             (Read(T, 3, 9), ReadFrames(S, 3, (batch,))),
-            (Read(T, 4, 9), Unwritten(S, 4, 7, sealed=False, fresh=True)),  # a hole: 6 is written
-            (Read(T, 7, 9), Unwritten(S, 7, 7, sealed=False, fresh=True)),
+            (Read(T, 4, 9), Unwritten(S, 4, 7, sealed=False)),  # a hole: 6 is written
+            (Read(T, 7, 9), Unwritten(S, 7, 7, sealed=False)),
             (FindTail(T, 3), TailFound(S, 3, 7, 0)),
             (Digest(T, 2, 6), Digested(S, 2, 6, (batch,))),
             (Fetch(T, 1, 7), Fetched(S, 1, 7, (one, batch, six))),
         ],
         restarts=restarts,
     )
-
-
-def test_l1_a_node_without_a_lease_marks_its_nothing_as_not_fresh() -> None:
-    node = DiskedNode()
-    node.ask(Open(D))
-    node.ask(Freshness(fresh=False))
-    assert node.ask(Read(T, 1, 9)) == [Unwritten(S, 1, 1, sealed=False, fresh=False)]
-    node.ask(Freshness(fresh=True))
-    assert node.ask(Read(T, 1, 9)) == [Unwritten(S, 1, 1, sealed=False, fresh=True)]
 
 
 # ---------------------------------------------------------------------------------------------------- subscribing
@@ -341,7 +331,7 @@ def test_a_subscriber_is_told_of_a_hole_below_what_is_written() -> None:
     node = DiskedNode()
     node.ask(Open(D))
     node.ask(Subscribe(T, 1, 9))
-    assert node.ask(Write(T, data(2))) == [Stored(S, data(2)), Unwritten(S, 1, 3, sealed=False, fresh=True)]
+    assert node.ask(Write(T, data(2))) == [Stored(S, data(2)), Unwritten(S, 1, 3, sealed=False)]
 
 
 @pytest.mark.parametrize("ending", [Seal(D), Finalize(D, 1)])
@@ -349,7 +339,7 @@ def test_a_subscriber_is_told_of_a_seal_and_of_an_end(ending: Message) -> None:
     node = DiskedNode()
     node.ask(Open(D))
     node.ask(Subscribe(T, 1, 9))
-    assert node.ask(ending)[1:] == [Unwritten(S, 1, 1, sealed=True, fresh=True)]
+    assert node.ask(ending)[1:] == [Unwritten(S, 1, 1, sealed=True)]
 
 
 def test_a_subscriber_of_a_broadcast_stream_waits_for_the_lac() -> None:

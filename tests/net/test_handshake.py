@@ -12,7 +12,7 @@ from net.wiring import STORED, Inbox, Run, bare_socket, dialled, foreign_server,
 from trunkline.errors import Unreachable
 from trunkline.net.dialing import HandshakeRefused, dial
 from trunkline.net.limits import HANDSHAKE_BYTES_MAX, Limits
-from trunkline.net.packets import Kind, RefusalCode, Welcome, decode_refusal, decode_welcome, encode
+from trunkline.net.packets import VERSION_MAX, Kind, RefusalCode, Welcome, decode_refusal, decode_welcome, encode
 
 
 @pytest.mark.parametrize("cluster", ["", "c1"])
@@ -48,7 +48,7 @@ def test_a_wrong_token_or_cluster_is_refused_with_a_text(run: Run, options: dict
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"version_min": 2, "version_max": 9}, RefusalCode.VERSION),
+        ({"version_min": 3, "version_max": 9}, RefusalCode.VERSION),
         ({"version_min": 0, "version_max": 0}, RefusalCode.VERSION),
         ({"magic": "kafka"}, RefusalCode.PROTOCOL),
     ],
@@ -68,7 +68,7 @@ def test_the_highest_version_that_both_speak_is_chosen(run: Run) -> None:
     async def scene() -> None:
         async with serving() as server, bare_socket(server) as peer:
             answer = await peer.greet(greeting(version_min=0, version_max=9))
-            assert decode_welcome(answer.head).version == 1
+            assert decode_welcome(answer.head).version == VERSION_MAX
 
     run(scene())
 

@@ -3,8 +3,10 @@
     deliver c1.appender>n1.storage Write(position=3)     the message arrives
     duplicate c1.appender>n1.storage Write(position=3)   it arrives and stays in flight
     lose c1.appender>n1.storage Write(position=3)        it vanishes
+    drop c1.appender>n1.storage Write(position=3)        it vanishes, as its sender's host gave it up
     timer c1.appender retry                              the timer fires, as nothing else can happen
     early_timer c1.appender retry                        the timer fires although something else could happen
+    free_timer c1.appender retry                         the same, of a timer that the scenario lets fire freely
     operate c1                                           the process begins its next operation
     sync n1                                              the disk is synced and what waited for it goes out
     crash n1                                             the process ends
@@ -23,11 +25,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FAULTS = frozenset(
-    {"lose", "duplicate", "crash", "crash_in", "wipe", "power_cut", "rot", "cut", "early_timer"},
+    {"lose", "drop", "duplicate", "crash", "crash_in", "wipe", "power_cut", "rot", "cut", "early_timer"},
 )
-KINDS = FAULTS | {"deliver", "timer", "operate", "sync", "restart", "heal"}
+KINDS = FAULTS | {"deliver", "timer", "free_timer", "operate", "sync", "restart", "heal"}
 _OF_WORLD = frozenset({"power_cut", "cut", "heal"})
-_OF_MESSAGE = frozenset({"deliver", "duplicate", "lose"})
+OF_MESSAGE = frozenset({"deliver", "duplicate", "lose", "drop"})
+OF_TIMER = frozenset({"timer", "early_timer", "free_timer"})
 
 
 class Action(NamedTuple):
@@ -47,9 +50,9 @@ class Action(NamedTuple):
         head = self.kind + (f"[{','.join(map(str, self.choice))}]" if self.choice else "")
         if self.cause is not None:
             return f"{head} {self.actor} {self.effects} {self.cause.text()}"
-        if self.kind in _OF_WORLD or self.kind in _OF_MESSAGE:
+        if self.kind in _OF_WORLD or self.kind in OF_MESSAGE:
             return f"{head} {self.subject}".rstrip()
-        joint = "." if self.kind in ("timer", "early_timer") else " "
+        joint = "." if self.kind in OF_TIMER else " "
         return f"{head} {self.actor}" + (f"{joint}{self.subject}" if self.subject else "")
 
     def without_choice(self) -> Action:
@@ -68,9 +71,9 @@ def parse(line: str) -> Action:
         return _parse_crash_in(rest, choice)
     if kind in _OF_WORLD:
         action = Action(kind, "", rest, choice)
-    elif kind in _OF_MESSAGE:
+    elif kind in OF_MESSAGE:
         action = Action(kind, _target_process(rest), rest, choice)
-    elif kind in ("timer", "early_timer"):
+    elif kind in OF_TIMER:
         actor, dot, timer = rest.partition(".")
         if not dot:
             raise ValueError(f"expected PROCESS.ROLE KEY after {kind}: {line!r}")

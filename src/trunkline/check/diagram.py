@@ -20,6 +20,7 @@ from trunkline.check.views import Finding, ProcessView, StateView, Step
 
 FAULT_WORDS = {
     "lose": "message lost",
+    "drop": "message given up",
     "duplicate": "message doubled",
     "crash": "crash",
     "crash_in": "crash",
@@ -29,6 +30,7 @@ FAULT_WORDS = {
     "rot": "rot",
     "cut": "network cut",
     "early_timer": "early timer",
+    "free_timer": "free timer",
 }
 LEGEND_ICONS = (
     ("crash", "crash"),
@@ -37,6 +39,7 @@ LEGEND_ICONS = (
     ("rot", "data went bad"),
     ("timer", "timer"),
     ("early_timer", "timer that did not wait"),
+    ("free_timer", "timer that need not wait"),
     ("operate", "an operation begins"),
     ("sync", "disk synced"),
 )

@@ -1,6 +1,7 @@
 """Follows each message of a run from the step that sent it to the step where it arrived or was lost.
 
-A message that is sent again while it is in flight is still one message; a doubled one arrives and stays in flight.
+A message that is sent again while it is in flight is still one message, unless the network holds a copy more of it
+then; a doubled one arrives and stays in flight. Of equal ones the oldest ends first.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Arrow:
 
 def trace_arrows(steps: Sequence[Step], states: Sequence[StateView]) -> list[Arrow]:
     """The arrows between processes in the order in which they end; those that never do come last."""
-    flying: dict[int, tuple[int, Sent]] = {message.message_id: (0, message) for message in states[0].network}
+    flying: dict[int, list[tuple[int, Sent]]] = {}  # copies in the order of sending
+    for message in states[0].network:
+        flying.setdefault(message.message_id, []).append((0, message))
     doubled: set[int] = set()  # what is left in flight of these has its arrow already
     arrows = []
     for step in steps:
@@ -39,10 +42,12 @@ def trace_arrows(steps: Sequence[Step], states: Sequence[StateView]) -> list[Arr
             arrows.append(arrow)
             (doubled.add if arrow.fate is Fate.DOUBLED else doubled.discard)(step.handled.message_id)
         for message in step.sent:
-            if message.source != message.target:
-                flying.setdefault(message.message_id, (step.index, message))
+            copies = flying.setdefault(message.message_id, [])
+            in_flight = sum(each.message_id == message.message_id for each in states[step.index].network)
+            if message.source != message.target and len(copies) < max(1, in_flight):
+                copies.append((step.index, message))
     left = {message.message_id for message in states[-1].network}
-    for sent_at, message in flying.values():
+    for sent_at, message in (copy for copies in flying.values() for copy in copies):
         if message.message_id in doubled:
             continue
         fate = Fate.PENDING if message.message_id in left else Fate.DROPPED
@@ -50,9 +55,10 @@ def trace_arrows(steps: Sequence[Step], states: Sequence[StateView]) -> list[Arr
     return arrows
 
 
-def _ending(step: Step, message: Sent, flying: dict[int, tuple[int, Sent]]) -> Arrow:
-    sent_at, _ = flying.get(message.message_id, (None, message))
+def _ending(step: Step, message: Sent, flying: dict[int, list[tuple[int, Sent]]]) -> Arrow:
+    copies = flying.get(message.message_id) or []
+    sent_at = copies[0][0] if copies else None
     if step.kind == "duplicate":
         return Arrow(message, sent_at, step.index, Fate.DOUBLED)
-    flying.pop(message.message_id, None)
-    return Arrow(message, sent_at, step.index, Fate.LOST if step.kind == "lose" else Fate.ARRIVED)
+    del copies[:1]
+    return Arrow(message, sent_at, step.index, Fate.LOST if step.kind in ("lose", "drop") else Fate.ARRIVED)

@@ -42,11 +42,12 @@ ICONS = {  # kind of step: (class, path around 0,0)
     "rot": ("warn", "M0-7L7 0L0 7L-7 0ZM-2-2L2 2M2-2L-2 2"),
     "timer": ("soft", "M0-7A7 7 0 1 0 .01-7ZM0-4V0L3 2"),
     "early_timer": ("warn", "M0-7A7 7 0 1 0 .01-7ZM0-4V0L3 2"),
+    "free_timer": ("good", "M0-7A7 7 0 1 0 .01-7ZM0-4V0L3 2"),
     "sync": ("disk", "M-6-4A6 2.5 0 1 0 6-4A6 2.5 0 1 0-6-4V4A6 2.5 0 0 0 6 4V-4"),
     "operate": ("soft", "M-4-6L6 0L-4 6Z"),
 }
 BANDS = {"power_cut": "bad", "cut": "warn", "heal": "good"}  # what concerns the whole world crosses all life lines
-UNCAPTIONED = ("deliver", "duplicate", "lose")  # the label of the message says it
+UNCAPTIONED = ("deliver", "duplicate", "lose", "drop")  # the label of the message says it
 SYMBOLS = {"power_cut": "⚡ ", "cut": "✂ ", "heal": "✓ "}
 
 
@@ -201,7 +202,7 @@ class _Canvas:
             return ""
         x = self.x.get(step.process or "")
         parts = [f"<title>{escape(step.action)}</title>"]
-        if x is not None and step.kind != "lose":
+        if x is not None and step.kind not in ("lose", "drop"):
             parts.append(_bar(row, x, step.kind))
         parts.extend(icon(kind, self.x[name], row.top + BAR / 2) for name, kind in self._also_ended(step))
         x = FIRST / 2 if x is None else x

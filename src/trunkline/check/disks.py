@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from trunkline.core.effects import Record
+from trunkline.core.entries import junk
 from trunkline.core.recovery import Condition, Slot, recover
 from trunkline.core.storage import NodeImage
 from trunkline.core.streams import (
     FrameWritten,
+    JunkWritten,
     Key,
     StreamDropping,
     StreamEnding,
@@ -105,6 +107,10 @@ class StorageDisk:
     """A node's disk. It recovers by the same rule as the storage engine: ``core.recovery``."""
 
     def write(self, image: NodeFiles, record: Record) -> NodeFiles:
+        if isinstance(record, JunkWritten):
+            for glsn in range(record.first, record.end):
+                image = self.write(image, FrameWritten(record.key, junk(glsn)))
+            return image
         image = _settled(image)
         mark = 0
         if isinstance(record, FrameWritten):

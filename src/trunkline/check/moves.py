@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import NamedTuple
 
-from trunkline.check.actions import Action, is_fault
+from trunkline.check.actions import OF_TIMER, Action, is_fault
 from trunkline.check.budgets import Budget
 from trunkline.check.interning import Interner
 from trunkline.check.network import Network
 from trunkline.check.process_values import Cause, Process, Told
 from trunkline.check.processes import Processes
 from trunkline.check.role_steps import Alarm, Arrival, Coverage
-from trunkline.check.scenario import Completed, Scenario
+from trunkline.check.scenario import Completed, Ended, Scenario
 from trunkline.check.verdicts import Verdicts
 
 
@@ -43,6 +43,13 @@ class Delivery(NamedTuple):
     story: int
 
 
+class Free(NamedTuple):
+    """A timer that may fire at any moment, as long as one of these is left."""
+
+    places: tuple[int, ...]  # in Scenario.free_timers
+    handled: Handled
+
+
 class Found(NamedTuple):
     """How a disk may be found after the power went."""
 
@@ -61,6 +68,8 @@ class Local:
         "deliveries",
         "doubles",
         "early_timers",
+        "free_timers",
+        "gated",
         "kept",
         "power_cut",
         "process",
@@ -83,6 +92,8 @@ class Local:
         self.waiting: tuple[Handled, ...] | None = None
         self.timers: tuple[Handled, ...] | None = None
         self.early_timers: tuple[Handled, ...] | None = None
+        self.free_timers: tuple[Free, ...] | None = None
+        self.gated: tuple[Handled, ...] | None = None
         self.restart: Handled | None = None
         self.wipe: Handled | None = None
         self.crash: Moves | None = None
@@ -131,7 +142,7 @@ class LocalMoves:
         if message is not None:
             envelope = self._network.messages.values[message]
             return Cause("deliver", envelope.target.role, Arrival(envelope.source, envelope.message))
-        if action.kind in ("timer", "early_timer"):
+        if action.kind in OF_TIMER:
             role, _, key = action.subject.partition(" ")
             return Cause("timer", role, Alarm(key))
         return Cause(action.kind)
@@ -192,12 +203,27 @@ class LocalMoves:
         found: list[Handled] = []
         if here.up and self._processes.unsynced(here.process):
             found.append(self._handled(here.process, Cause("sync"), Action("sync", self._name(here))))
-        if not self._scenario.eager_operations and self._processes.may_operate(here.process):
+        if not self._scenario.eager_operations and self._processes.may_operate(here.process, gated=False):
             found.append(self._handled(here.process, Cause("operate"), Action("operate", self._name(here))))
         handled = tuple(found)
         if self._memo:
             here.waiting = handled
         return handled
+
+    def gated(self, here: Local) -> tuple[Handled, ...]:
+        """The next operation of a process, if it has to wait for others to end. Whether they have, others know."""
+        if here.gated is not None:
+            return here.gated
+        handled: tuple[Handled, ...] = ()
+        if self._processes.may_operate(here.process, gated=True):
+            handled = (self._handled(here.process, Cause("operate"), Action("operate", self._name(here))),)
+        if self._memo:
+            here.gated = handled
+        return handled
+
+    def gate(self, here: Local) -> tuple[Ended, ...]:
+        """What the operation of ``gated`` has to wait for."""
+        return self._processes.gate(here.process)
 
     def timers(self, here: Local) -> tuple[Handled, ...]:
         if here.timers is not None:
@@ -214,6 +240,21 @@ class LocalMoves:
         if self._memo:
             here.early_timers = found
         return found
+
+    def free_timers(self, here: Local) -> tuple[Free, ...]:
+        if here.free_timers is not None:
+            return here.free_timers
+        process, name, entries = here.process, self._name(here), self._scenario.free_timers
+        found: list[Free] = []
+        for role, key in process.timers:
+            places = tuple(place for place, each in enumerate(entries) if each.matches(name, role, key))
+            if places:
+                action = Action("free_timer", name, f"{role} {key}")
+                found.append(Free(places, self._handled(process, self.cause(action, None), action)))
+        free = tuple(found)
+        if self._memo:
+            here.free_timers = free
+        return free
 
     def restart(self, here: Local) -> Handled:
         if here.restart is not None:

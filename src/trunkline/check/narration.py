@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trunkline.check.actions import Action
+from trunkline.check.actions import OF_MESSAGE, Action
 from trunkline.check.budgets import Budgets
 from trunkline.check.frozen import fields_of, text
 from trunkline.check.moves import LocalMoves
@@ -67,7 +67,7 @@ class Narrator:
         message = self._message(step)
         handled = None if message is None else self._sent(message)
         before = self._actor(state, action.actor)
-        if before is None or action.kind in ("lose", "crash", "rot"):
+        if before is None or action.kind in ("lose", "drop", "crash", "rot"):
             return Step(index, action.text(), action.kind, action.actor or None, None, handled, notes=_note(action))
         outcome = self._outcome(before, step, message)
         told: Outcome | Crash = outcome
@@ -114,7 +114,7 @@ class Narrator:
         return [self._moves.locals[each].process for each in state[: len(state) // 2 - 1]]
 
     def _message(self, step: Action) -> int | None:
-        if step.kind not in ("deliver", "duplicate", "lose"):
+        if step.kind not in OF_MESSAGE:
             return None
         return self._network.texts.index(step.subject)
 

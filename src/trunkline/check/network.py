@@ -2,12 +2,14 @@
 
 Bag: any message may be next. FIFO: each ordered pair of processes is a channel and only its first message may be next.
 
-A message that is sent while an identical one (source, target, content) is in flight changes nothing. That keeps the
-retries of a correct protocol finite; that a copy arrives twice is a fault of its own, ``duplicate``.
+A message that is sent while ``copies`` identical ones (source, target, content) are in flight changes nothing. That
+keeps the retries of a correct protocol finite. With one copy, the usual bound, what is sent twice arrives once, unless
+a fault doubles it (``duplicate``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from trunkline.check.frozen import text
@@ -38,14 +40,17 @@ Bundle = tuple[tuple[int, int], ...]  # what one step sends: (index of the targe
 class Network:
     """Interned messages and inboxes. An inbox is a tuple of message numbers: sorted, or under FIFO in channel order.
 
+    A number stands there as often as the message is in flight.
+
     ``texts`` and ``channels`` are indexed by a message's number, ``bundles`` by a bundle's.
     """
 
     EMPTY = 0
 
-    def __init__(self, process_names: tuple[str, ...], *, fifo: bool) -> None:
+    def __init__(self, process_names: tuple[str, ...], *, fifo: bool, copies: int = 1) -> None:
         self._index_of = {name: index for index, name in enumerate(process_names)}
         self._fifo = fifo
+        self._copies = copies
         self.messages: Interner[Envelope] = Interner()
         self.texts: list[str] = []
         self.channels: list[tuple[str, str]] = []
@@ -74,7 +79,7 @@ class Network:
         grouped: dict[int, list[int]] = {}
         for each in messages:
             grouped.setdefault(self._index_of[self.channels[each][1]], []).append(each)
-        parcels = [(index, self._parcels.intern(tuple(dict.fromkeys(parts)))) for index, parts in grouped.items()]
+        parcels = [(index, self._parcels.intern(self._bounded(parts))) for index, parts in grouped.items()]
         return self._bundles.intern(tuple(sorted(parcels)))
 
     def inbox(self, messages: list[int]) -> int:
@@ -91,7 +96,7 @@ class Network:
         number = self._added.get(key)
         if number is None:
             both = self._inboxes.values[inbox] + self._parcels.values[parcel]
-            number = self._added[key] = self.inbox(list(dict.fromkeys(both)))
+            number = self._added[key] = self.inbox(list(self._bounded(both)))
         return number
 
     def without(self, inbox: int, dropped: list[int]) -> int:
@@ -102,13 +107,29 @@ class Network:
         found = self._flights.get(inbox)
         if found is None:
             nexts = sorted(self._next(inbox), key=self.texts.__getitem__)
-            found = self._flights[inbox] = tuple(Flight(each, self.without(inbox, [each])) for each in nexts)
+            found = self._flights[inbox] = tuple(Flight(each, self._without_one(inbox, each)) for each in nexts)
         return found
+
+    def _without_one(self, inbox: int, message: int) -> int:
+        """The inbox with one copy less, the first of its channel."""
+        left = list(self._inboxes.values[inbox])
+        left.remove(message)
+        return self.inbox(left)
+
+    def _bounded(self, messages: Sequence[int]) -> tuple[int, ...]:
+        """Each message at most as often as it can be in flight, in the order of sending."""
+        if self._copies == 1:
+            return tuple(dict.fromkeys(messages))
+        kept: list[int] = []
+        for each in messages:
+            if kept.count(each) < self._copies:
+                kept.append(each)
+        return tuple(kept)
 
     def _next(self, inbox: int) -> list[int]:
         messages = self._inboxes.values[inbox]
         if not self._fifo:
-            return list(messages)
+            return list(dict.fromkeys(messages))
         first: dict[int, int] = {}
         for each in messages:
             first.setdefault(self._channel[each], each)

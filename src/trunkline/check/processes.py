@@ -22,7 +22,7 @@ from trunkline.check.frozen import text
 from trunkline.check.network import Network
 from trunkline.check.process_values import Cause, Crash, Outcome, Process, Told
 from trunkline.check.role_steps import Alarm, Arrival, Chosen, Coverage, RoleEvent, RoleSteps, Start, last_line
-from trunkline.check.scenario import Boot, Completed, Invoked, Observed, ProcessEnded, ProcessSpec, Scenario
+from trunkline.check.scenario import Boot, Completed, Ended, Invoked, Observed, ProcessEnded, ProcessSpec, Scenario
 from trunkline.check.views import Finding
 from trunkline.core.effects import (
     SELF,
@@ -108,8 +108,15 @@ class Processes:
     def unsynced(self, process: Process) -> bool:
         return not self._scenario.atomic_disk and not self.spec(process).disk.synced(process.image)
 
-    def may_operate(self, process: Process) -> bool:
-        return process.up and not process.busy and process.operations_begun < len(self.spec(process).operations)
+    def may_operate(self, process: Process, *, gated: bool) -> bool:
+        """Whether it has another operation to begin now. ``gated``: one that others' operations must precede."""
+        if not process.up or process.busy or process.operations_begun >= len(self.spec(process).operations):
+            return False
+        return bool(self.gate(process)) == gated
+
+    def gate(self, process: Process) -> tuple[Ended, ...]:
+        """The operations that must have ended before the process may begin its next one."""
+        return self.spec(process).operations[process.operations_begun].after
 
     def ignores(self, process: Process, source: Address, role: str, message: Message) -> bool:
         number = dict(process.roles).get(role)
@@ -156,7 +163,7 @@ class Processes:
         elif cause.kind == "sync":
             self._sync(run)
         elif cause.kind == "operate":
-            run.queue.append(None)
+            run.queue.append(self._operation(run))
         elif cause.event is not None:
             if isinstance(cause.event, Alarm):
                 run.timers.discard((cause.role, cause.event.key))
@@ -207,8 +214,9 @@ class Processes:
         return Finding("RoleError", f"no rest after {INTERNAL_STEPS_MAX} events inside one process")
 
     def _next_operation(self, run: _Run) -> tuple[str, RoleEvent] | None:
-        if not self.may_operate(run.process):
-            return None
+        return self._operation(run) if self.may_operate(run.process, gated=False) else None
+
+    def _operation(self, run: _Run) -> tuple[str, RoleEvent]:
         spec, begun = self.spec(run.process), run.process.operations_begun
         operation = spec.operations[begun]
         run.process = run.process._replace(operations_begun=begun + 1, busy=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, Protocol
 
 from trunkline.core.effects import Address, Event, Message, Record
 from trunkline.core.events import Completed as Completed  # its users find here what monitors see
@@ -81,12 +82,24 @@ class Boot:
     durable: Any  # Disk.load of its image
 
 
+class Ended(NamedTuple):
+    """The end of an operation: of which process, and the number that its ``Complete`` gives it."""
+
+    process: str
+    operation: int
+
+
 @dataclass(frozen=True)
 class Operation:
-    """One call of an application into a role of its own process."""
+    """One call of an application into a role of its own process.
+
+    ``after``: it begins at some moment after all of these operations, of any process, have ended: what their callers
+    were told is known when it begins.
+    """
 
     role: str
     request: Message
+    after: tuple[Ended, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,42 @@ NO_FAULTS = Faults()
 
 
 @dataclass(frozen=True)
+class FreeTimer:
+    """Timers that do not wait until nothing else can happen: ``count`` times in a run one of them fires at any moment.
+
+    That costs no ``early_timer``; when ``count`` is used up they are timers like all others. Patterns are those of
+    ``fnmatch``.
+    """
+
+    process: str
+    role: str = "*"
+    key: str = "*"
+    count: int = 1
+
+    def matches(self, process: str, role: str, key: str) -> bool:
+        return fnmatchcase(process, self.process) and fnmatchcase(role, self.role) and fnmatchcase(key, self.key)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Messages that their sender's host gives up ``count`` times in a run, at no cost in ``loss``.
+
+    A host drops what a peer does not read, and the metadata service rations requests. ``message`` is the name of a
+    class; patterns are those of ``fnmatch``.
+    """
+
+    source: str
+    target: str
+    message: str = "*"
+    count: int = 1
+
+    def matches(self, source: str, target: str, message: str) -> bool:
+        return (
+            fnmatchcase(source, self.source) and fnmatchcase(target, self.target) and fnmatchcase(message, self.message)
+        )
+
+
+@dataclass(frozen=True)
 class Scenario:
     name: str
     summary: str  # one line, for the table
@@ -144,6 +193,9 @@ class Scenario:
     stays_down: tuple[str, ...] = ()  # processes that healing does not restart
     sometimes: tuple[str, ...] = ()  # names of events that a meaningful exploration must have seen
     symmetric: tuple[tuple[str, ...], ...] = ()  # sets of process names that may be swapped
+    free_timers: tuple[FreeTimer, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    copies: int = 1  # so many identical messages can be in flight at once; one more changes nothing
     smaller: tuple[Callable[[], Scenario], ...] = ()  # simpler versions, tried first when shrinking
 
 

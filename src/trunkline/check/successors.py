@@ -46,6 +46,8 @@ class Successors:
         self._lossy = frozenset(scenario.lossy)
         self._power_places = tuple(places[name] for name in scenario.power_domain)
         self._losses: dict[int, int] = {}  # by message: the number of its action
+        self._drops: dict[int, tuple[int, ...]] = {}  # by message: places in Scenario.drops that it matches
+        self._gated = any(each.after for spec in scenario.processes for each in spec.operations)
 
     def expand(self, state: State) -> Expansion:
         if state[-1] in self._verdicts.findings:
@@ -57,6 +59,8 @@ class Successors:
         idle = not found
         if idle:
             self._fire(state, found)
+        elif budget.free_timers:
+            self._fire_free(state, budget, found)
         if budget.restart is not None:
             self._start_again(state, budget.restart, found)
         if budget.healed is not None:
@@ -118,6 +122,9 @@ class Successors:
             waiting = here.waiting
             for handled in moves.waiting(here) if waiting is None else waiting:
                 self._take(state, place, handled.moves, state[-2], found)
+            if self._gated:
+                for handled in self._let_in(state, here):
+                    self._take(state, place, handled.moves, state[-2], found)
             if not here.up and self._never_started(place, here):
                 self._take(state, place, moves.restart(here).moves, state[-2], found)
 
@@ -127,6 +134,19 @@ class Successors:
             here = moves.locals[state[place]]
             for handled in moves.timers(here):
                 self._take(state, place, handled.moves, state[-2], found)
+
+    def _fire_free(self, state: State, budget: Budget, found: Expansion) -> None:
+        moves = self._moves
+        for place in range(self._count):
+            for places, handled in moves.free_timers(moves.locals[state[place]]):
+                left = next((budget.free_timers[each] for each in places if each in budget.free_timers), None)
+                if left is not None:
+                    self._take(state, place, handled.moves, left.fired, found)
+
+    def _let_in(self, state: State, here: Local) -> tuple[Handled, ...]:
+        """The next operation of a process, where those that it waits for have ended."""
+        gated = self._moves.gated(here)
+        return gated if gated and self._verdicts.have_ended(state[-1], self._moves.gate(here)) else ()
 
     def _start_again(self, state: State, env: int, found: Expansion) -> None:
         for place, here in self._down(state):
@@ -151,6 +171,8 @@ class Successors:
             self._fire_early(state, budget.early_timer, found)
         if budget.loss is not None:
             self._lose(state, budget.loss, found)
+        if budget.drops:
+            self._drop(state, budget, found)
         if budget.duplicate is not None:
             self._double(state, budget, budget.duplicate, found)
         if budget.crash is not None:
@@ -177,17 +199,37 @@ class Successors:
         for place in range(self._count, 2 * self._count):
             for message, rest in self._network.flights(state[place]):
                 if self._is_lossy(message):
+                    action = self._losses.get(message)
+                    if action is None:
+                        action = self._losses[message] = self._loss(message, "lose")
                     after = list(state)
                     after[place] = rest
                     after[-2] = env
-                    found.append((self._loss(message), tuple(after)))
+                    found.append((action, tuple(after)))
 
-    def _loss(self, message: int) -> int:
-        action = self._losses.get(message)
-        if action is None:
-            lost = Action("lose", self._network.channels[message][1], self._network.texts[message])
-            action = self._losses[message] = self._moves.action(lost)
-        return action
+    def _loss(self, message: int, kind: str) -> int:
+        lost = Action(kind, self._network.channels[message][1], self._network.texts[message])
+        return self._moves.action(lost)
+
+    def _drop(self, state: State, budget: Budget, found: Expansion) -> None:
+        """A sender's host gives a message up. That it does so when the message is already in flight makes no odds."""
+        for place in range(self._count, 2 * self._count):
+            for message, rest in self._network.flights(state[place]):
+                env = next((budget.drops[each] for each in self._droppable(message) if each in budget.drops), None)
+                if env is not None:
+                    after = list(state)
+                    after[place] = rest
+                    after[-2] = env
+                    found.append((self._loss(message, "drop"), tuple(after)))
+
+    def _droppable(self, message: int) -> tuple[int, ...]:
+        places = self._drops.get(message)
+        if places is None:
+            channel = self._network.channels[message]
+            kind = type(self._network.messages.values[message].message).__name__
+            entries = enumerate(self._scenario.drops)
+            places = self._drops[message] = tuple(place for place, each in entries if each.matches(*channel, kind))
+        return places
 
     def _double(self, state: State, budget: Budget, env: int, found: Expansion) -> None:
         for place in range(self._count):
@@ -218,10 +260,15 @@ class Successors:
             for message, rest in self._arriving(state, place, here, budget):
                 self._take(state, place, moves.arrival(here, message).crashes, env, found, inbox=rest)
             self._break_off(state, place, moves.waiting(here), env, found)
+            if self._gated:
+                self._break_off(state, place, self._let_in(state, here), env, found)
             if idle:
                 self._break_off(state, place, moves.timers(here), env, found)
-            elif budget.early_crash is not None:
+                continue
+            if budget.early_crash is not None:
                 self._break_off(state, place, moves.early_timers(here), budget.early_crash, found)
+            if budget.free_timers:
+                self._break_off_free(state, place, here, budget, found)
         if budget.restart_crash is not None:
             for place, here in self._down(state):
                 if place in self._crashable and not self._never_started(place, here):
@@ -231,6 +278,12 @@ class Successors:
     def _break_off(self, state: State, place: int, causes: tuple[Handled, ...], env: int, found: Expansion) -> None:
         for handled in causes:
             self._take(state, place, handled.crashes, env, found)
+
+    def _break_off_free(self, state: State, place: int, here: Local, budget: Budget, found: Expansion) -> None:
+        for places, handled in self._moves.free_timers(here):
+            left = next((budget.free_timers[each] for each in places if each in budget.free_timers), None)
+            if left is not None and left.crashed is not None:
+                self._take(state, place, handled.crashes, left.crashed, found)
 
     def _wipe(self, state: State, env: int, found: Expansion) -> None:
         for place, here in self._down(state):

@@ -35,8 +35,13 @@ class Symmetry:
         verdicts: Verdicts,
         moves: LocalMoves,
     ) -> None:
-        if scenario.cuts and scenario.symmetric:
-            raise ValueError(f"{scenario.name}: symmetry cannot be used with cuts, which name processes")
+        named = scenario.cuts or scenario.free_timers or scenario.drops
+        waits = any(each.after for spec in scenario.processes for each in spec.operations)
+        if scenario.symmetric and (named or waits):
+            raise ValueError(
+                f"{scenario.name}: symmetry cannot be used with cuts, free timers, drops or operations that wait for "
+                "others: they name processes"
+            )
         places = {spec.name: place for place, spec in enumerate(scenario.processes)}
         self._renamings = [
             _Renaming(names, places, network, roles, verdicts, moves) for names in _name_maps(scenario.symmetric)

@@ -8,15 +8,37 @@ from typing import Any
 from trunkline.check.frozen import rename, text
 from trunkline.check.interning import Interner
 from trunkline.check.process_values import Told
-from trunkline.check.scenario import Monitor, Observed, Violation
+from trunkline.check.scenario import Completed, Ended, Monitor, Observed, Violation
 from trunkline.check.views import Finding, NamedTexts
+
+
+class _Acknowledged:
+    """No property, but a memory: which of the operations that others wait for have ended."""
+
+    name = "Acknowledged"
+
+    def __init__(self, awaited: frozenset[Ended]) -> None:
+        self._awaited = awaited
+
+    def initial(self) -> frozenset[Ended]:
+        return frozenset()
+
+    def observe(self, state: frozenset[Ended], observed: Observed) -> frozenset[Ended]:
+        if isinstance(observed.event, Completed):
+            ended = Ended(observed.process, observed.event.operation)
+            return state | {ended} if ended in self._awaited else state
+        return state
+
+    def hot(self, state: frozenset[Ended]) -> str:
+        return ""
 
 
 class Verdicts:
     """A number stands for the states of all monitors together, or for the finding that ended the run."""
 
-    def __init__(self, monitors: tuple[Monitor, ...], *, memo: bool) -> None:
-        self._monitors = monitors
+    def __init__(self, monitors: tuple[Monitor, ...], awaited: frozenset[Ended] = frozenset(), *, memo: bool) -> None:
+        """``awaited``: operations after which others begin (``Operation.after``)."""
+        self._monitors = monitors = (*monitors, _Acknowledged(awaited)) if awaited else monitors
         self._memo = memo
         self._states: list[Interner[Hashable]] = [Interner() for _ in monitors]
         self._joint: Interner[tuple[int, ...] | Finding] = Interner()
@@ -43,6 +65,15 @@ class Verdicts:
         if number is None or not self._memo:
             number = known[story] = self._observe(verdict, self.stories.values[story])
         return number
+
+    def have_ended(self, verdict: int, awaited: tuple[Ended, ...]) -> bool:
+        """Whether all of these operations have ended."""
+        joint = self._joint.values[verdict]
+        if isinstance(joint, Finding):
+            return False
+        ended = self._states[-1].values[joint[-1]]
+        assert isinstance(ended, frozenset), "operations that wait for others need the memory of those that ended"
+        return ended.issuperset(awaited)
 
     def hot(self, verdict: int) -> tuple[str, ...]:
         """``Monitor: reason`` of each monitor that may not rest here."""

@@ -9,10 +9,12 @@ states are equal exactly when their tuples are. Numbers mean nothing outside the
 their texts, and the order in which ``expand`` lists them, do not depend on what a world has seen before.
 
 Time: a timer fires freely only where no message can be delivered, no disk waits for its sync and no operation can
-begin. Anywhere else it costs one ``early_timer``.
+begin. Anywhere else it costs one ``early_timer``, or one of the scenario's ``free_timers``.
 """
 
 from __future__ import annotations
+
+import fnmatch
 
 from trunkline.check.actions import Action
 from trunkline.check.budgets import Budgets
@@ -21,7 +23,7 @@ from trunkline.check.narration import Narrator
 from trunkline.check.network import Network
 from trunkline.check.processes import Processes
 from trunkline.check.role_steps import Coverage, RoleSteps
-from trunkline.check.scenario import Scenario
+from trunkline.check.scenario import Ended, Scenario
 from trunkline.check.successors import Expansion, State, Successors
 from trunkline.check.symmetry import Symmetry
 from trunkline.check.verdicts import Verdicts
@@ -39,9 +41,10 @@ class World:
         self.scenario = scenario
         self.transitions = 0  # listed by ``expand`` so far
         self._coverage = Coverage()
-        self._network = Network(tuple(spec.name for spec in scenario.processes), fifo=scenario.fifo)
+        names = tuple(spec.name for spec in scenario.processes)
+        self._network = Network(names, fifo=scenario.fifo, copies=scenario.copies)
         self._budgets = Budgets(scenario)
-        self._verdicts = Verdicts(scenario.monitors, memo=memo)
+        self._verdicts = Verdicts(scenario.monitors, _awaited(scenario), memo=memo)
         self._roles = RoleSteps(self._coverage, memo=memo)
         self._processes = Processes(scenario, self._network, self._roles, self._coverage)
         self._moves = LocalMoves(scenario, self._processes, self._network, self._verdicts, self._coverage, memo=memo)
@@ -139,6 +142,10 @@ class World:
         return Narrator(self._network, self._budgets, self._verdicts, self._roles, self._processes, self._moves)
 
 
+def _awaited(scenario: Scenario) -> frozenset[Ended]:
+    return frozenset(ended for spec in scenario.processes for each in spec.operations for ended in each.after)
+
+
 def _refuse_nonsense(scenario: Scenario) -> None:
     """A budget that nothing can spend is a mistake in the scenario: it would look explored and is not."""
     names = [spec.name for spec in scenario.processes]
@@ -146,9 +153,18 @@ def _refuse_nonsense(scenario: Scenario) -> None:
         raise ValueError(f"{scenario.name}: process names must be unique and without space, dot or arrow: {names}")
     cut_ends = [end for cut in scenario.cuts for pair in cut.blocked for end in pair]
     groups = (scenario.crashable, scenario.lossy, scenario.power_domain, scenario.stays_down, *scenario.symmetric)
-    unknown = sorted({name for group in (*groups, cut_ends) for name in group if name not in names})
+    awaited = [ended.process for ended in _awaited(scenario)]
+    unknown = sorted({name for group in (*groups, cut_ends, awaited) for name in group if name not in names})
     if unknown:
         raise ValueError(f"{scenario.name}: no such process: {', '.join(unknown)}")
+    patterns = {each.process for each in scenario.free_timers}
+    patterns |= {end for drop in scenario.drops for end in (drop.source, drop.target)}
+    matchless = sorted(each for each in patterns if not fnmatch.filter(names, each))
+    if matchless:
+        raise ValueError(f"{scenario.name}: no process is called so: {', '.join(matchless)}")
+    counts = [each.count for each in scenario.free_timers] + [each.count for each in scenario.drops]
+    if scenario.copies < 1 or min([1, *counts]) < 1:
+        raise ValueError(f"{scenario.name}: a count must be 1 or more; leave out what is not to happen")
     for budget, means in (("crash", scenario.crashable), ("power_cut", scenario.power_domain), ("cut", scenario.cuts)):
         if getattr(scenario.faults, budget) and not means:
             raise ValueError(f"{scenario.name}: a budget for {budget}, and nothing that it could happen to")

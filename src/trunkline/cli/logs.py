@@ -13,7 +13,7 @@ from trunkline.cli.tables import print_json, table
 from trunkline.client.cluster import Cluster, log_settings
 from trunkline.core.projection import Projection
 from trunkline.errors import Refused
-from trunkline.runtime.coordinator import log_facts
+from trunkline.runtime.summaries import log_facts
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
@@ -67,7 +67,7 @@ def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> a
 
 
 async def _create(options: argparse.Namespace, cluster: Cluster) -> None:
-    policy = options.policy or (await cluster.status())["default_policy"]
+    policy = options.policy or (await cluster.status(logs=False))["default_policy"]
     settings = log_settings(policy, options.replicas, options.min_replicas, options.groups, options.stripe_unit)
     epoch = await cluster.create_log(options.name, settings)
     view = await cluster.describe(options.name)

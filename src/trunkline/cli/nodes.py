@@ -79,7 +79,7 @@ async def _until_live(cluster: Cluster, name: str) -> dict[str, Any]:
     try:
         async with asyncio.timeout(LIVE_S):
             while True:
-                nodes: list[dict[str, Any]] = (await cluster.status())["nodes"]
+                nodes: list[dict[str, Any]] = (await cluster.status(logs=False))["nodes"]
                 found = next((node for node in nodes if node["name"] == name and node["live"]), None)
                 if found is not None:
                     return found
@@ -98,14 +98,14 @@ async def _list(options: argparse.Namespace, cluster: Cluster) -> None:
 
 async def _drain(options: argparse.Namespace, cluster: Cluster) -> None:
     await cluster.set_node_state(options.name, "draining")
-    left = streams_on(await cluster.status(), options.name)
+    left = streams_on(await cluster.status(logs=False), options.name)
     if options.wait:
         with Bar(f"streams moved from {options.name}", left) as bar:
             total = left
             while left:
                 bar.tell(max(total - left, 0))
                 await asyncio.sleep(DRAIN_LOOK_S)
-                left = streams_on(await cluster.status(), options.name)
+                left = streams_on(await cluster.status(logs=False), options.name)
     if options.json:
         print_json({"node": options.name, "state": "draining", "streams": left})
     elif left:
@@ -121,7 +121,7 @@ async def _undrain(options: argparse.Namespace, cluster: Cluster) -> None:
 
 async def _remove(options: argparse.Namespace, cluster: Cluster) -> None:
     local = _running(options.dir) if options.dir is not None else None
-    left = streams_on(await cluster.status(), options.name)
+    left = streams_on(await cluster.status(logs=False), options.name)
     if left and not options.force:
         raise Refused(
             f"logs still have {plural(left, 'stream')} on {options.name}; `trunkline node drain {options.name} --wait` "

@@ -169,9 +169,9 @@ class Cluster:
         if not answer.done:
             raise Refused(answer.why or f"there is no node {node}")
 
-    async def status(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """What the coordinator says of the cluster."""
-        answer = await self._ask(ADMIN, StatusRequest(), "the status", timeout)
+    async def status(self, *, logs: bool = True, timeout: float | None = None) -> dict[str, Any]:
+        """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
+        answer = await self._ask(ADMIN, StatusRequest(logs), "the status", timeout)
         assert isinstance(answer, StatusAnswer)
         return dict(json.loads(answer.json))
 

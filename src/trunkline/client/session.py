@@ -143,7 +143,7 @@ class Session:
 
     def ensure_administrator(self) -> str:
         if "administrator" not in self.process.roles:
-            self.process.add("reader", Reader(ReaderConfig(self.log)))
+            self.process.add("reader", Reader(ReaderConfig(REGISTER, self.log)))
             self.process.add("administrator", Administrator(AdministratorConfig(self.cluster, self.log)))
         return "administrator"
 
@@ -209,6 +209,9 @@ class Session:
 
     def persist(self, record: Record, step: Step) -> int:
         raise AssertionError(f"a client keeps nothing, yet it was to persist {record}")
+
+    def at_work(self, process: str, within_s: float) -> bool:
+        return self.links.at_work(process, within_s)
 
     def announced(self, role: str, event: Event, step: Step) -> None:
         if self._recorder is not None:

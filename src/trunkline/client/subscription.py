@@ -28,6 +28,7 @@ from trunkline.errors import (
     TrunklineError,
     Unreachable,
 )
+from trunkline.runtime.links import REGISTER
 from trunkline.runtime.process import Step
 
 AHEAD_BYTES = 8 * 1024 * 1024  # too small: the application waits for the network; too big: memory
@@ -61,6 +62,7 @@ class Subscription(AsyncIterator[Batch]):
         self._closed = False
         timing = session.timing
         config = ReaderConfig(
+            REGISTER,
             session.log,
             suspect_after_ms=timing.suspect_after_ms,
             fill_after_ms=timing.fill_after_ms if fill_after_ms is None else fill_after_ms,
@@ -96,7 +98,7 @@ class Subscription(AsyncIterator[Batch]):
         if checksum(body) != frame.checksum:
             return ProtocolError(f"the bytes of position {frame.first} were damaged on their way; read it again")
         try:
-            return Batch(frame, body, position, self._until)
+            return Batch(frame, body, position, self._until, self._session.log)
         except ProtocolError as error:
             return error
 

@@ -14,10 +14,14 @@ Rules
  A4  At or past the decided end: not committed. Below it: what the position holds decides.
  A5  Trimmed away, deleted or declared lost: the outcome is unknown, never "not committed".
  A6  A grant serves only the append that asked for it.
- A7  Positions that a grant leaves unused are filled at once.
+ A7  Positions that a grant leaves unused are filled at once, also those of a batch that lost its first one.
  A8  At most ``in_flight_max`` grants are unsettled; later appends wait.
- A9  Without space anywhere the position is settled first, and only then the append is refused.
+ A9  Without space anywhere the position is settled first, and only then the append is refused: by filling it or, if
+     the head has the entry, by ending the segment, once.
  A10 Who meets a seal leaves the end to whoever sealed, for a while: that one knows which node is to be left out.
+ A11 Who lost positions to readers that did not wait long enough says so with the next one, and is waited for longer
+     (Q5).
+ A12 After a suspicion the time of silence doubles until something is committed: slow nodes are not left all the time.
 """
 
 from __future__ import annotations
@@ -69,13 +73,17 @@ class AppenderConfig(Struct, frozen=True):
 
 
 TIMER = "append:"
+BEATEN_MAX = 16  # readers wait no longer for who was beaten more often
+CALM_AFTER = 64  # appends; too small: a slow writer is beaten again and again; too big: its death is noticed late
+DOUBTS_MAX = 4  # how often in a row the time of silence doubles
 
 
 class Attempt:
     """One batch on its way. ``first`` is the position that was granted and is not yet settled."""
 
-    def __init__(self, request: AppendRequested) -> None:
+    def __init__(self, request: AppendRequested, beaten: int) -> None:
         self.request = request
+        self.beaten = beaten  # how many positions were filled before its bytes, or those of appends before it, came
         self.state = "viewing"
         self.seq = 0
         self.segment: Segment | None = None  # as it was when the position was asked for
@@ -99,6 +107,9 @@ class Appender:
         self.attempts: dict[int, Attempt] = {}  # by operation
         self.operations: dict[int, int] = {}  # seq -> operation, of attempts that asked for a position
         self.queue: deque[AppendRequested] = deque()
+        self.beaten = 0  # as often as its appends were beaten of late: the next ones begin with that
+        self.calm = 0  # how many appends went through since, while there is something to forget
+        self.doubts = 0  # suspicions since something was committed
 
     @property
     def phase(self) -> str:
@@ -138,13 +149,21 @@ class Appender:
         raise AssertionError(f"an appender does not take {message}")
 
     def on_timer(self, key: str) -> Effects:
+        return self.on_silence(key, self.awaits(key))
+
+    def awaits(self, key: str) -> tuple[str, ...]:
+        """The node whose answer the timer waits for, if it is one."""
         attempt = self.attempts[int(key.removeprefix(TIMER))]
-        segment = self._segment(attempt)
         if attempt.state == "asking":
-            return self._end(attempt, (segment.owner.process,))
-        if attempt.state in ("writing", "opening"):
-            return self._end(attempt, (self._member(attempt).node,))
-        return self._look_again(attempt)
+            return (self._segment(attempt).owner.process,)
+        return (self._member(attempt).node,) if attempt.state in ("writing", "opening") else ()
+
+    def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
+        attempt = self.attempts[int(key.removeprefix(TIMER))]
+        if not silent:
+            return self._look_again(attempt)
+        self.doubts = min(self.doubts + 1, DOUBTS_MAX)  # A12
+        return self._end(attempt, silent)
 
     def ignores(self, source: Address, message: Message) -> bool:
         """A seq is used once and a position is granted once: an answer to an attempt that moved on is never awaited
@@ -203,7 +222,7 @@ class Appender:
         if len(self.attempts) >= self.config.in_flight_max:  # A8
             self.queue.append(request)
             return []
-        attempt = Attempt(request)
+        attempt = Attempt(request, self.beaten)
         self.attempts[request.operation] = attempt
         if self.view is None:
             return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
@@ -225,13 +244,14 @@ class Appender:
         attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last
         attempt.looks = 0
         request = attempt.request
-        ask = Next(self.config.log, last, self.config.writer, attempt.seq, request.count, request.expect)
+        me, seq, beaten = self.config.writer, attempt.seq, attempt.beaten
+        ask = Next(self.config.log, last, me, seq, request.count, request.expect, beaten)
         return [Send(Address(last.owner.process, "sequencer"), ask), self._suspect_later(attempt)]
 
     def _on_granted(self, attempt: Attempt, granted: Granted) -> Effects:
         assert self.view is not None
         attempt.first, attempt.at = granted.first, 0
-        return [*self._fill(granted.skipped, granted.first, attempt), *self._write(attempt)]  # A7
+        return [*self._fill_all(granted.skipped, granted.first, attempt), *self._write(attempt)]  # A7
 
     def _write(self, attempt: Attempt) -> Effects:
         assert self.view is not None
@@ -249,8 +269,17 @@ class Appender:
 
     def _committed(self, attempt: Attempt) -> Effects:
         assert attempt.first is not None
+        self.doubts = 0
         event = Committed(self.config.log, self._segment(attempt).index, None, attempt.frame(self.config.writer))
+        self._grow_calm()
         return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
+
+    def _grow_calm(self) -> None:
+        """After a while without a lost position, ask for less patience: a link may have become faster (A11)."""
+        if self.beaten:
+            self.calm += 1
+            if self.calm == CALM_AFTER:
+                self.beaten, self.calm = self.beaten - 1, 0
 
     def _complete(self, attempt: Attempt, result: Event) -> Effects:
         del self.attempts[attempt.request.operation]
@@ -261,7 +290,7 @@ class Appender:
         return effects
 
     def _suspect_later(self, attempt: Attempt) -> SetTimer:
-        return SetTimer(attempt.timer, self.config.suspect_after_ms)
+        return SetTimer(attempt.timer, self.config.suspect_after_ms << self.doubts)
 
     # ---------------------------------------------------------------------------------------------------- the bad paths
 
@@ -274,10 +303,9 @@ class Appender:
 
     def _on_taken(self, attempt: Attempt) -> Effects:
         """Another frame holds (part of) the position (A2)."""
-        assert attempt.first is not None
-        first, count = attempt.first, attempt.request.count
-        unused = self._fill(first, first + count, attempt) if count > 1 else []  # A7
-        return [*unused, *self._again(attempt)]
+        attempt.beaten, self.calm = min(attempt.beaten + 1, BEATEN_MAX), 0  # A11
+        self.beaten = max(self.beaten, attempt.beaten)
+        return [*self._fill_unused(attempt), *self._again(attempt)]
 
     def _again(self, attempt: Attempt, *, just_read: bool = False) -> Effects:
         """The position is settled, and not ours."""
@@ -293,17 +321,25 @@ class Appender:
         assert self.view is not None
         member = self._member(attempt)
         if reason is Reason.UNKNOWN:
-            attempt.state = "opening"
-            ask = Open(descriptor_of(self.view, self._segment(attempt), member))
-            return [Send(Address(member.node, "storage"), ask), self._suspect_later(attempt)]
+            return self._open(attempt, self.view)
         if reason is Reason.TRIMMED:
             return self._look_again(attempt)
         if reason is Reason.NO_SPACE:
-            attempt.full = tuple(dict.fromkeys((*attempt.full, member.node)))
-            return self._end(attempt, attempt.full, only_to_spares=True)
+            return self._on_full(attempt, member.node)
         if reason is Reason.SEALED:
             return self._leave_to_others(attempt)
         return self._end(attempt, (member.node,))
+
+    def _open(self, attempt: Attempt, view: Projection) -> Effects:
+        """The members behind will not know their streams either: they make them while this one does."""
+        attempt.state = "opening"
+        segment, rest = self._segment(attempt), self._group(attempt)[attempt.at :]
+        asks = [(member.node, Open(descriptor_of(view, segment, member))) for member in rest]
+        return [*(Send(Address(node, "storage"), ask) for node, ask in asks), self._suspect_later(attempt)]
+
+    def _on_full(self, attempt: Attempt, node: str) -> Effects:
+        attempt.full = tuple(dict.fromkeys((*attempt.full, node)))
+        return self._end(attempt, attempt.full, only_to_spares=True)
 
     def _end(self, attempt: Attempt, suspects: tuple[str, ...], *, only_to_spares: bool = False) -> Effects:
         attempt.state = "ending"
@@ -333,7 +369,7 @@ class Appender:
         trimmed = attempt.first is not None and attempt.first <= view.trim
         if segment is not None and segment.is_open and not trimmed:
             return self._still_open(attempt)
-        attempt.giving_up = False  # there is another segment, which may have space
+        attempt.giving_up = any(member.node in attempt.full for member in view.last.members())
         if attempt.first is None:
             return self._ask(attempt, just_read=True)
         if trimmed or view.gap_at(attempt.first) is not None:  # A5
@@ -342,16 +378,16 @@ class Appender:
             return self._again(attempt, just_read=True)
         if view.deleted:  # A5
             return self._complete(attempt, OutcomeUnknown(attempt.first))
-        attempt.state, attempt.segment = "settling", segment
-        return self._fill(attempt.first, attempt.first + 1, attempt)
+        attempt.segment = segment
+        return self._settle(attempt)
 
     def _still_open(self, attempt: Attempt) -> Effects:
         """The segment could not be ended now, or need not be."""
         if attempt.first is None:
             return self._ask(attempt, just_read=True) if attempt.state == "viewing" else [self._suspect_later(attempt)]
-        if attempt.full and attempt.at == 0:  # the head has no space: give the position up before saying so
-            attempt.state, attempt.giving_up = "settling", True
-            return self._fill(attempt.first, attempt.first + 1, attempt)
+        if attempt.full and not (attempt.giving_up and attempt.at):  # A9
+            attempt.giving_up = True
+            return self._end(attempt, attempt.full) if attempt.at else self._settle(attempt)
         if attempt.state == "patient":
             return []
         return self._leave_to_others(attempt) if attempt.state == "viewing" else [self._suspect_later(attempt)]
@@ -371,18 +407,33 @@ class Appender:
         return []  # an unused position that was filled: nobody waits for it
 
     def _on_settled(self, attempt: Attempt, done: FillDone) -> Effects:
-        if done.frame is None:
+        if not done.frames:
             if done.why is Reason.STALE:
                 return self._look_again(attempt)
+            if done.why is Reason.NO_SPACE:  # the head has an entry there: it had space after all
+                attempt.at, attempt.giving_up = max(attempt.at, 1), False
+                return self._on_full(attempt, done.node)
             return [self._suspect_later(attempt)]  # a member is away: look again after a while
-        if done.frame == attempt.frame(self.config.writer):
+        if done.frames[0] == attempt.frame(self.config.writer):
             return self._committed(attempt)
-        return self._again(attempt)
+        return [*self._fill_unused(attempt), *self._again(attempt)]
 
-    def _fill(self, first: int, end: int, attempt: Attempt) -> Effects:
+    def _settle(self, attempt: Attempt) -> Effects:
+        assert self.view is not None and attempt.first is not None
+        attempt.state = "settling"
+        fill = Fill(self.view, self._segment(attempt).index, attempt.first, attempt.first + 1)
+        return [Send(Address(SELF, "filler"), fill)]
+
+    def _fill_unused(self, attempt: Attempt) -> Effects:
+        """The first position of a batch is lost, so the others hold nothing (A7)."""
+        assert attempt.first is not None
+        first, end = attempt.first, attempt.first + attempt.request.count
+        below = self._segment(attempt).end
+        return self._fill_all(first, end if below is None else min(end, below), attempt) if end > first + 1 else []
+
+    def _fill_all(self, first: int, end: int, attempt: Attempt) -> Effects:
         assert self.view is not None
         index = self._segment(attempt).index
-        if self.view.segment(index) is None:
+        if first >= end or self.view.segment(index) is None:
             return []  # trimmed away and forgotten: nothing is left to fill
-        fills = [Fill(self.view, index, glsn) for glsn in range(first, end)]
-        return [Send(Address(SELF, "filler"), fill) for fill in fills]
+        return [Send(Address(SELF, "filler"), Fill(self.view, index, first, end, whole=True))]

@@ -186,6 +186,7 @@ class Coordinator:
     def _look_soon(self) -> Effects:
         """Something has changed: one that works looks again before it rests."""
         if self.state == "idle":
+            self.done.blocked = -1
             return self._look()
         self.look_again = True
         return []
@@ -212,7 +213,7 @@ class Coordinator:
     def _rest(self) -> Effects:
         """Until a change; only what failed, was blocked or not looked at is due without one (C10, C12)."""
         soon = self.done.blocked >= 0 or self.done.failed or self.done.unseen
-        self.state, self.done.blocked, self.done.failed = "idle", -1, set()
+        self.state, self.done.failed = "idle", set()
         return [SetTimer("tick", self.config.tick_ms if soon else self.config.rest_ms)]
 
     def _begin(self, duty: Duty, view: Projection) -> Effects:

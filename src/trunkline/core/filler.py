@@ -1,10 +1,13 @@
-"""The filler: settles one position for good, from the head of its chain down.
+"""The filler: settles positions for good, from the head of their chain down.
 
-    open segment     the position was granted and its writer is silent: JUNK, unless the head has a value
-    ended segment    the position lies below the end: the head's value, or JUNK if the head has none
+    open segment     the positions were granted and their writer is silent: JUNK, unless the head has a value
+    ended segment    the positions lie below the end: the head's value, or JUNK if the head has none
+
+A writer that dies leaves thousands of positions, so what is asked for is a run of them. The head fills it up to the
+first value that it has, and that much is settled as one; a value at the very beginning is settled alone.
 
 States of one filling
-    writing(member i) --Stored / head's Written--> writing(i + 1) ... --> done
+    writing(member i) --RunFilled / Stored / head's Written--> writing(i + 1) ... --> done
     writing(i) --the member lacks the stream or its end--> preparing(i) --Opened / Finalized--> writing(i)
     In a repaired segment nothing is written: members are read, one after another, until one has the value.
 
@@ -14,6 +17,7 @@ Rules
  F3  A value counts as settled only when every member of the group has it.
  F4  Nothing is written at or past the end, and nothing passes a seal before the end is known to the member.
  F5  In a repaired segment no JUNK is offered to anybody.
+ F6  A run stays in one group: it ends with its stripe unit.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects
 from trunkline.core.entries import Frame, Kind, junk
 from trunkline.core.events import HoleFilled, ValueCarried
 from trunkline.core.messages import (
+    FillRun,
     Finalize,
     Finalized,
     Open,
@@ -30,6 +35,7 @@ from trunkline.core.messages import (
     ReadFrames,
     Reason,
     Rejected,
+    RunFilled,
     Stored,
     Unwritten,
     Write,
@@ -40,18 +46,23 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Member, Projection, Segment
 from trunkline.core.siblings import Fill, FillDone
 
+RUN_MAX = 4096  # positions filled at once; too big: a node is busy with it for long; too small: more round trips
+
 
 class Filling:
-    def __init__(self, projection: Projection, segment: Segment, glsn: int) -> None:
+    def __init__(self, projection: Projection, segment: Segment, glsn: int, end: int) -> None:
         self.projection = projection
         self.segment = segment
         self.glsn = glsn
+        self.end = min(end, glsn + RUN_MAX, _unit_end(segment, glsn))  # F6; the head may make it shorter
+        self.wanted = end  # how far the last of those goes that want all of it
         self.group = segment.serving(segment.group_of(glsn))
         self.at = 0  # which member is asked now
         self.preparing = False
         self.told = False  # the member that is asked now has been told of the end
         self.frame: Frame | None = None  # the value, once the head has decided
         self.requesters: list[str] = []
+        self.insisting: list[str] = []  # those of them that want all of it
 
     @property
     def key(self) -> str:
@@ -60,6 +71,11 @@ class Filling:
     @property
     def member(self) -> Member:
         return self.group[self.at]
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is about several positions that may all be JUNK."""
+        return self.end > self.glsn + 1 and not self.segment.repaired
 
     def offer(self) -> Frame:
         return self.frame if self.frame is not None else junk(self.glsn)
@@ -94,8 +110,10 @@ class Filler:
                 return self._on_value(stream, frame, frame)
             case Written(stream, offered, existing):
                 return self._on_value(stream, offered, existing)
+            case RunFilled(stream, first, end, reached):
+                return [e for f in self._running(stream, first, end) for e in self._on_run(f, reached)]
             case ReadFrames(stream, glsn, frames):
-                return [e for f in self._reading(stream, glsn) for e in self._done(f, frames[0], None)]
+                return [e for f in self._reading(stream, glsn) for e in self._done(f, frames[:1], None)]
             case Unwritten(stream, glsn):
                 return [e for f in self._reading(stream, glsn) for e in self._on_unwritten(f)]
             case Opened(stream) | Finalized(stream):
@@ -107,10 +125,13 @@ class Filler:
     def _on_fill(self, role: str, message: Fill) -> Effects:
         segment = message.projection.segment(message.segment)
         assert segment is not None
-        filling = Filling(message.projection, segment, message.glsn)
+        filling = Filling(message.projection, segment, message.glsn, message.end)
         known = self.fillings.setdefault(filling.key, filling)
         if role not in known.requesters:
             known.requesters.append(role)
+        if message.whole and role not in known.insisting:
+            known.insisting.append(role)
+            known.wanted = max(known.wanted, message.end)
         return self._write(filling) if known is filling else []
 
     def _awaiting(self, stream: str) -> list[Filling]:
@@ -121,6 +142,8 @@ class Filler:
         target = target_of(filling.projection, filling.segment, filling.member)
         if filling.segment.repaired:  # F5
             return self._ask(filling, Read(target, filling.glsn, 1))
+        if filling.is_run:
+            return self._ask(filling, FillRun(target, filling.glsn, filling.end, repair=not filling.segment.is_open))
         write = Write(target, filling.offer(), repair=not filling.segment.is_open)
         return self._ask(filling, write)
 
@@ -130,9 +153,23 @@ class Filler:
 
     def _on_value(self, stream: str, offered: Frame, existing: Frame) -> Effects:
         for filling in self._awaiting(stream):
-            if not filling.preparing and filling.offer() == offered:
+            if not filling.preparing and not filling.is_run and filling.offer() == offered:
                 return self._on_member_value(filling, existing)
         return []
+
+    def _running(self, stream: str, first: int, end: int) -> list[Filling]:
+        asked = [f for f in self._awaiting(stream) if f.is_run and not f.preparing]
+        return [f for f in asked if (f.glsn, f.end) == (first, end)]
+
+    def _on_run(self, filling: Filling, reached: int) -> Effects:
+        if filling.at == 0:  # F1
+            filling.end = max(reached, filling.glsn + 1)
+            if reached == filling.glsn:
+                return self._write(filling)  # the head has a value: it is carried on alone
+            filling.frame = junk(filling.glsn)
+        elif reached < filling.end:  # F2
+            return self._done(filling, (), Reason.STALE)
+        return self._next_member(filling)
 
     def _reading(self, stream: str, glsn: int) -> list[Filling]:
         return [f for f in self._awaiting(stream) if f.segment.repaired and not f.preparing and f.glsn == glsn]
@@ -145,9 +182,12 @@ class Filler:
         if filling.frame is None:  # F1: the first member that can answer is the head
             filling.frame = value
         elif value != filling.frame:  # F2
-            return self._done(filling, None, Reason.STALE)
+            return self._done(filling, (), Reason.STALE)
+        return self._next_member(filling)
+
+    def _next_member(self, filling: Filling) -> Effects:
         if filling.at + 1 == len(filling.group):  # F3
-            return self._done(filling, filling.frame, None)
+            return self._done(filling, _settled(filling), None)
         filling.at += 1
         return self._write(filling)
 
@@ -168,13 +208,32 @@ class Filler:
         if segment.repaired and reason in (Reason.SILENT, Reason.CORRUPT) and filling.at + 1 < len(filling.group):
             filling.at, filling.told = filling.at + 1, False  # every member of a repaired segment has every value
             return self._write(filling)
-        return self._done(filling, None, reason)
+        return self._done(filling, (), reason)
 
-    def _done(self, filling: Filling, frame: Frame | None, why: Reason | None) -> Effects:
+    def _done(self, filling: Filling, frames: tuple[Frame, ...], why: Reason | None) -> Effects:
         del self.fillings[filling.key]
         effects: Effects = [CancelTimer(filling.key)]
-        if frame is not None and not filling.segment.repaired:
-            settled = HoleFilled if frame.kind is Kind.JUNK else ValueCarried
-            effects.append(Announce(settled(filling.projection.log, filling.segment.index, frame)))
-        answer = FillDone(filling.segment.index, filling.glsn, frame, why)
-        return effects + [Send(Address(SELF, role), answer) for role in filling.requesters]
+        if not filling.segment.repaired:
+            log, index = filling.projection.log, filling.segment.index
+            effects += [
+                Announce((HoleFilled if frame.kind is Kind.JUNK else ValueCarried)(log, index, frame))
+                for frame in frames
+            ]
+        answer = FillDone(filling.segment.index, filling.glsn, frames, why, "" if frames else filling.member.node)
+        effects += [Send(Address(SELF, role), answer) for role in filling.requesters]
+        if frames and frames[-1].next < filling.wanted:
+            rest = Fill(filling.projection, filling.segment.index, frames[-1].next, filling.wanted, whole=True)
+            effects += [effect for role in filling.insisting for effect in self._on_fill(role, rest)]
+        return effects
+
+
+def _settled(filling: Filling) -> tuple[Frame, ...]:
+    assert filling.frame is not None
+    return tuple(map(junk, range(filling.glsn, filling.end))) if filling.is_run else (filling.frame,)
+
+
+def _unit_end(segment: Segment, glsn: int) -> int:
+    """Where the stripe unit of a position ends, and with it what the members of its group hold together."""
+    if len(segment.groups) == 1:
+        return glsn + RUN_MAX
+    return glsn + segment.stripe_unit - (glsn - segment.base) % segment.stripe_unit

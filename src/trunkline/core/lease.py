@@ -1,21 +1,19 @@
-"""The lease keeper of a node process: registers it, renews its lease, and tells its siblings when that has run out.
+"""The lease keeper of a process: registers it, and renews its lease.
 
 States
     joining --Registered--> fresh --no answer for lease_ms--> stale --Registered--> fresh
 
 Rules
- L1  A node whose lease has run out goes on answering, but marks "nothing here" answers as not fresh: a client cut off
-     together with it then looks at the metadata before it believes them.
- L2  Damage is told at once, and with every renewal after that: who knows an older count looks at the node anew.
+ L1  Damage is told at once, and with every renewal after that: who knows an older count looks at the node anew.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from trunkline.core.effects import SELF, Address, CancelTimer, Effects, Message, Send, SetTimer
-from trunkline.core.messages import NodeInfo, NodeState, Register, Registered
-from trunkline.core.siblings import DamageFound, Freshness
+from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
+from trunkline.core.messages import NodeInfo, Register, Registered
+from trunkline.core.siblings import DamageFound
 
 
 class LeaseKeeper:
@@ -31,9 +29,7 @@ class LeaseKeeper:
         return self.state
 
     def on_start(self) -> Effects:
-        """A process that keeps a lease begins without one."""
-        told = self._tell(fresh=False) if self.lease_ms is not None else []
-        return [*told, *self._renew()]
+        return self._renew()
 
     def on_choice(self, key: str, option: object) -> Effects:
         raise AssertionError(f"a lease keeper asks for no choice, yet {key} was made")
@@ -42,7 +38,7 @@ class LeaseKeeper:
         if key == "renew":
             return self._renew()
         self.state = "stale"
-        return self._tell(fresh=False)
+        return []
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
@@ -51,7 +47,7 @@ class LeaseKeeper:
             case Registered():
                 return []
             case DamageFound():
-                self.info = replace(self.info, damaged=self.info.damaged + 1)  # L2
+                self.info = replace(self.info, damaged=self.info.damaged + 1)  # L1
                 return self._renew()
         raise AssertionError(f"a lease keeper does not take {message}")
 
@@ -59,12 +55,7 @@ class LeaseKeeper:
         return [Send(self.register, Register(self.info)), SetTimer("renew", self.retry_ms)]
 
     def _on_registered(self) -> Effects:
-        told = self._tell(fresh=True) if self.state != "fresh" and self.lease_ms is not None else []
         self.state = "fresh"
         if self.lease_ms is None:
             return [CancelTimer("renew")]
-        return [*told, SetTimer("renew", self.retry_ms), SetTimer("lease", self.lease_ms)]
-
-    def _tell(self, *, fresh: bool) -> Effects:
-        siblings = () if self.info.state is NodeState.CLIENT else ("storage", "sequencer")
-        return [Send(Address(SELF, role), Freshness(fresh)) for role in siblings]
+        return [SetTimer("renew", self.retry_ms), SetTimer("lease", self.lease_ms)]

@@ -82,6 +82,24 @@ class Stored(Message, frozen=True):
     frame: Frame
 
 
+class FillRun(Message, frozen=True):
+    """Chain: store JUNK at every free position of ``[first, end)``, up to the first that holds an entry."""
+
+    target: Target
+    first: int
+    end: int
+    repair: bool = False
+
+
+class RunFilled(Message, frozen=True):
+    """JUNK holds every position of ``[first, reached)``; the next one holds an entry, unless it is ``end``."""
+
+    stream: str
+    first: int
+    end: int
+    reached: int
+
+
 class Written(Message, frozen=True):
     """The position holds another frame; nothing was stored."""
 
@@ -128,7 +146,6 @@ class Unwritten(Message, frozen=True):
     glsn: int
     written: int
     sealed: bool
-    fresh: bool
 
 
 class Subscribe(Message, frozen=True):
@@ -272,7 +289,10 @@ class Rejected(Message, frozen=True):
 
 
 class Next(Message, frozen=True):
-    """Ask for ``count`` positions for the append that the writer numbered ``seq``."""
+    """Ask for ``count`` positions for the append that the writer numbered ``seq``.
+
+    ``beaten``: how many positions this append was given before that readers filled before its bytes had arrived.
+    """
 
     log: str
     segment: Segment
@@ -280,6 +300,7 @@ class Next(Message, frozen=True):
     seq: int
     count: int
     expect: int | None = None
+    beaten: int = 0
 
 
 class Granted(Message, frozen=True):
@@ -296,15 +317,23 @@ class Granted(Message, frozen=True):
 
 
 class Peek(Message, frozen=True):
+    """Which position is handed out next? And how long may the one at ``glsn`` take?"""
+
     log: str
     segment: Segment
+    glsn: int = 0
 
 
 class Peeked(Message, frozen=True):
+    """``next`` is handed out next. From the position that was asked about up to ``alike``, the appends were beaten as
+    often as ``beaten`` says: whoever fills waits the longer.
+    """
+
     log: str
     segment: int
     next: int
-    fresh: bool
+    alike: int
+    beaten: int
 
 
 class NotGranted(Message, frozen=True):
@@ -350,13 +379,17 @@ class NodeInfo(Struct, frozen=True, array_like=True):
 class Get(Message, frozen=True):
     log: str
     nonce: int = 0  # repeated in the answer, for callers that need an answer to this very question
+    known: int = 0  # the epoch that the asker has, 0: none. That one need not be told again
 
 
 class Got(Message, frozen=True):
+    """The projection (None: no such log), unless it is the one that the asker has: then ``unchanged`` is its epoch."""
+
     log: str
     nonce: int
     projection: Projection | None
     nodes: tuple[NodeInfo, ...]
+    unchanged: int = 0
 
 
 class Swap(Message, frozen=True):

@@ -2,12 +2,12 @@
 
 States
     (none) --request--> viewing --projection--> asking --answer--> done
-    asking --no answer, not the owner, not fresh--> ending / viewing --> asking
+    asking --no answer, not the owner--> ending --> asking
 
 Rules
  X1  A closed log is not asked of anybody: its next position is its end.
- X2  chain: the owner of the open segment says, unless its lease has run out: then the projection is read once more,
-     and the answer is believed only if the segment is still open. A silent owner's segment is ended, as a reader does.
+ X2  chain: the owner of the segment that was open after the call began says. A silent owner's segment is ended, as a
+     reader does.
  X3  broadcast: the contiguous end of a member; one that is away or damaged is left for another. If none can say, the
      segment is ended, and keeps its owner.
 """
@@ -46,7 +46,7 @@ class Peeker:
         self.operation = 0
         self.view: Projection | None = None
         self.replica = 0  # broadcast: which member is asked
-        self.confirming = -1  # the segment whose owner answered without a lease
+        self.ending = -1  # the segment that is to be ended
 
     @property
     def phase(self) -> str:
@@ -61,12 +61,12 @@ class Peeker:
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case PeekRequested(operation):
-                self.operation, self.confirming, self.replica = operation, -1, 0
+                self.operation, self.ending, self.replica = operation, -1, 0
                 return self._look()
             case ViewChanged(_, projection) if self.state in ("viewing", "ending"):
                 return self._on_view(projection)
-            case Peeked(_, segment, following, fresh) if self.state == "asking" and segment == self._segment():
-                return self._on_peeked(segment, following, fresh=fresh)
+            case Peeked(_, segment, following) if self.state == "asking" and segment == self._segment():
+                return self._done(PeekIs(following))
             case NotGranted(_, segment) if self.state == "asking" and segment == self._segment():
                 return self._end()
             case TailFound(_, operation, written) if self.state == "asking" and operation == self.operation:
@@ -93,7 +93,7 @@ class Peeker:
         last = projection.last
         if last.end is not None:  # X1
             return self._done(PeekIs(last.end))
-        if ended and last.index == self.confirming:
+        if ended and last.index == self.ending:
             self.state = "waiting"  # it could not be ended now
             return [SetTimer("wait", self.config.poll_ms)]
         return [self._ask(projection), SetTimer("wait", self.config.suspect_after_ms)]
@@ -107,12 +107,6 @@ class Peeker:
         ask = FindTail(target_of(projection, last, member), self.operation)
         return Send(Address(member.node, "storage"), ask)
 
-    def _on_peeked(self, segment: int, following: int, *, fresh: bool) -> Effects:
-        if fresh or self.confirming == segment:  # X2
-            return self._done(PeekIs(following))
-        self.confirming = segment
-        return self._look()
-
     def _on_away(self, reason: Reason) -> Effects:
         assert self.view is not None
         last = self.view.last
@@ -125,7 +119,7 @@ class Peeker:
 
     def _end(self) -> Effects:
         assert self.view is not None
-        self.state, self.confirming = "ending", self.view.last.index
+        self.state, self.ending = "ending", self.view.last.index
         suspects = (self.view.last.owner.process,) if self.view.last.policy is Policy.CHAIN else ()
         job = EndOpenSegment(self.config.log, self.view.last.index, suspects)
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]

@@ -2,19 +2,22 @@
 
 States
     viewing --projection--> reading --frames--> reading (next position) ...
-    reading --nothing there, open chain--> peeking --granted--> hole --fill_after--> filling --settled--> reading
+    reading --nothing there, open chain--> peeking --granted--> hole --patience--> filling --settled--> reading
     reading --nothing there, at the tail--> idle --quiet or pushed--> viewing / reading
+    reading --nothing there, to_tail--> measuring --tail--> reading (up to it) / done
     reading / peeking --no answer, sealed--> ending --segment ended--> reading
     reading --nothing there, ended--> filling
 
 Rules
- D1  ``trim`` and ``end`` come from the projection, and are applied before a node is asked.
+ D1  ``trim`` comes from the projection, and is applied before a node is asked.
  D2  Open chain, and ended but not repaired: the last member only. A value found only at the head is never returned.
  D3  Repaired: any member that is not joining. Open broadcast: any member, up to its LAC; one that is away or damaged is
      left for another, and ending the segment is left to its owner.
- D4  "Nothing there" is final only below the end. A hole is filled only if it lies below ``peek``, after ``fill_after``.
+ D4  "Nothing there" is final only below the end. Holes are filled only below ``peek``, and only those that were handed
+     out before the wait began: one wait serves all of them. Who was beaten by earlier fills is waited for longer (Q5).
  D5  A segment is left only at its end: every position below it has been returned, filled, trimmed or declared lost.
- D6  A "nothing there" that is not fresh is believed only after another look at the projection.
+ D6  A node's "nothing there" never ends a read: its map may be old, and so may the reader's. A read ``to_tail`` that
+     finds nothing measures the tail (T1 to T4), once, and ends when it has got everything below that.
  D7  A LAC may be lost (a restart, a lost Release, a dead owner), and a taker may die between seal and swap. What stays
      so on every member is settled by ending the segment; it keeps its owner, and patience leaves a live taker its
      chance.
@@ -22,7 +25,12 @@ Rules
      what was read for it.
  D9  Who meets a seal leaves the end to whoever sealed, for a while.
  D10 Entries are taken whenever they come, also while the metadata is asked and does not answer: the member that D2 and
-     D3 name has only what was committed, however old the projection is. Only "nothing there" needs a fresh one.
+     D3 name has only what was committed, however old the projection is.
+ D11 A projection that comes late may have forgotten the segment that is being read: then the place is looked up anew,
+     before any answer is.
+ D12 No batch at or past the end of its segment is returned, whatever its member had when it answered.
+ D13 A member that has no space for an entry of its head is left only for others that there are: it answers, and may
+     have space again.
 """
 
 from __future__ import annotations
@@ -41,7 +49,14 @@ from trunkline.core.effects import (
     SetTimer,
 )
 from trunkline.core.entries import Frame
-from trunkline.core.events import EntriesRead, FollowedSegment, PositionsSkipped, RequestRefused, SubscriptionEnded
+from trunkline.core.events import (
+    EntriesRead,
+    FollowedSegment,
+    PositionsSkipped,
+    RequestRefused,
+    SubscriptionEnded,
+    TailIs,
+)
 from trunkline.core.messages import (
     NotGranted,
     Peek,
@@ -52,17 +67,21 @@ from trunkline.core.messages import (
     Rejected,
     Subscribe,
     SubscribeRequested,
+    TailRequested,
     Unwritten,
     target_of,
 )
 from trunkline.core.projection import Member, Policy, Projection, Segment
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
+from trunkline.core.tail import TailConfig, TailFinder
 
 
 class ReaderConfig(Struct, frozen=True):
+    register: Address
     log: str
     suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: readers stall this long
     fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
+    doublings_max: int = 6  # of that, for who was beaten; too small: nothing gets over a slow link
     quiet_ms: int = 500  # too small: idle readers load the metadata; too big: a reader learns of a lost member late
     read_limit: int = 64  # frames per request
     seal_looks: int = 1  # how often to look whether whoever sealed has finished, before finishing it oneself
@@ -82,7 +101,9 @@ class Reader:
         self.segment = -1
         self.replica = config.replica  # which member of a repaired group is read
         self.blocked = 0  # how often in a row an open broadcast segment had entries that were not released
-        self.confirmed = False  # the projection was read after the last entry or pause: a stale node may be believed
+        self.waited = 1  # holes below it have been waited for (D4)
+        self.finder: TailFinder | None = None  # while the tail is measured
+        self.tail: int | None = None  # what was measured: a read ``to_tail`` ends there (D6)
 
     @property
     def phase(self) -> str:
@@ -98,15 +119,15 @@ class Reader:
         match message:
             case SubscribeRequested():
                 self.request, self.requester, self.next = message, source.role, message.start
-                self.segment = -1
+                self.segment, self.waited, self.finder, self.tail = -1, 1, None, None
                 return self._advance()
+            case _ if self.finder is not None:
+                return self._measured(self.finder.on_message(source, message))
             case ViewChanged(_, projection):
                 return self._on_view(projection)
             case ReadFrames(stream, glsn, frames) if glsn == self.next and self.state in ("reading", "idle"):
                 return self._on_frames(frames) if self._asked(stream) else []
-            case ReadFrames(stream, glsn, frames) if (
-                glsn == self.next and self.state == "viewing" and self._is_placed()
-            ):
+            case ReadFrames(stream, glsn, frames) if glsn == self.next and self.state == "viewing":
                 return self._on_frames(frames) if self._asked(stream) else []  # D10
             case Unwritten(stream, glsn) if glsn == self.next and self.state in ("reading", "idle"):
                 return self._on_unwritten(message) if self._asked(stream) else []
@@ -121,9 +142,11 @@ class Reader:
         return []  # a late answer
 
     def on_timer(self, key: str) -> Effects:
+        if self.finder is not None:
+            return self._measured(self.finder.on_timer(key))
         match self.state:
             case "hole":
-                return self._fill()
+                return self._fill(self.waited)
             case "peeking":
                 return self._end((self._current().owner.process,))
             case "reading" if self._current().is_open and self._current().policy is Policy.CHAIN:
@@ -156,14 +179,14 @@ class Reader:
         self.replica = (self.replica + 1) % len(segment.serving(segment.group_of(self.next)))
 
     def _asked(self, stream: str) -> bool:
-        return self._member(self._current()).stream == stream
+        return self._is_placed() and self._member(self._current()).stream == stream
 
     def _advance(self) -> Effects:
         view = self.view
         if view is None:
             return self._refresh()
         assert self.request is not None
-        if self.request.until is not None and self.next > self.request.until:
+        if self._is_through(self.request):
             return self._done()
         if view.deleted:
             return self._refused()
@@ -180,8 +203,14 @@ class Reader:
             followed = (
                 [Announce(FollowedSegment(self.config.log, segment.index, self.next))] if self.segment >= 0 else []
             )
-            self.segment, self.replica = segment.index, self.config.replica
+            self.segment, self.replica, self.waited = segment.index, self.config.replica, self.next
         return [*followed, *self._read(view, segment)]
+
+    def _is_through(self, request: SubscribeRequested) -> bool:
+        """It has all that was asked for."""
+        if request.until is not None and self.next > request.until:
+            return True
+        return self.tail is not None and self.next >= self.tail
 
     def _read(self, view: Projection, segment: Segment) -> Effects:
         self.state = "reading"
@@ -217,10 +246,10 @@ class Reader:
 
     def _on_frames(self, frames: tuple[Frame, ...]) -> Effects:
         effects: Effects = []
-        self.confirmed, self.blocked = False, 0
+        self.blocked = 0
         end, until = self._current().end, self.request.until if self.request is not None else None
         for frame in frames:
-            if end is not None and frame.first >= end:  # D1: an end that this answer did not know
+            if end is not None and frame.first >= end:  # D12
                 break
             if until is not None and frame.first > until:  # D8
                 break
@@ -231,20 +260,18 @@ class Reader:
     def _on_unwritten(self, answer: Unwritten) -> Effects:
         segment, view = self._current(), self.view
         assert view is not None
-        if not segment.is_open:  # below the end there is a value, but this member may not know of the end yet
-            return self._fill()
+        if segment.end is not None:  # below the end there is a value, but this member may not know of the end yet
+            return self._fill(segment.end)
         if answer.sealed and segment.policy is Policy.CHAIN:
             self.blocked += 1  # D9
             return self._end(()) if self.blocked > self.config.seal_looks else self._wait(push=False)
-        if not answer.fresh and not self.confirmed:  # D6
-            return [*self._listen(), *self._refresh()]
         if segment.policy is Policy.BROADCAST:
             waits = answer.sealed or answer.written > self.next
             return self._on_unreleased(segment) if waits else self._at_tail(push=True)
         if self.state == "idle" and answer.written <= self.next:
             return []
         self.state = "peeking"
-        peek = Peek(self.config.log, segment)
+        peek = Peek(self.config.log, segment, self.next)
         return [Send(Address(segment.owner.process, "sequencer"), peek), SetTimer("wait", self.config.suspect_after_ms)]
 
     def _on_unreleased(self, segment: Segment) -> Effects:
@@ -257,20 +284,22 @@ class Reader:
         return self._wait(push=False)
 
     def _on_peeked(self, answer: Peeked) -> Effects:
-        if not answer.fresh and not self.confirmed:
-            return self._refresh()
-        if self.next >= answer.next:  # D4
+        if self.next >= answer.next:
             return self._at_tail(push=True)
-        self.state = "hole"
-        return [SetTimer("wait", self.config.fill_after_ms)]
+        if self.next < self.waited:
+            return self._fill(self.waited)
+        self.state, self.waited = "hole", max(self.next + 1, min(answer.alike, answer.next))  # D4
+        doublings = min(answer.beaten, self.config.doublings_max)
+        return [SetTimer("wait", self.config.fill_after_ms << doublings)]
 
     def _on_rejected(self, reason: Reason) -> Effects:
         segment = self._current()
         match reason:
             case Reason.UNKNOWN if segment.is_open:  # nothing was ever written to it
-                return self._on_unwritten(Unwritten("", self.next, segment.base, sealed=False, fresh=True))
+                return self._on_unwritten(Unwritten("", self.next, segment.base, sealed=False))
             case Reason.UNKNOWN:
-                return self._fill()
+                assert segment.end is not None
+                return self._fill(segment.end)
             case Reason.TRIMMED:
                 return self._refresh()
             case Reason.CORRUPT | Reason.MISMATCH | Reason.GONE if segment.is_open and segment.policy is Policy.CHAIN:
@@ -279,27 +308,54 @@ class Reader:
         return self._wait(push=False)
 
     def _on_fill_done(self, done: FillDone) -> Effects:
-        if done.frame is not None:
-            return self._on_frames((done.frame,))
+        if done.frames:
+            return self._on_frames(done.frames)
         if done.why is Reason.STALE:
             return self._refresh()
+        if self._current().is_open and done.why is Reason.NO_SPACE:  # D13
+            return self._end((done.node,), only_to_spares=True)
         if self._current().is_open and done.why is not Reason.TRIMMED:
             return self._end(())  # a member is silent, sealed, damaged or another: the segment cannot go on
         return self._wait(push=False)
 
     # -------------------------------------------------------------------------------------------- waiting, and others
 
-    def _fill(self) -> Effects:
+    def _fill(self, end: int) -> Effects:
         assert self.view is not None
         self.state = "filling"
-        return [CancelTimer("wait"), Send(Address(SELF, "filler"), Fill(self.view, self.segment, self.next))]
+        return [CancelTimer("wait"), Send(Address(SELF, "filler"), Fill(self.view, self.segment, self.next, end))]
 
     def _at_tail(self, *, push: bool) -> Effects:
         assert self.request is not None
-        return self._done() if self.request.to_tail else self._wait(push=push)
+        if self.request.to_tail and self.tail is None:
+            return self._measure(self.request)
+        return self._wait(push=push)
+
+    def _measure(self, request: SubscribeRequested) -> Effects:
+        """Find the tail as of now: what was acknowledged before this read began lies below it (D6)."""
+        self.state = "measuring"
+        config = TailConfig(self.config.register, self.config.log, self.config.suspect_after_ms)
+        self.finder = TailFinder(config)
+        return self._measured(
+            self.finder.on_message(Address(SELF, "reader"), TailRequested(request.operation, request.log))
+        )
+
+    def _measured(self, effects: Effects) -> Effects:
+        """What the finder wants, until it has found the tail."""
+        found = next((effect for effect in effects if isinstance(effect, Complete)), None)
+        if found is None or self.finder is None:
+            return effects
+        view, self.finder = self.finder.view, None
+        others = [effect for effect in effects if effect is not found]
+        if not isinstance(found.result, TailIs):
+            return [*others, *self._refused()]
+        self.tail = found.result.glsn
+        if view is not None and (self.view is None or view.epoch > self.view.epoch):
+            self.view = view
+        return [*others, *self._advance()]
 
     def _wait(self, *, push: bool) -> Effects:
-        self.state, self.confirmed = "idle", False
+        self.state = "idle"
         return [*(self._listen() if push else []), SetTimer("wait", self.config.quiet_ms)]
 
     def _listen(self) -> Effects:
@@ -316,17 +372,17 @@ class Reader:
         self.state = "viewing"
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
-    def _end(self, suspects: tuple[str, ...]) -> Effects:
+    def _end(self, suspects: tuple[str, ...], *, only_to_spares: bool = False) -> Effects:
         self.state = "ending"
-        job = EndOpenSegment(self.config.log, self.segment, suspects)
+        job = EndOpenSegment(self.config.log, self.segment, suspects, only_to_spares=only_to_spares)
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
 
     def _on_view(self, projection: Projection | None) -> Effects:
         if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
             self.view = projection
         if self.state not in ("viewing", "ending"):
-            return []
-        self.confirmed = True
+            lost = self.state != "done" and self.segment >= 0 and not self._is_placed()
+            return self._advance() if lost else []  # D11
         if self.view is None:
             return self._wait(push=False)  # no such log yet
         segment = self.view.segment(self.segment)

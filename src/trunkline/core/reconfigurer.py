@@ -6,11 +6,12 @@ States
       +--job is done-+ +---------------------+----------------------+---------------------+
 Rules
  R1  Decide before repairing: nothing is cut or filled before the boundary is in the metadata.
- R2  Each group needs an intact answer. A wrong incarnation, a dropped stream and lost data do not count. An uncertain
-     answer counts only when every member of its group has answered and none is certain: one that is merely silent may
-     know better.
- R3  The end is the largest over groups of the smallest within each group: every committed entry is on every member.
- R4  Survivors are those that answered, in their old order.
+ R2  Each group needs an answer that counts. A wrong incarnation, a dropped stream and lost data do not. A certain one
+     does. Uncertain ones count only when all members of their group have answered and each is uncertain: one that is
+     silent may know better, and one that has lost data cannot say any more what an uncertain one may have lost, too.
+ R3  The end is the largest over groups of what each group decides. Every committed entry is on every member: of certain
+     answers the smallest decides. Of uncertain ones the largest does, as a smaller one may have lost the difference.
+ R4  Survivors are those whose answers counted and that have what their group decided, in their old order.
  R5  After a swap, whatever its answer: read again, and believe only what is read. An answer may belong to an earlier
      proposal for the same epoch; the owner written in the projection tells whose segment it is.
  R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch
@@ -18,6 +19,7 @@ Rules
  R7  A log that an operator closed is opened only by an operator.
  R8  What cannot be done now is given back undone, so that one job never keeps others waiting; who asked asks again.
  R9  Without an intact member the whole segment is lost, and only an operator may say so. Readers see the gap.
+ R10 What is known never goes back. That it is unchanged is believed only of the very epoch that is known.
 """
 
 from __future__ import annotations
@@ -71,9 +73,8 @@ class Reconfigurer:
         match message:
             case Refresh() | EndOpenSegment() | OpenClosedLog() | ChangeProjection():
                 return self._on_job(source.role, message)
-            case Got(_, _, projection, nodes) if self.state == "reading" and not self._is_older(projection):
-                self.view, self.nodes = projection, nodes
-                return self._on_projection()
+            case Got() if self.state == "reading":
+                return self._on_got(message)
             case Sealed(stream) | Rejected(stream) if self.state == "sealing":
                 return self._on_seal_answer(stream, message)
             case Swapped() | SwapLost() if self.state == "swapping":
@@ -97,17 +98,24 @@ class Reconfigurer:
         self.jobs.append((role, job))
         return self._read() if self.state == "idle" else []
 
-    def _is_older(self, projection: Projection | None) -> bool:
-        """A late answer to an earlier question: what is known never goes back."""
-        known = self.view.epoch if self.view is not None else 0
-        return (projection.epoch if projection is not None else 0) < known
+    def _known(self) -> int:
+        return self.view.epoch if self.view is not None else 0
+
+    def _on_got(self, got: Got) -> Effects:
+        """Unless it is a late answer to an earlier question: what is known never goes back (R10)."""
+        epoch = got.projection.epoch if got.projection is not None else got.unchanged
+        if epoch < self._known() or (got.unchanged and epoch != self._known()):
+            return []
+        self.view, self.nodes = self.view if got.unchanged else got.projection, got.nodes
+        return self._on_projection()
 
     def _current(self) -> Job:
         return self.jobs[0][1]
 
     def _read(self) -> Effects:
         self.state, self.answers = "reading", {}
-        return [Send(self.config.register, Get(self.config.log)), SetTimer("wait", self.config.retry_ms)]
+        ask = Send(self.config.register, Get(self.config.log, known=self._known()))
+        return [ask, SetTimer("wait", self.config.retry_ms)]
 
     def _finish(self) -> Effects:
         role, job = self.jobs.pop(0)
@@ -205,13 +213,13 @@ class Reconfigurer:
 
 def _voters(group: Group, answers: dict[str, Sealed | Rejected]) -> Group:
     """The members whose answers count, in their old order (R2, R4)."""
-    sealed = [(member, answers.get(member.stream)) for member in group]
-    intact = [(m, answer) for m, answer in sealed if isinstance(answer, Sealed) and answer.intact]
+    told = [(member, answers.get(member.stream)) for member in group]
+    intact = [(member, answer) for member, answer in told if isinstance(answer, Sealed) and answer.intact]
     certain = tuple(member for member, answer in intact if not answer.uncertain)
-    everybody_answered = all(answer is not None for _, answer in sealed)
-    if certain or not everybody_answered:
+    if certain or len(intact) < len(group):
         return certain
-    return tuple(member for member, _ in intact)
+    largest = max(answer.next for _, answer in intact)  # R3
+    return tuple(member for member, answer in intact if answer.next == largest)
 
 
 def _ending(view: Projection, job: Job, answers: dict[str, Sealed | Rejected], opening: Opening | None) -> Projection:

@@ -9,6 +9,9 @@ Rules
  M3  Leases are hints for choosing nodes and for duties. No safety rests on them, and their clock is the host's: it says
      ``LeaseExpired``.
  M4  A client is in the registry as long as its lease holds, and is forgotten with it.
+ M5  Who knows the log's present epoch is told just that; who knows another one, older or newer, is told the projection.
+     There is one projection for each epoch of a log (M1), so nothing is missed, and the map of a long log travels only
+     when it has changed.
 """
 
 from __future__ import annotations
@@ -85,9 +88,8 @@ class MetadataRegister:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case Get(log, nonce):
-                nodes = tuple(self.nodes[node] for node in sorted(self.nodes))
-                return [Send(source, Got(log, nonce, self.projections.get(log), nodes))]
+            case Get():
+                return [Send(source, self._got(message))]
             case Swap(log, expected, projection):
                 return self._on_swap(source, log, expected, projection)
             case Register(info):
@@ -95,6 +97,13 @@ class MetadataRegister:
             case LeaseExpired(node, start):
                 return self._on_lease_expired(node, start)
         raise AssertionError(f"the register does not take {message}")
+
+    def _got(self, get: Get) -> Got:
+        nodes = tuple(self.nodes[node] for node in sorted(self.nodes))
+        projection = self.projections.get(get.log)
+        if projection is not None and projection.epoch == get.known:  # M5
+            return Got(get.log, get.nonce, None, nodes, unchanged=get.known)
+        return Got(get.log, get.nonce, projection, nodes)
 
     def _on_swap(self, source: Address, log: str, expected: int, projection: Projection) -> Effects:
         current = self.projections.get(log)

@@ -1,7 +1,7 @@
 """Repair of an ended chain segment: every position below the end and above the trim gets its one value on every member.
 
-Members are compared by digests, a span at a time; only positions that differ or are missing are settled, one by one,
-by the filler.
+Members are compared by digests, a span at a time; only positions that differ or are missing are settled, run by run, by
+the filler.
 
 Rules
  E1  Only an ended segment is repaired, and only when all its members can be asked.
@@ -27,7 +27,7 @@ class SegmentRepair:
         self.serving = {m.stream: m.node for m in segment.members() if not m.joining}
         self.cursor = max(segment.base, view.trim + 1)
         self.digests: dict[str, tuple[Frame, ...]] = {}
-        self.unsettled: list[int] = []
+        self.unsettled: list[tuple[int, int]] = []  # runs of positions: first, end
         self.finished = self.cursor >= segment.end
         self.failed = False
 
@@ -46,8 +46,8 @@ class SegmentRepair:
         match message:
             case Digested(stream, first, end, frames) if not self.unsettled and (first, end) == self._span():
                 return self._on_digest(stream, frames)
-            case FillDone(_, glsn, frame) if self.unsettled and glsn == self.unsettled[0]:
-                return self._on_filled(frame is not None)
+            case FillDone(_, glsn, frames) if self.unsettled and glsn == self.unsettled[0][0]:
+                return self._on_filled(frames)
             case Rejected(stream) if stream in self.serving:
                 self.failed = True
         return []
@@ -67,16 +67,14 @@ class SegmentRepair:
         self.digests[stream] = frames
         if len(self.digests) < len(self.serving):
             return []
-        self.unsettled = [
-            glsn for group in self.segment.groups for glsn in self._differing(self.segment.serving(group))
-        ]
+        self.unsettled = [run for group in self.segment.groups for run in self._differing(self.segment.serving(group))]
         return self._next()
 
-    def _differing(self, group: Group) -> list[int]:
-        """Positions at which the members of a group do not all hold one and the same frame."""
+    def _differing(self, group: Group) -> list[tuple[int, int]]:
+        """Runs of positions at which the members of a group do not all hold one and the same frame."""
         first, end = self._span()
         held = [{max(frame.first, first): frame for frame in self.digests[member.stream]} for member in group]
-        differing: list[int] = []
+        differing: list[tuple[int, int]] = []
         glsn = first
         while glsn < end:
             if self.segment.serving(self.segment.group_of(glsn)) != group:
@@ -84,21 +82,23 @@ class SegmentRepair:
                 continue
             frame = held[0].get(glsn)
             if frame is None or any(other.get(glsn) != frame for other in held[1:]):
-                differing.append(glsn)
+                begun = differing.pop()[0] if differing and differing[-1][1] == glsn else glsn
+                differing.append((begun, glsn + 1))
             glsn = frame.next if frame is not None else glsn + 1
         return differing
 
     def _next(self) -> Effects:
         if self.unsettled:
-            return [Send(Address(SELF, "filler"), Fill(self.view, self.segment.index, self.unsettled[0]))]
+            return [Send(Address(SELF, "filler"), Fill(self.view, self.segment.index, *self.unsettled[0]))]
         self.cursor = self._span()[1]
         assert self.segment.end is not None
         self.finished = self.cursor >= self.segment.end
         return self.start()
 
-    def _on_filled(self, settled: bool) -> Effects:
-        if not settled:
+    def _on_filled(self, frames: tuple[Frame, ...]) -> Effects:
+        if not frames:
             self.failed = True
             return []
-        self.unsettled.pop(0)
+        reached, end = frames[-1].next, self.unsettled[0][1]
+        self.unsettled[:1] = [(reached, end)] if reached < end else []
         return self._next()

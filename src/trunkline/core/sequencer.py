@@ -9,28 +9,48 @@ Rules
  Q2  A segment is served from its base, once: it is never begun again, and an older one is never gone back to.
  Q3  A grant of several groups never crosses a stripe unit; what it skips is told, so that the client fills it at once.
  Q4  Nothing is persisted: losing the sequencer ends the segment.
+ Q5  A writer whose positions were filled before its bytes had come says so. Readers that ask about such a position are
+     told, and wait the longer before they fill: a slow writer gets there at last.
 """
 
 from __future__ import annotations
+
+from msgspec import Struct
 
 from trunkline.core.effects import Address, Announce, Effects, Message, Send
 from trunkline.core.events import PositionsGranted
 from trunkline.core.messages import Granted, Next, NotGranted, Peek, Peeked, Reason
 from trunkline.core.projection import Owner, Segment
-from trunkline.core.siblings import Freshness
+
+SLOW_MAX = 64  # grants of slow appends that are kept; too small: a slow writer among many is not waited for
+
+
+class SlowGrant(Struct, frozen=True):
+    """Positions of an append that lost its earlier ones to readers that did not wait for it."""
+
+    first: int
+    end: int
+    beaten: int
 
 
 class Serving:
     def __init__(self, segment: int, next_position: int) -> None:
         self.segment = segment
         self.next = next_position
+        self.slow: tuple[SlowGrant, ...] = ()  # in order, the newest last
+
+    def patience(self, glsn: int) -> tuple[int, int]:
+        """How often the append at ``glsn`` was beaten, and up to where that is the same (Q5)."""
+        grant = next((grant for grant in self.slow if grant.end > glsn), None)
+        if grant is None:
+            return 0, self.next
+        return (grant.beaten, grant.end) if grant.first <= glsn else (0, grant.first)
 
 
 class Sequencer:
     def __init__(self, me: Owner) -> None:
         self.me = me
         self.serving: dict[str, Serving] = {}
-        self.fresh = True
 
     @property
     def phase(self) -> str:
@@ -47,9 +67,6 @@ class Sequencer:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case Freshness(fresh):
-                self.fresh = fresh
-                return []
             case Next():
                 return self._on_next(source, message)
             case Peek():
@@ -81,6 +98,8 @@ class Sequencer:
             refusal = NotGranted(log, segment.index, message.writer, message.seq, Reason.GAP, first)
             return [Send(source, refusal)]
         serving.next = first + message.count
+        if message.beaten:
+            serving.slow = (*serving.slow[1 - SLOW_MAX :], SlowGrant(first, serving.next, message.beaten))
         granted = Granted(log, segment.index, message.writer, message.seq, first, skipped)
         event = PositionsGranted(log, segment.index, self.me, first, message.count)
         return [Announce(event), Send(source, granted)]
@@ -90,7 +109,8 @@ class Sequencer:
         if reason is not None:
             return [Send(source, NotGranted(message.log, message.segment.index, "", 0, reason))]
         serving = self.serving[message.log]
-        return [Send(source, Peeked(message.log, message.segment.index, serving.next, self.fresh))]
+        beaten, alike = serving.patience(message.glsn)
+        return [Send(source, Peeked(message.log, message.segment.index, serving.next, alike, beaten))]
 
 
 def unit_start(segment: Segment, position: int, count: int) -> int:

@@ -49,20 +49,28 @@ class ViewChanged(Message, frozen=True):
 
 
 class Fill(Message, frozen=True):
-    """Settle one position: from the head down, its value or JUNK."""
+    """Settle positions from ``glsn`` on, from the head down: each keeps its value, or becomes JUNK.
+
+    What is settled at once is one batch, or a run of JUNK that stays below ``end``. ``whole``: go on until ``end``.
+    """
 
     projection: Projection
     segment: int
     glsn: int
+    end: int
+    whole: bool = False
 
 
 class FillDone(Message, frozen=True):
-    """``frame`` holds the position on every member of the group; None: it could not be settled, ``why`` says how."""
+    """``frames`` hold ``glsn`` and what follows it on every member of the group; none: ``why`` it was not settled, and
+    at which ``node``.
+    """
 
     segment: int
     glsn: int
-    frame: Frame | None
+    frames: tuple[Frame, ...]
     why: Reason | None = None
+    node: str = ""
 
 
 class DamageFound(Message, frozen=True):
@@ -71,9 +79,3 @@ class DamageFound(Message, frozen=True):
 
 class LookNow(Message, frozen=True):
     """From the host: the registry or the projection has changed since the last look."""
-
-
-class Freshness(Message, frozen=True):
-    """The node's lease holds, or has run out."""
-
-    fresh: bool

@@ -20,7 +20,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Send
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, Kind, junk
 from trunkline.core.events import (
     FrameStored,
     StreamDamaged,
@@ -39,6 +39,7 @@ from trunkline.core.messages import (
     Dropped,
     Fetch,
     Fetched,
+    FillRun,
     Finalize,
     Finalized,
     FindTail,
@@ -51,6 +52,7 @@ from trunkline.core.messages import (
     Reason,
     Rejected,
     Release,
+    RunFilled,
     Seal,
     Sealed,
     Stored,
@@ -64,9 +66,9 @@ from trunkline.core.messages import (
     Written,
 )
 from trunkline.core.projection import Policy
-from trunkline.core.siblings import Freshness
 from trunkline.core.streams import (
     FrameWritten,
+    JunkWritten,
     Key,
     Stream,
     StreamDropping,
@@ -113,7 +115,6 @@ class StorageNode:
         self.streams = {stream.key: stream for stream in map(Stream, image.streams)}
         self.tombstones = set(image.tombstones)
         self.waiting: dict[Key, list[tuple[Address, Subscribe]]] = {}  # by stream, in order of arrival
-        self.fresh = True
         self.full = False
 
     @property
@@ -152,11 +153,10 @@ class StorageNode:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:  # the busiest first
-            case Write() | Append() | Release() | Read() | Subscribe() | FindTail() | Trim() | Digest() | Fetch():
+            case Write() | Append() | Release() | Read() | Subscribe() | FindTail():
                 return self._on_stream_request(source, message)
-            case Freshness(fresh):
-                self.fresh = fresh
-                return []
+            case FillRun() | Trim() | Digest() | Fetch():
+                return self._on_stream_request(source, message)
             case SpaceChanged(full):
                 self.full = full
                 return []
@@ -271,7 +271,7 @@ class StorageNode:
     def _on_stream_request(
         self,
         source: Address,
-        message: Write | Append | Release | Read | Subscribe | FindTail | Trim | Digest | Fetch,
+        message: Write | Append | Release | Read | Subscribe | FindTail | FillRun | Trim | Digest | Fetch,
     ) -> Effects:
         refused = self._identity_refusal(message.target, may_be_new=False)
         if refused is not None:
@@ -282,6 +282,8 @@ class StorageNode:
                 return self._on_write(source, stream, message)
             case Append():
                 return self._on_append(source, stream, message)
+            case FillRun():
+                return self._on_fill_run(source, stream, message)
             case Release():
                 return self._on_release(stream, message)
             case Read(_, glsn, limit):
@@ -312,6 +314,30 @@ class StorageNode:
         if reason is not None:
             return [Send(source, stream.reject(frame.first, reason))]
         return self._store(source, stream, frame)
+
+    def _on_fill_run(self, source: Address, stream: Stream, message: FillRun) -> Effects:
+        """JUNK goes wherever a write of JUNK would go, up to the first position that holds an entry."""
+        first, end, descriptor = message.first, message.end, stream.descriptor
+        if descriptor.policy is Policy.BROADCAST or first < descriptor.base:
+            return [Send(source, stream.reject(first, Reason.MISMATCH, self.incarnation))]
+        if first <= stream.trim:
+            return [Send(source, stream.reject(first, Reason.TRIMMED, stream.trim))]
+        reached, free = stream.free_runs(first, end)
+        reason = stream.write_refusal(junk(free[-1][1] - 1), repair=message.repair) if free else None
+        if reason is not None:
+            return [Send(source, stream.reject(first, reason))]
+        effects: Effects = []
+        for run in free:
+            effects += self._store_junk(stream, *run)
+        return [*effects, Send(source, RunFilled(stream.id, first, end, reached)), *self._wake(stream)]
+
+    def _store_junk(self, stream: Stream, first: int, end: int) -> Effects:
+        frames = [junk(glsn) for glsn in range(first, end)]
+        for frame in frames:
+            stream.frames.add(frame)
+        me, target = (self.node, self.incarnation), stream.descriptor.target
+        stored = [Announce(FrameStored(*me, target.log, target.segment, stream.id, frame)) for frame in frames]
+        return [Persist(JunkWritten(stream.key, first, end)), *stored]
 
     def _on_append(self, source: Address, stream: Stream, message: Append) -> Effects:
         frame, owner = message.frame, stream.descriptor.owner
@@ -363,7 +389,7 @@ class StorageNode:
             return ReadFrames(stream.id, glsn, frames)
         if stream.data_loss:
             return stream.reject(glsn, Reason.CORRUPT)  # N5
-        return Unwritten(stream.id, glsn, stream.seal_answer(), stream.sealed, self.fresh)
+        return Unwritten(stream.id, glsn, stream.seal_answer(), stream.sealed)
 
     def _tail_answer(self, stream: Stream, operation: int) -> TailFound | Rejected:
         if stream.data_loss or stream.uncertain:  # S5, S6: it may have had more
@@ -411,7 +437,7 @@ def _position(message: Message) -> int:
             return frame.first
         case Read(_, glsn, _) | Subscribe(_, glsn, _):
             return glsn
-        case Digest(_, first, _) | Fetch(_, first, _):
+        case FillRun(_, first, _, _) | Digest(_, first, _) | Fetch(_, first, _):
             return first
         case FindTail(_, operation):
             return operation

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, Frames
+from trunkline.core.entries import Frame, Frames, Kind
 from trunkline.core.messages import Descriptor, Reason, Rejected
 from trunkline.core.projection import Policy
 
@@ -44,6 +44,14 @@ class StreamOpened(Record, frozen=True):
 class FrameWritten(Record, frozen=True):
     key: Key
     frame: Frame
+
+
+class JunkWritten(Record, frozen=True):
+    """JUNK at each position of ``[first, end)``: as many frames, written together."""
+
+    key: Key
+    first: int
+    end: int
 
 
 class StreamSealing(Record, frozen=True):
@@ -113,6 +121,17 @@ class Stream:
         if self.end is None:
             return Reason.END_UNKNOWN  # S3
         return Reason.SEALED if frame.next > self.end else None
+
+    def free_runs(self, first: int, end: int) -> tuple[int, list[tuple[int, int]]]:
+        """How far ``[first, end)`` goes without an entry, and what of that part holds nothing yet, as runs."""
+        reached, free = first, []
+        for frame in self.frames.between(first, end):
+            if frame.first > reached:
+                free.append((reached, frame.first))
+            if frame.kind is not Kind.JUNK:
+                return max(first, frame.first), free
+            reached = frame.next
+        return end, [*free, (reached, end)] if reached < end else free
 
     def readable_end(self) -> int | None:
         """Reads stop before this position: the end, or (open broadcast) what the owner has released."""

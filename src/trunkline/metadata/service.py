@@ -11,6 +11,8 @@ Rules
      ``endings_window_ms``, a further one is set aside until the first of them is that old: delayed by at most the
      window, never refused. Everything else of that log goes on. At most ``ASIDE_MAX`` endings of a log are set aside;
      only one of them can win, so more are dropped.
+ G5  A swap that does not fit into the store gets no answer, as if it were lost; operators are told why, until a smaller
+     one of that log has been stored.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from msgspec import Struct
 from trunkline.core.effects import Message
 from trunkline.core.messages import Get, LeaseExpired, Register, Swap, Swapped
 from trunkline.errors import StorageError
-from trunkline.metadata.store import Request, Store, StoreUnavailable, require_sound
+from trunkline.metadata.store import MapTooLarge, Request, Store, StoreUnavailable, require_sound
 
 log = logging.getLogger("trunkline.metadata")
 
@@ -68,6 +70,7 @@ class RegisterService:
         self._aside: dict[asyncio.TimerHandle, str] = {}
         self._closed = False
         self.counts = ServiceCounts()
+        self.refused: dict[str, str] = {}  # logs whose last swap did not fit into the store, and why (G5)
 
     def submit(self, message: Message, answer: Callable[[Message], None]) -> None:
         """Carry out a request some time; ``answer`` is called at most once, in the event loop. Never blocks."""
@@ -144,16 +147,28 @@ class RegisterService:
             return
         try:
             answer = await self._store.handle(job.message)
+        except MapTooLarge as error:
+            self._refuse(job.message, error)
+            return
         except (StoreUnavailable, StorageError):
             self.counts.unanswered += 1  # G3
             return
         if answer is None:
             self.counts.unanswered += 1
             return
-        if isinstance(answer, Swapped) and isinstance(job.message, Swap) and ends_segment(job.message):
-            self._endings.happened(answer.log)
+        if isinstance(answer, Swapped) and isinstance(job.message, Swap):
+            self.refused.pop(answer.log, None)
+            if ends_segment(job.message):
+                self._endings.happened(answer.log)
         self.counts.answered += 1
         job.answer(answer)
+
+    def _refuse(self, message: Request, error: MapTooLarge) -> None:
+        """G5; said once, as who asked will ask again."""
+        self.counts.unanswered += 1
+        if isinstance(message, Swap) and message.log not in self.refused:
+            log.error("%s", error)
+            self.refused[message.log] = str(error)
 
     async def _end_lease(self, ended: LeaseExpired) -> None:
         try:

@@ -38,6 +38,7 @@ from trunkline.core.messages import (
     SwapLost,
     Swapped,
 )
+from trunkline.core.projection import Projection
 from trunkline.core.register import MetadataRegister, NodeRegistered
 from trunkline.errors import StorageError, TrunklineError
 from trunkline.metadata.changes import Changes, Watcher
@@ -123,6 +124,12 @@ class SqliteStore:
         names = tuple(sorted((await self._running()).projections))
         await self._read()  # behind the swaps that made them
         return names
+
+    async def projections(self) -> tuple[Projection, ...]:
+        found = (await self._running()).projections
+        told = tuple(found[name] for name in sorted(found))
+        await self._read()  # behind the swaps that made them
+        return told
 
     async def nodes(self) -> tuple[NodeInfo, ...]:
         return (await self._read()).nodes

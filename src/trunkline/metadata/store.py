@@ -22,7 +22,7 @@ from typing import Protocol
 from trunkline.core.effects import Event
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Registered, Swap, SwapLost, Swapped
 from trunkline.core.projection import Projection, Segment
-from trunkline.errors import OutcomeUnknown
+from trunkline.errors import OutcomeUnknown, StorageError
 
 Request = Get | Swap | Register
 Answer = Got | Swapped | SwapLost | Registered
@@ -36,6 +36,10 @@ class StoreUnavailable(OutcomeUnknown):
     """The store cannot answer now. What was asked may have happened: read again before trying again."""
 
 
+class MapTooLarge(StorageError):
+    """The projection does not fit into the store, now or later. Nothing was changed."""
+
+
 class Store(Protocol):
     async def start(self) -> None:
         """Open the store. Raises ``StorageError`` where a person has to help, ``StoreUnavailable`` where time may."""
@@ -46,7 +50,8 @@ class Store(Protocol):
     async def handle(self, message: Request) -> Answer | None:
         """Carry out one request; None: it gets no answer (it came from an earlier start of a node).
 
-        Raises ``StoreUnavailable`` when the outcome is not known, ``ValueError`` for a swap that no caller may send.
+        Raises ``StoreUnavailable`` when the outcome is not known, ``MapTooLarge`` for a swap that does not fit, and
+        ``ValueError`` for one that no caller may send.
         """
 
     async def leave(self, node: str, start: int) -> None:
@@ -57,6 +62,9 @@ class Store(Protocol):
 
     async def logs(self) -> tuple[str, ...]:
         """The names of all logs, deleted ones too, sorted."""
+
+    async def projections(self) -> tuple[Projection, ...]:
+        """Those of all logs, deleted ones too, sorted by name. The same object as before where nothing has changed."""
 
     async def nodes(self) -> tuple[NodeInfo, ...]:
         """The registry, sorted by name."""

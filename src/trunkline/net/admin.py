@@ -11,7 +11,9 @@ from trunkline.core.messages import NodeState
 
 
 class StatusRequest(Message, frozen=True):
-    """How are you?"""
+    """How are you? ``logs``: of a coordinator, with all its logs; a node has none."""
+
+    logs: bool = True
 
 
 class StatusAnswer(Message, frozen=True):

@@ -13,9 +13,12 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import itertools
 import socket
+import termios
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
@@ -35,6 +38,7 @@ from trunkline.net.packets import (
     encode_message,
 )
 from trunkline.net.parser import Packet, PacketParser
+from trunkline.net.progress import Progress
 
 GATHERED_BYTES_MAX = 64 * KIB  # of messages that leave together; up to here one copy is cheaper than many pieces
 KEEPALIVE_IDLE_S = 10
@@ -95,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stuck_ticks = 0  # how often in a row a packet was still not complete
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._made = False
+        self._progress = Progress(self._loop, self._outstanding_bytes, self._ping)
         self._transport: asyncio.Transport  # once it is made
 
     # ------------------------------------------------------------------------------------------------ for its users
@@ -133,12 +138,17 @@ class Connection(asyncio.BufferedProtocol):
         self._gathered.append(head)
         self._gathered += attachments
         self._gathered_bytes += size
+        self._progress.sent(size)
         if self._gathered_bytes > GATHERED_BYTES_MAX:
             self._flush()
         elif not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
         return True
+
+    def at_work(self, within_s: float) -> bool:
+        """Whether the peer is busy with large messages, and no slower than can be waited for (``progress.py``)."""
+        return not self.closed and self._progress.at_work(within_s, self.received_at)
 
     def pause(self, reason: str = "the host is busy") -> None:
         """Deliver nothing more until this reason is taken back with ``resume``. Saying it twice changes nothing."""
@@ -310,6 +320,18 @@ class Connection(asyncio.BufferedProtocol):
         self.refuse(RefusalCode.PROTOCOL, f"{text}; ask for less at once")
         return False
 
+    def _outstanding_bytes(self) -> int:
+        """What the peer's kernel has not taken yet."""
+        if self.closed:
+            return 0
+        unacknowledged = array.array("i", [0])
+        fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unacknowledged)
+        return self.buffered_bytes + unacknowledged[0]
+
+    def _ping(self) -> None:
+        if not self.closed:
+            self._transport.write(encode(Kind.PING))
+
     def _go_on(self) -> None:
         """Deliver what had arrived before the pause, then read on."""
         if not self._pauses and not self.closed:
@@ -336,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
             self._abort(f"{self.peer_name} was silent for {limits.silent_ms} ms; is it stopped?")
         else:
             if not self._serving and self._quiet_ticks:
-                self._transport.write(encode(Kind.PING))
+                self._ping()
             self._timer = self._loop.call_later(limits.ping_ms / 1000, self._watch)
 
     def _abort(self, reason: str) -> None:
@@ -349,6 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         self.open = False
         self._gathered, self._gathered_bytes = [], 0
         self._release_waiters()
+        self._progress.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -36,8 +36,8 @@ _FIELDS = struct.Struct("<IIBBH")  # the checked part
 _CRC = struct.Struct("<I")
 
 MAGIC = "trunkline"
-VERSION_MIN = 1
-VERSION_MAX = 1
+VERSION_MIN = 2
+VERSION_MAX = 2
 
 
 class ProtocolViolation(ProtocolError):

@@ -10,6 +10,7 @@ from trunkline.core.messages import (
     Dropped,
     Fetch,
     Fetched,
+    FillRun,
     Finalize,
     Finalized,
     FindTail,
@@ -30,6 +31,7 @@ from trunkline.core.messages import (
     Registered,
     Rejected,
     Release,
+    RunFilled,
     Seal,
     Sealed,
     Stored,
@@ -50,6 +52,7 @@ StorageRequest = (
     Open
     | Write
     | Append
+    | FillRun
     | Release
     | Read
     | Subscribe
@@ -66,6 +69,7 @@ StorageAnswer = (
     Opened
     | Stored
     | Written
+    | RunFilled
     | ReadFrames
     | Unwritten
     | TailFound

@@ -35,7 +35,7 @@ class Links:
         self._asked_at: float | None = None  # when it was asked first without having answered since
         self._loop = asyncio.get_running_loop()
         self._addresses: dict[str, str] = {}  # of nodes, by name
-        self._tokens: dict[tuple[str, str], int] = {}
+        self._tokens: dict[str, dict[str, int]] = {}  # by process and role
         self._askers: dict[int, tuple[Process, str]] = {}
         self._tokens_given = 0
 
@@ -44,6 +44,11 @@ class Links:
         if address is None:
             return False
         return self.peers.send(address, to.role, self._token(process, role), message, attachments)
+
+    def at_work(self, process: str, within_s: float) -> bool:
+        """Whether a node is busy with large messages that it was sent."""
+        address = self._addresses.get(process)
+        return address is not None and self.peers.at_work(address, within_s)
 
     def address_of(self, process: str) -> str | None:
         if process != COORDINATOR:
@@ -78,16 +83,19 @@ class Links:
 
     def forget(self, process: Process, role: str | None = None) -> None:
         """A process, or one of its roles, is gone: late answers to it are dropped."""
-        gone = [key for key in self._tokens if key[0] == process.name and role in (None, key[1])]
-        for key in gone:
-            del self._askers[self._tokens.pop(key)]
+        tokens = self._tokens.get(process.name, {})
+        for gone in [role] if role is not None else list(tokens):
+            if (token := tokens.pop(gone, None)) is not None:
+                del self._askers[token]
+        if not tokens:
+            self._tokens.pop(process.name, None)
 
     def _token(self, process: Process, role: str) -> int:
-        key = (process.name, role)
-        token = self._tokens.get(key)
+        tokens = self._tokens.setdefault(process.name, {})
+        token = tokens.get(role)
         if token is None:
             self._tokens_given += 1
-            token = self._tokens[key] = self._tokens_given
+            token = tokens[role] = self._tokens_given
             self._askers[token] = (process, role)
         return token
 

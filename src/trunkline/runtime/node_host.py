@@ -32,7 +32,7 @@ from trunkline.core.messages import (
 )
 from trunkline.core.siblings import DamageFound
 from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
-from trunkline.core.streams import FrameWritten, Key, StreamSealing
+from trunkline.core.streams import FrameWritten, JunkWritten, Key, StreamSealing
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.runtime.bodies import Answer
@@ -130,6 +130,8 @@ class NodeHost:
             raise
         if isinstance(record, FrameWritten):
             self.counts.stored(record.frame, 0 if body is None else len(body))
+        elif isinstance(record, JunkWritten):
+            self.counts.fills += record.end - record.first
         elif isinstance(record, StreamSealing):
             self.counts.seals += 1
         if self._always:  # O2
@@ -145,6 +147,9 @@ class NodeHost:
 
     def completed(self, role: str, complete: Complete) -> None:
         raise AssertionError(f"a node has no callers, yet {complete} came from {role}")
+
+    def at_work(self, process: str, within_s: float) -> bool:
+        return False  # a node waits for nobody's answers
 
     def announced(self, role: str, event: Event, step: Step) -> None:
         if self._recorder is not None:

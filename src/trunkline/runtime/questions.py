@@ -68,6 +68,9 @@ class Questions:
 
     def completed(self, role: str, complete: Complete) -> None: ...
 
+    def at_work(self, process: str, within_s: float) -> bool:
+        return False
+
     def announced(self, role: str, event: Event, step: Step) -> None: ...
 
     def choose(self, role: str, choose: Choose) -> object:

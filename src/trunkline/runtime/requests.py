@@ -20,6 +20,7 @@ from trunkline.core.messages import (
     Digest,
     Drop,
     Fetch,
+    FillRun,
     Finalize,
     FindTail,
     Inventory,
@@ -40,12 +41,13 @@ from trunkline.runtime.process import Attachments
 from trunkline.storage import frame_fits
 
 STORAGE_REQUESTS = (
-    Append, Digest, Drop, Fetch, Finalize, FindTail, Inventory, Open, Read, Release, Seal, Subscribe, Trim, Write,
+    Append, Digest, Drop, Fetch, FillRun, Finalize, FindTail, Inventory, Open, Read, Release, Seal, Subscribe, Trim,
+    Write,
 )  # fmt: skip
 SEQUENCER_REQUESTS = (Next, Peek)
 
 READ_FRAMES_MAX = 1024  # frames looked at for one answer
-SPAN_MAX = 8192  # positions of one Digest or Fetch: with the longest writer ids, such an answer still fits a head
+SPAN_MAX = 8192  # positions of one Digest, Fetch or FillRun: with the longest writer ids, an answer still fits a head
 POSITION_MAX = 1 << 62  # positions are below it: sums of them fit everywhere
 COUNT_MAX = 1 << 32
 NAME_BYTES_MAX = 255  # of a log, a writer, a process or a node
@@ -76,13 +78,15 @@ def checked_request(role: str, message: Message, attachments: Attachments) -> Me
 
 def _check_fields(message: Message) -> None:
     match message:
-        case Next(log, segment, writer, _, count, expect):
+        case Next(log, segment, writer, _, count, expect, beaten):
             _check_segment(message, log, segment)
             _check_position(message, 0 if expect is None else expect)
             _check_name(message, writer)
             _require(1 <= count < COUNT_MAX, message, f"count {count}")
-        case Peek(log, segment):
+            _require(0 <= beaten < COUNT_MAX, message, f"beaten {beaten}")
+        case Peek(log, segment, glsn):
             _check_segment(message, log, segment)
+            _check_position(message, glsn)
         case Open(descriptor) | Seal(descriptor):
             _check_descriptor(message, descriptor)
         case Finalize(descriptor, end):
@@ -92,6 +96,10 @@ def _check_fields(message: Message) -> None:
             _check_target(message, target)
         case Release(_, _, position) | Trim(_, position):
             _check_position(message, position)
+        case FillRun(_, first, end):
+            _check_position(message, first)
+            _check_position(message, end)
+            _require(1 <= end - first <= SPAN_MAX, message, f"{end - first} positions at once")
         case Digest(_, first, end) | Fetch(_, first, end):
             _check_position(message, first)
             _check_position(message, end)

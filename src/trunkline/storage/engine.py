@@ -19,9 +19,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame
+from trunkline.core.entries import Frame, junk
 from trunkline.core.streams import (
     FrameWritten,
+    JunkWritten,
     Key,
     StreamDropping,
     StreamEnding,
@@ -109,6 +110,8 @@ class Engine:
             match record:
                 case FrameWritten(key, frame):
                     self._put_frame(self._streams[key], frame, b"" if body is None else body)
+                case JunkWritten(key, first, end):
+                    self._put_junk(self._streams[key], first, end)
                 case StreamOpened():
                     self._put_opened(record)
                 case StreamSealing(key) | StreamEnding(key):
@@ -132,7 +135,32 @@ class Engine:
             raise
         return self._ticket
 
+    def _put_junk(self, stream: StreamFiles, first: int, end: int) -> None:
+        """Many frames without a body, by one write."""
+        extent, writer = self._extent_for_frame(stream), stream.writer("")
+        headers = [
+            pack_frame_header(stream.salt, junk(glsn), 0, stream.slots + slot, stream.synced, writer)
+            for slot, glsn in enumerate(range(first, end))
+        ]
+        written = b"".join(headers)
+        self._space.write(extent.fd, (written,), extent.size)
+        with self._lock:
+            at = extent.size
+            for glsn, header in zip(range(first, end), headers, strict=True):
+                at += len(header)
+                extent.add(junk(glsn), at, 0)
+        self._count_written(stream, extent, end - first, len(written))
+
     def _put_frame(self, stream: StreamFiles, frame: Frame, body: Buffer) -> None:
+        extent, size = self._extent_for_frame(stream), len(body)
+        header = pack_frame_header(stream.salt, frame, size, stream.slots, stream.synced, stream.writer(frame.writer))
+        pad = padding(size)
+        self._space.write(extent.fd, (header, body, pad) if pad else (header, body), extent.size)
+        with self._lock:
+            extent.add(frame, extent.size + len(header), size)
+        self._count_written(stream, extent, 1, len(header) + size + len(pad))
+
+    def _extent_for_frame(self, stream: StreamFiles) -> Extent:
         if stream.sealed and not stream.late and self._is_lazy:
             stream.late = True
             self._put_entry(entry_of(WrittenLate(stream.key)))
@@ -140,16 +168,12 @@ class Engine:
         if extent is None or extent.size >= self._options.extent_bytes:
             self._close_active(stream, successor=True)
             extent = self._new_extent(stream)
-        size = len(body)
-        header = pack_frame_header(stream.salt, frame, size, stream.slots, stream.synced, stream.writer(frame.writer))
-        pad = padding(size)
-        self._space.write(extent.fd, (header, body, pad) if pad else (header, body), extent.size)
-        with self._lock:
-            extent.add(frame, extent.size + len(header), size)
-        written = len(header) + size + len(pad)
+        return extent
+
+    def _count_written(self, stream: StreamFiles, extent: Extent, slots: int, written: int) -> None:
         extent.size += written
-        extent.slots += 1
-        stream.slots += 1
+        extent.slots += slots
+        stream.slots += slots
         stream.marked = stream.synced
         self._work.dirty[extent] = stream
         self._work.bytes += written

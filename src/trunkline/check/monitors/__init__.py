@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trunkline.check.monitors.durability import CommitDurability, ReadCommitted
+from trunkline.check.monitors.fresh import FreshTail
 from trunkline.check.monitors.history import BoundaryWrittenOnce, SingleOwner
+from trunkline.check.monitors.of_log import OfLog
 from trunkline.check.monitors.order import Completeness, RealTimeOrder, TotalOrder
 from trunkline.check.monitors.outcomes import NoLostAck, TrimAsked
 from trunkline.check.monitors.progress import Progress
@@ -19,6 +21,7 @@ def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
         ReadCommitted(projection),
         Completeness(),
         RealTimeOrder(),
+        FreshTail(),
         SingleOwner(projection),
         BoundaryWrittenOnce(projection),
         NoLostAck(projection),
@@ -26,16 +29,24 @@ def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
     )
 
 
+def of_each(projections: tuple[Projection, ...], *more: Monitor) -> tuple[Monitor, ...]:
+    """The monitors of several logs, each with its own: what must never happen, and ``more``."""
+    return tuple(OfLog(each.log, monitor) for each in projections for monitor in (*safety(each), *more))
+
+
 __all__ = [
     "BoundaryWrittenOnce",
     "CommitDurability",
     "Completeness",
+    "FreshTail",
     "NoLostAck",
+    "OfLog",
     "Progress",
     "ReadCommitted",
     "RealTimeOrder",
     "SingleOwner",
     "TotalOrder",
     "TrimAsked",
+    "of_each",
     "safety",
 ]

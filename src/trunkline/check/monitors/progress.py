@@ -48,7 +48,7 @@ class Progress:
     def observe(self, state: State, observed: Observed) -> State:
         process = observed.process
         match observed.event:
-            case Invoked(_, SubscribeRequested(_, _, start, None)):
+            case Invoked(_, SubscribeRequested(_, _, start, None, False)):
                 readers = {**dict(state.readers), process: start}
                 return state._replace(readers=frozenset(readers.items()))
             case Invoked(operation, _):

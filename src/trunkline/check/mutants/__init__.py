@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from trunkline.check.mutants.appending import APPENDING_MUTANTS
 from trunkline.check.mutants.clients import CLIENT_MUTANTS
 from trunkline.check.mutants.delivery import DELIVERY_MUTANTS
 from trunkline.check.mutants.disks import DISK_MUTANTS
+from trunkline.check.mutants.planning import PLANNING_MUTANTS
+from trunkline.check.mutants.projections import PROJECTION_MUTANTS
+from trunkline.check.mutants.reading import READING_MUTANTS
+from trunkline.check.mutants.register import REGISTER_MUTANTS
 from trunkline.check.mutants.servers import SERVER_MUTANTS
 from trunkline.check.mutants.upkeep import UPKEEP_MUTANTS
 
-MUTANTS = (*CLIENT_MUTANTS, *SERVER_MUTANTS, *UPKEEP_MUTANTS, *DISK_MUTANTS, *DELIVERY_MUTANTS)
+MUTANTS = (
+    *CLIENT_MUTANTS,
+    *APPENDING_MUTANTS,
+    *READING_MUTANTS,
+    *SERVER_MUTANTS,
+    *UPKEEP_MUTANTS,
+    *REGISTER_MUTANTS,
+    *DISK_MUTANTS,
+    *PROJECTION_MUTANTS,
+    *DELIVERY_MUTANTS,
+    *PLANNING_MUTANTS,
+)

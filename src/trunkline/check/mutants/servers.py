@@ -256,6 +256,7 @@ SERVER_MUTANTS = (
         ("SingleOwner", "CommitDurability", "TotalOrder"),
         "breadth",
         60_000,
+        breaks=("sequencer Q2",),
     ),
     Mutant(
         "last-entry-ambiguity",
@@ -265,6 +266,7 @@ SERVER_MUTANTS = (
         ("ReadCommitted", "TotalOrder"),
         "breadth",
         10_000,
+        breaks=("storage N4",),
     ),
     Mutant(
         "broadcast-read-past-lac",
@@ -274,6 +276,7 @@ SERVER_MUTANTS = (
         "ReadCommitted",
         "breadth",
         1_000,
+        breaks=("storage N4",),
     ),
     Mutant(
         "seal-forgets-trim",
@@ -283,6 +286,7 @@ SERVER_MUTANTS = (
         "NoLostAck",
         "breadth",
         150_000,
+        breaks=("streams S4",),
     ),
     Mutant(
         "late-seal-reopens",
@@ -292,6 +296,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "NoLostAck"),
         "breadth",
         400_000,
+        breaks=("streams S2",),
     ),
     Mutant(
         "seal-of-unknown-volatile",
@@ -301,6 +306,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability"),
         "breadth",
         200_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "no-identity-check",
@@ -310,6 +316,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "TotalOrder", "ReadCommitted", "RoleError"),
         "breadth",
         80_000,
+        breaks=("storage N1",),
     ),
     Mutant(
         "dropped-stream-made-again",
@@ -319,6 +326,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability", "BoundaryWrittenOnce", "TotalOrder"),
         "breadth",
         1_500_000,
+        breaks=("storage N3",),
     ),
     Mutant(
         "unsynced-acknowledged",
@@ -328,6 +336,7 @@ SERVER_MUTANTS = (
         ("TotalOrder", "NoLostAck", "CommitDurability", "ReadCommitted", "Progress"),
         "swarm",
         200,
+        breaks=("storage N2",),
     ),
     Mutant(
         "owner-start-reused",
@@ -337,6 +346,7 @@ SERVER_MUTANTS = (
         "SingleOwner",
         "breadth",
         1_000,
+        breaks=("sequencer Q1",),
     ),
     Mutant(
         "sequencer-known-by-node",
@@ -346,6 +356,7 @@ SERVER_MUTANTS = (
         "SingleOwner",
         "breadth",
         1_000,
+        breaks=("sequencer Q1",),
     ),
     Mutant(
         "batch-across-stripe-unit",
@@ -355,6 +366,7 @@ SERVER_MUTANTS = (
         ("TotalOrder", "ReadCommitted"),
         "breadth",
         30_000,
+        breaks=("sequencer Q3",),
     ),
     Mutant(
         "two-boundaries",
@@ -364,6 +376,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "SingleOwner"),
         "breadth",
         20_000,
+        breaks=("register M1",),
     ),
     Mutant(
         "metadata-commit-lost",
@@ -373,6 +386,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "SingleOwner", "NoLostAck"),
         "breadth",
         10_000,
+        breaks=("register M2",),
     ),
     Mutant(
         "finalize-sent-once",
@@ -392,6 +406,7 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
+        breaks=("coordinator C2",),
     ),
     Mutant(
         "damage-ignored",
@@ -444,7 +459,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
         "breadth",
         1_000,
-        breaks=("rebuild J2",),
+        breaks=("projection P5", "rebuild J2"),
     ),
     Mutant(
         "lost-suffix-votes",
@@ -454,6 +469,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "TotalOrder"),
         "swarm",
         1_000,
+        breaks=("streams S5",),
     ),
     Mutant(
         "seal-not-persisted",
@@ -463,6 +479,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability"),
         "breadth",
         30_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "seal-answered-before-sync",
@@ -472,6 +489,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability", "TotalOrder"),
         "breadth",
         100_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "recovered-in-disk-order",
@@ -481,5 +499,6 @@ SERVER_MUTANTS = (
         ("NoLostAck",),
         "breadth",
         400_000,
+        breaks=("streams S4",),
     ),
 )

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trunkline.check.scenario import Scenario
+from trunkline.check.scenarios.away import AWAY_SCENARIOS
 from trunkline.check.scenarios.broadcast import BROADCAST_SCENARIOS
 from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
 from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
+from trunkline.check.scenarios.endings import ENDING_SCENARIOS
+from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
+from trunkline.check.scenarios.holes import HOLE_SCENARIOS
+from trunkline.check.scenarios.several import SEVERAL_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
 from trunkline.check.scenarios.upkeep import UPKEEP_SCENARIOS
 
@@ -21,7 +26,12 @@ _ALL = (
     *DUTIES_SCENARIOS,
     *TRIMMING_SCENARIOS,
     *UPKEEP_SCENARIOS,
+    *FRESHNESS_SCENARIOS,
+    *HOLE_SCENARIOS,
+    *AWAY_SCENARIOS,
     *DISKS_SCENARIOS,
+    *ENDING_SCENARIOS,
+    *SEVERAL_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trunkline.check.scenario import Cut, Faults, Scenario
+from trunkline.check.scenario import Cut, Faults, FreeTimer, Scenario
 from trunkline.check.scenarios.chain import NODES, PAIR
 from trunkline.check.scenarios.cluster import (
+    CHAIN2,
     administrator,
     appender,
     appends,
     bursting_appender,
     chain_log,
+    emptied,
     full,
     peeker,
     reader,
@@ -189,6 +191,25 @@ def full_disks() -> Scenario:
     return replace(made, processes=tuple(full(p) if p.name in nodes else p for p in made.processes))
 
 
+def space_returns() -> Scenario:
+    """A doubled write reaches the head when it has space again: what was refused must not appear by that."""
+    both = chain_log(CHAIN2, "n1 n2", sequencer="n2")
+    made = scenario(
+        "space-returns",
+        "both disks are full until they have space again, and a copy of the write is still on its way",
+        both,
+        appender("c1", both, *appends(1)),
+        reader("r", both),
+        nodes="n1 n2",
+        faults=Faults(duplicate=1),
+        lossy="c1",
+        free_timers=(FreeTimer("n1", "disk"),),
+        sometimes=("AppendRefused", "HoleFilled"),
+    )
+    nodes = ("n1", "n2")
+    return replace(made, processes=tuple(emptied(p) if p.name in nodes else p for p in made.processes))
+
+
 def full_head() -> Scenario:
     clients = (appender("c1", PAIR, *appends(1)), reader("r", PAIR))
     made = scenario(
@@ -303,6 +324,7 @@ CLIENT_SCENARIOS = (
     unused_grants,
     stale_client,
     full_disks,
+    space_returns,
     full_head,
     large_batch,
     striping,

@@ -5,18 +5,35 @@ Numbers of milliseconds mean nothing here: a timer may fire whenever nothing els
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, Nothing, StorageDisk
-from trunkline.check.monitors import Progress, safety
+from trunkline.check.monitors import Progress, of_each, safety
 from trunkline.check.monitors.upkeep import LastCopy, RepairedAlike
-from trunkline.check.scenario import NO_FAULTS, Boot, Cut, Faults, Invoked, Monitor, Operation, ProcessSpec, Scenario
+from trunkline.check.scenario import (
+    NO_FAULTS,
+    Boot,
+    Cut,
+    Drop,
+    Ended,
+    Faults,
+    FreeTimer,
+    Monitor,
+    Operation,
+    ProcessSpec,
+    Scenario,
+)
+from trunkline.check.scenarios.hosts import Application, BoundedNode, Burst, EmptiedDisk, LeaseClock, Scrubber
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
-from trunkline.core.effects import SELF, Address, Announce, Complete, Effects, Event, Message, Record, Send, SetTimer
+from trunkline.core.effects import (
+    Address,
+    Message,
+    Record,
+)
 from trunkline.core.filler import Filler
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import (
@@ -24,7 +41,6 @@ from trunkline.core.messages import (
     CreateLog,
     DeleteRequested,
     Descriptor,
-    LeaseExpired,
     NodeInfo,
     NodeState,
     PeekRequested,
@@ -41,7 +57,6 @@ from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.register import MetadataRegister, RegisterImage, fold
 from trunkline.core.role import Role
 from trunkline.core.sequencer import Sequencer, Serving
-from trunkline.core.siblings import DamageFound
 from trunkline.core.storage import FramesDamaged, StorageNode
 from trunkline.core.streams import StreamOpened
 from trunkline.core.tail import TailConfig, TailFinder
@@ -58,13 +73,13 @@ BROADCAST2 = Settings(Policy.BROADCAST, replicas=2)
 BROADCAST3 = Settings(Policy.BROADCAST, replicas=3)
 
 
-def chain_log(settings: Settings, *groups: str, sequencer: str) -> Projection:
+def chain_log(settings: Settings, *groups: str, sequencer: str, log: str = LOG) -> Projection:
     """A chain log whose first segment is open; each group is a string of node names."""
-    return create(CLUSTER, LOG, settings, Opening(_seats(groups), Owner(sequencer, 1)))
+    return create(CLUSTER, log, settings, Opening(_seats(groups), Owner(sequencer, 1)))
 
 
-def broadcast_log(settings: Settings, group: str, owner: str) -> Projection:
-    return create(CLUSTER, LOG, settings, Opening(_seats((group,)), Owner(owner, 1)))
+def broadcast_log(settings: Settings, group: str, owner: str, log: str = LOG) -> Projection:
+    return create(CLUSTER, log, settings, Opening(_seats((group,)), Owner(owner, 1)))
 
 
 def _seats(groups: tuple[str, ...]) -> tuple[tuple[Seat, ...], ...]:
@@ -73,15 +88,14 @@ def _seats(groups: tuple[str, ...]) -> tuple[tuple[Seat, ...], ...]:
 
 def node(
     name: str,
-    log: Projection | None = None,
-    *,
+    *logs: Projection,
     leases: bool = False,
     records: tuple[Record, ...] = (),
     granted: int | None = None,
 ) -> ProcessSpec:
     """A storage node that may also be a sequencer. It registers at every start but the first, which the registry knows.
 
-    Its disk has the streams of the log's segments open, and what ``records`` add. ``granted``: as a sequencer it has
+    Its disk has the streams of the logs' segments open, and what ``records`` add. ``granted``: as a sequencer it has
     served segment 0 up to this position.
     """
 
@@ -100,7 +114,7 @@ def node(
             roles["lease"] = LeaseKeeper(info, REGISTER, retry_ms=1000, lease_ms=lease_ms)
         return roles
 
-    opened = () if log is None else tuple(StreamOpened(each) for each in descriptors(log, name))
+    opened = tuple(StreamOpened(each) for log in logs for each in descriptors(log, name))
     disk, image = StorageDisk(), NodeFiles()
     for record in (*opened, *records):
         image = disk.sync(disk.write(image, record))
@@ -118,7 +132,7 @@ def descriptors(log: Projection, name: str) -> tuple[Descriptor, ...]:
 
 
 def meta(
-    projection: Projection | None, nodes: str, *, dead: str = "", draining: str = "", writers: str = ""
+    projections: tuple[Projection, ...], nodes: str, *, dead: str = "", draining: str = "", writers: str = ""
 ) -> ProcessSpec:
     """The metadata register; leases of ``dead`` nodes have run out, ``draining`` ones take nothing new.
 
@@ -135,7 +149,7 @@ def meta(
         )
         for name in nodes.split()
     )
-    image = RegisterImage((projection,) if projection is not None else (), (*infos, *clients))
+    image = RegisterImage(projections, (*infos, *clients))
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"register": MetadataRegister(boot.durable)}
@@ -143,106 +157,61 @@ def meta(
     return ProcessSpec(META, start, FoldingDisk(fold), Folded(image))
 
 
-class LeaseClock:
-    """The clock of the register's host: says once, at some moment, that the lease of a node has run out."""
-
-    def __init__(self, nodes: tuple[str, ...]) -> None:
-        self.nodes = nodes
-
-    @property
-    def phase(self) -> str:
-        return "running"
-
-    def on_start(self) -> Effects:
-        return [SetTimer(node, 3000) for node in self.nodes]
-
-    def on_timer(self, key: str) -> Effects:
-        return [Send(REGISTER, LeaseExpired(key, 1))]
-
-    def on_message(self, source: Address, message: Message) -> Effects:
-        raise AssertionError(f"a clock takes no message, yet {message} came")
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a clock asks for no choice, yet {key} was made")
-
-
 def clock(nodes: str) -> ProcessSpec:
     """Lets the leases of these nodes run out, whether they are dead or not."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"clock": LeaseClock(tuple(nodes.split()))}
+        return {"clock": LeaseClock(REGISTER, tuple(nodes.split()))}
 
     return ProcessSpec("clock", start, Nothing(), None)
 
 
-def appends(*checksums: int, count: int = 1, takeover: bool = False) -> tuple[AppendRequested, ...]:
+def appends(*checksums: int, count: int = 1, takeover: bool = False, log: str = LOG) -> tuple[AppendRequested, ...]:
     return tuple(
-        AppendRequested(number, LOG, count, checksum, takeover=takeover and number == 1)
+        AppendRequested(number, log, count, checksum, takeover=takeover and number == 1)
         for number, checksum in enumerate(checksums, start=1)
     )
 
 
-def _helpers(boot: Boot) -> dict[str, Role]:
-    return {"reconfigurer": Reconfigurer(ReconfigurerConfig(REGISTER, LOG)), "filler": Filler(1000)}
+def _helpers(log: str = LOG) -> dict[str, Role]:
+    return {"reconfigurer": Reconfigurer(ReconfigurerConfig(REGISTER, log)), "filler": Filler(1000)}
+
+
+def _name_of(view: Projection | None) -> str:
+    return LOG if view is None else view.log
+
+
+def _asked(role: str, requests: Sequence[Message], after: tuple[Ended, ...] = ()) -> tuple[Operation, ...]:
+    """One request after another, the first of them ``after`` the end of others' operations."""
+    return tuple(Operation(role, request, () if place else after) for place, request in enumerate(requests))
 
 
 def appender(
-    name: str, view: Projection | None, *requests: AppendRequested, in_flight_max: int = 64, seal_looks: int = 0
+    name: str,
+    view: Projection | None,
+    *requests: AppendRequested,
+    in_flight_max: int = 64,
+    seal_looks: int = 0,
+    after: tuple[Ended, ...] = (),
 ) -> ProcessSpec:
     """A client that appends to a chain log. ``seal_looks``: how often it leaves the end of a segment to others."""
+    log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
         writer = f"{boot.process}#{boot.start}"
-        config = AppenderConfig(LOG, writer, in_flight_max=in_flight_max, seal_looks=seal_looks)
-        return {"appender": Appender(config, view), **_helpers(boot)}
+        config = AppenderConfig(log, writer, in_flight_max=in_flight_max, seal_looks=seal_looks)
+        return {"appender": Appender(config, view), **_helpers(log)}
 
-    operations = tuple(Operation("appender", request) for request in requests)
-    return ProcessSpec(name, start, Nothing(), None, operations)
-
-
-class Burst(Message, frozen=True):
-    """An application's wish for several appends at once."""
-
-    requests: tuple[AppendRequested, ...]
-
-
-class BurstBegun(Event, frozen=True):
-    """The wish ends as its appends begin: they are operations of their own, and number themselves from 1 on as well."""
-
-
-class Application:
-    """Asks for several appends at once: the world by itself hands a process one operation after another."""
-
-    def __init__(self, role: str) -> None:
-        self.role = role
-
-    @property
-    def phase(self) -> str:
-        return "asking"
-
-    def on_start(self) -> Effects:
-        return []
-
-    def on_timer(self, key: str) -> Effects:
-        raise AssertionError(f"an application sets no timer, yet {key} fired")
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"an application asks for no choice, yet {key} was made")
-
-    def on_message(self, source: Address, message: Message) -> Effects:
-        assert isinstance(message, Burst)
-        begun: Effects = [Announce(Invoked(request.operation, request)) for request in message.requests]
-        return [Complete(1, BurstBegun()), *begun] + [
-            Send(Address(SELF, self.role), request) for request in message.requests
-        ]
+    return ProcessSpec(name, start, Nothing(), None, _asked("appender", requests, after))
 
 
 def bursting_appender(name: str, view: Projection | None, *requests: AppendRequested) -> ProcessSpec:
     """A client with several appends in flight."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = AppenderConfig(LOG, f"{boot.process}#{boot.start}", seal_looks=0)
-        return {"application": Application("appender"), "appender": Appender(config, view), **_helpers(boot)}
+        config = AppenderConfig(_name_of(view), f"{boot.process}#{boot.start}", seal_looks=0)
+        helpers = _helpers(_name_of(view))
+        return {"application": Application("appender"), "appender": Appender(config, view), **helpers}
 
     return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
 
@@ -251,33 +220,22 @@ def bursting_writer(name: str, view: Projection | None, *requests: AppendRequest
     """An owner with several batches in flight."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = WriterConfig(LOG, Owner(boot.process, boot.start))
-        return {"application": Application("writer"), "writer": Writer(config, view), **_helpers(boot)}
+        config = WriterConfig(_name_of(view), Owner(boot.process, boot.start))
+        helpers = _helpers(_name_of(view))
+        return {"application": Application("writer"), "writer": Writer(config, view), **helpers}
 
     return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
 
 
-class Scrubber:
-    """A node's host that finds, at some moment, that stored frames cannot be read any more."""
+def bounded(spec: ProcessSpec, answer_max: int) -> ProcessSpec:
+    """The same node; its answers hold so many batches at most."""
 
-    def __init__(self, found: FramesDamaged) -> None:
-        self.found = found
+    def start(boot: Boot) -> Mapping[str, Role]:
+        storage = BoundedNode(CLUSTER, boot.process, boot.incarnation, boot.durable)
+        storage.answer_max = answer_max
+        return {**spec.start(boot), "storage": storage}
 
-    @property
-    def phase(self) -> str:
-        return "scrubbing"
-
-    def on_start(self) -> Effects:
-        return [SetTimer("scrub", 3000)]
-
-    def on_timer(self, key: str) -> Effects:
-        return [Send(Address(SELF, "storage"), self.found), Send(Address(SELF, "lease"), DamageFound())]
-
-    def on_message(self, source: Address, message: Message) -> Effects:
-        raise AssertionError(f"a scrubber takes no message, yet {message} came")
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a scrubber asks for no choice, yet {key} was made")
+    return replace(spec, start=start)
 
 
 def scrubbed(spec: ProcessSpec, found: FramesDamaged) -> ProcessSpec:
@@ -305,15 +263,30 @@ def full(spec: ProcessSpec) -> ProcessSpec:
     return replace(spec, start=start)
 
 
-def writer(name: str, view: Projection | None, *requests: AppendRequested, in_flight_max: int = 64) -> ProcessSpec:
-    """A client that writes a broadcast log."""
+def emptied(spec: ProcessSpec) -> ProcessSpec:
+    """The same node with a disk that is full at first."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = WriterConfig(LOG, Owner(boot.process, boot.start), in_flight_max=in_flight_max)
-        return {"writer": Writer(config, view), **_helpers(boot)}
+        return {**spec.start(boot), "disk": EmptiedDisk()}
 
-    operations = tuple(Operation("writer", request) for request in requests)
-    return ProcessSpec(name, start, Nothing(), None, operations)
+    return replace(spec, start=start)
+
+
+def writer(
+    name: str,
+    view: Projection | None,
+    *requests: AppendRequested,
+    in_flight_max: int = 64,
+    after: tuple[Ended, ...] = (),
+) -> ProcessSpec:
+    """A client that writes a broadcast log."""
+    log = _name_of(view)
+
+    def start(boot: Boot) -> Mapping[str, Role]:
+        config = WriterConfig(log, Owner(boot.process, boot.start), in_flight_max=in_flight_max)
+        return {"writer": Writer(config, view), **_helpers(log)}
+
+    return ProcessSpec(name, start, Nothing(), None, _asked("writer", requests, after))
 
 
 def reader(
@@ -322,30 +295,35 @@ def reader(
     *,
     start_at: int = 1,
     until: int | None = None,
+    to_tail: bool = False,
     push: bool = False,
     seal_looks: int = 0,
+    read_limit: int = 1,
+    replica: int = 0,
+    after: tuple[Ended, ...] = (),
 ) -> ProcessSpec:
-    """A client that reads from the beginning on, one frame at a time."""
+    """A client that reads from the beginning on, by default one frame at a time, and for ever."""
+    log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = ReaderConfig(LOG, read_limit=1, seal_looks=seal_looks, push=push)
-        return {"reader": Reader(config, view), **_helpers(boot)}
+        config = ReaderConfig(REGISTER, log, read_limit=read_limit, seal_looks=seal_looks, push=push, replica=replica)
+        return {"reader": Reader(config, view), **_helpers(log)}
 
-    request = SubscribeRequested(1, LOG, start_at, until)
-    return ProcessSpec(name, start, Nothing(), None, (Operation("reader", request),))
+    request = SubscribeRequested(1, log, start_at, until, to_tail)
+    return ProcessSpec(name, start, Nothing(), None, _asked("reader", (request,), after))
 
 
-def tail_finder(name: str, calls: int = 1) -> ProcessSpec:
+def tail_finder(name: str, calls: int = 1, *, log: str = LOG, after: tuple[Ended, ...] = ()) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"tail": TailFinder(TailConfig(REGISTER, LOG)), **_helpers(boot)}
+        return {"tail": TailFinder(TailConfig(REGISTER, log)), **_helpers(log)}
 
-    operations = tuple(Operation("tail", TailRequested(number, LOG)) for number in range(1, calls + 1))
-    return ProcessSpec(name, start, Nothing(), None, operations)
+    requests = [TailRequested(number, log) for number in range(1, calls + 1)]
+    return ProcessSpec(name, start, Nothing(), None, _asked("tail", requests, after))
 
 
 def peeker(name: str) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"peek": Peeker(PeekerConfig(LOG)), **_helpers(boot)}
+        return {"peek": Peeker(PeekerConfig(LOG)), **_helpers()}
 
     return ProcessSpec(name, start, Nothing(), None, (Operation("peek", PeekRequested(1, LOG)),))
 
@@ -355,6 +333,7 @@ def administrator(
     *requests: CreateLog | TrimRequested | SealRequested | DeleteRequested,
     after: int | None = None,
     read_limit: int = 1,
+    tries: int = 1,
 ) -> ProcessSpec:
     """An operator. An answer to its reader holds up to ``read_limit`` batches.
 
@@ -363,9 +342,9 @@ def administrator(
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
-            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
-            "reader": Reader(ReaderConfig(LOG, read_limit=read_limit, seal_looks=0, push=False)),
-            **_helpers(boot),
+            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG, tries=tries)),
+            "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_looks=0, push=False)),
+            **_helpers(),
         }
 
     first = () if after is None else (Operation("reader", SubscribeRequested(1, LOG, 1, until=after)),)
@@ -380,13 +359,14 @@ def coordinator(
     absent_ms: int = 0,
     examined_max: int = 1000,
     span: int = 4096,
+    log: str = LOG,
 ) -> ProcessSpec:
     config = CoordinatorConfig(
-        LOG, widen_ms=widen_ms, absent_ms=absent_ms, silences_max=1, examined_max=examined_max, span=span
+        log, widen_ms=widen_ms, absent_ms=absent_ms, silences_max=1, examined_max=examined_max, span=span
     )
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"coordinator": Coordinator(config), **_helpers(boot)}
+        return {"coordinator": Coordinator(config), **_helpers(log)}
 
     return ProcessSpec(name, start, Nothing(), None)
 
@@ -415,32 +395,43 @@ def scenario(
     sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
     finishing: bool = False,
     tidy: bool = False,
-    watched: tuple[Monitor, ...] = (),
     atomic_disk: bool = True,
+    beside: tuple[Projection, ...] = (),
+    answer_max: int | None = None,
+    free_timers: tuple[FreeTimer, ...] = (),
+    drops: tuple[Drop, ...] = (),
+    copies: int = 1,
+    monitors: tuple[Monitor, ...] = (),
 ) -> Scenario:
     """A log on some nodes, and clients. Names are given as one string.
 
     ``dead`` nodes are registered but not there, ``silent`` ones are not there although their leases hold; ``writers``
     are clients that keep a lease; ``opened=False``: no stream has been made yet; ``records``: what is on a node's disk
     besides; ``granted``: how far a sequencer has served segment 0; ``scrubs``: the damage that a node will find;
-    ``finishing``: a coordinator works; ``tidy``: it has streams dropped; ``watched``: monitors besides.
+    ``finishing``: a coordinator works; ``tidy``: it has streams dropped; ``beside``: more logs on the same nodes, each
+    judged by monitors of its own; ``answer_max``: a node sends at most so many batches in an answer, however many are
+    asked for; ``monitors``: besides those of every log.
     """
-    streams = projection if opened else None
+    logs = (*((projection,) if projection is not None else ()), *beside)
+    streams = logs if opened else ()
     away = dead.split() + silent.split()
     present = [each for each in nodes.split() if each not in away]
     storage = tuple(
-        node(each, streams, leases=each in leases.split(), records=records.get(each, ()), granted=granted.get(each))
+        node(each, *streams, leases=each in leases.split(), records=records.get(each, ()), granted=granted.get(each))
         for each in present
     )
     storage = tuple(scrubbed(spec, scrubs[spec.name]) if spec.name in scrubs else spec for spec in storage)
-    gone = tuple(replace(node(each, streams), up=False) for each in away)
-    if finishing:
-        watched = (LastCopy(projection, tuple(away)), RepairedAlike(projection), *watched)
+    if answer_max is not None:
+        storage = tuple(bounded(spec, answer_max) for spec in storage)
+    gone = tuple(replace(node(each, *streams), up=False) for each in away)
+    if finishing and not beside:
+        monitors = (LastCopy(projection, tuple(away)), RepairedAlike(projection), *monitors)
+    progress = Progress(finishing=finishing, drained=tuple(draining.split()), tidy=tidy)
     return Scenario(
         name,
         summary,
-        (*storage, *gone, meta(projection, nodes, dead=dead, draining=draining, writers=writers), *clients),
-        (*safety(projection), *watched, Progress(finishing=finishing, drained=tuple(draining.split()), tidy=tidy)),
+        (*storage, *gone, meta(logs, nodes, dead=dead, draining=draining, writers=writers), *clients),
+        of_each(logs, progress, *monitors) if beside else (*safety(projection), progress, *monitors),
         faults,
         atomic_disk=atomic_disk,
         every_choice=False,
@@ -450,4 +441,7 @@ def scenario(
         cuts=cuts,
         sometimes=sometimes,
         stays_down=(*away, *stays_down.split()),
+        free_timers=free_timers,
+        drops=drops,
+        copies=copies,
     )

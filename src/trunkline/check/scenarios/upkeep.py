@@ -90,7 +90,7 @@ def restart_in_time() -> Scenario:
         crashable="n2",
         sometimes=("LeaseLost", "NodeGivenUp", "MemberRemoved", "MemberRebuilt"),
         records={"n1": holding("1.0.0", 1, end=2), "n2": holding("1.0.1", 1, end=2)},
-        watched=(PatienceKept(log), Upkeep(log, width=2)),
+        monitors=(PatienceKept(log), Upkeep(log, width=2)),
     )
 
 
@@ -128,7 +128,7 @@ def silent_node() -> Scenario:
             "n2": holding("1.0.1", 1),
             "n3": holding("2.0.1"),
         },
-        watched=(LastCopy(log), RepairedAlike(log), Upkeep(log, repaired=(1,))),
+        monitors=(LastCopy(log), RepairedAlike(log), Upkeep(log, repaired=(1,))),
     )
 
 
@@ -144,7 +144,7 @@ def silent_joiner() -> Scenario:
         silent="n2",
         sometimes=("MemberRemoved", "MemberRebuilt"),
         records={"n1": holding("1.0.0", 1, end=2)},
-        watched=(LastCopy(log, ("n2",)), Upkeep(log, width=2)),
+        monitors=(LastCopy(log, ("n2",)), Upkeep(log, width=2)),
     )
 
 
@@ -159,7 +159,7 @@ def rebuild_spans() -> Scenario:
         lossy="n2",
         sometimes=("MemberRebuilt",),
         records={"n1": holding("1.0.0", 1, 2, 3, end=4)},
-        watched=(Upkeep(log, width=2),),
+        monitors=(Upkeep(log, width=2),),
     )
 
 
@@ -175,15 +175,15 @@ def repair_spans() -> Scenario:
         lossy="n2",
         sometimes=("ValueCarried", "HoleFilled"),
         records={"n1": holding("1.0.0", 1, 3, 4), "n2": holding("1.0.1", 3)},
-        watched=(Upkeep(log, width=2),),
+        monitors=(Upkeep(log, width=2),),
     )
 
 
-def two_groups() -> Scenario:
+def groups_made_wide() -> Scenario:
     """Positions 1 and 3 are on n1 and n2, positions 2 and 4 on n2 and n3. 1 is on its head alone, 2 is a hole."""
     log = ended(chain_log(STRIPED, "n1 n2", "n2 n3", sequencer="n3"), 5, "n2 n3", "n3 n2")
     return scenario(
-        "two-groups",
+        "groups-made-wide",
         "a segment of two groups is repaired and made wide again, when a member of one of them dies",
         log,
         coordinator(span=3),
@@ -197,7 +197,7 @@ def two_groups() -> Scenario:
             "n2": holding("1.0.1", 3) + holding("1.1.0", 4),
             "n3": holding("1.1.1", 4),
         },
-        watched=(Upkeep(log, width=2),),
+        monitors=(Upkeep(log, width=2),),
     )
 
 
@@ -218,7 +218,7 @@ def trim_groups() -> Scenario:
             "n2": holding("1.0.1", 1, end=3) + holding("1.1.0", 2, end=3) + holding("2.0.1", 3) + holding("2.1.0", 4),
             "n3": holding("1.1.1", 2, end=3) + holding("2.1.1", 4),
         },
-        watched=(Upkeep(log, width=2, freed=True),),
+        monitors=(Upkeep(log, width=2, freed=True),),
         tidy=True,
     )
 
@@ -256,7 +256,7 @@ def full_joiner() -> Scenario:
         stays_down="n2",
         sometimes=("MemberRemoved", "MemberRebuilt"),
         records={"n1": holding("1.0.0", 1, 2, end=3), "n2": holding("1.0.1", 1, 2, end=3)},
-        watched=(Upkeep(log, width=2),),
+        monitors=(Upkeep(log, width=2),),
     )
     return replace(made, processes=tuple(without_room(p) if p.name == "n3" else p for p in made.processes))
 
@@ -279,7 +279,7 @@ def empty_segments() -> Scenario:
             "n2": holding("1.0.1", 1, end=2),
             "n3": holding("2.0.1") + holding("4.0.1"),
         },
-        watched=(Upkeep(log, segments_max=3),),
+        monitors=(Upkeep(log, segments_max=3),),
         tidy=True,
     )
 
@@ -299,7 +299,7 @@ def long_map() -> Scenario:
             "n1": holding("1.0.0", 1) + holding("2.0.0", 2) + holding("3.0.0", 3),
             "n2": holding("1.0.1", 1) + holding("2.0.1") + holding("3.0.1", 3),
         },
-        watched=(Upkeep(log, width=2),),
+        monitors=(Upkeep(log, width=2),),
     )
 
 
@@ -317,7 +317,7 @@ def long_map_scrub() -> Scenario:
             "n2": holding("1.0.1", 1, end=2) + holding("2.0.1", 2, end=3),
         },
         scrubs={"n2": FramesDamaged((LOG, "2.0.1"), (entry(2),))},
-        watched=(Upkeep(log, width=2),),
+        monitors=(Upkeep(log, width=2),),
     )
 
 
@@ -329,7 +329,7 @@ UPKEEP_SCENARIOS = (
     silent_joiner,
     rebuild_spans,
     repair_spans,
-    two_groups,
+    groups_made_wide,
     trim_groups,
     full_joiner,
     empty_segments,

@@ -1,0 +1,73 @@
+"""Freshness: where a read says that the log ends, nothing lies behind that was acknowledged before the read began."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.core.effects import Message
+from trunkline.core.events import Appended, SubscriptionEnded
+from trunkline.core.messages import AppendRequested, SubscribeRequested
+
+
+class FreshTail:
+    """A read to the tail ends behind every entry whose append was acknowledged before it began.
+
+    One that ends at its ``until`` need not get that far.
+    """
+
+    name = "FreshTail"
+
+    class State(NamedTuple):
+        acknowledged: int = 0  # the highest position
+        batches: frozenset[tuple[str, int, int]] = frozenset()  # process, operation, entries: appends of several
+        reads: frozenset[tuple[str, int, int]] = frozenset()  # process, operation, position that it must pass
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: Observed) -> State:
+        process = observed.process
+        match observed.event:
+            case Invoked(operation, request):
+                return self._began(state, process, operation, request)
+            case Completed(operation, Appended(glsn)):
+                batch = _under_way(state.batches, process, operation)
+                last = glsn + batch[2] - 1 if batch is not None else glsn
+                return state._replace(acknowledged=max(state.acknowledged, last), batches=state.batches - {batch})
+            case Completed(operation, SubscriptionEnded(after)):
+                read = _under_way(state.reads, process, operation)
+                if read is not None and after <= read[2]:
+                    raise Violation(
+                        f"{process} was told that {after} is the tail; {read[2]} was acknowledged before it asked"
+                    )
+                return state._replace(reads=state.reads - {read})
+            case Completed(operation, _):
+                return self._without(state, process, operation)
+            case ProcessEnded():
+                return self._without(state, process)
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+    def _began(self, state: State, process: str, operation: int, request: Message) -> State:
+        match request:
+            case AppendRequested(count=count) if count > 1:
+                return state._replace(batches=state.batches | {(process, operation, count)})
+            case SubscribeRequested(to_tail=True, until=until) if state.acknowledged:
+                behind = state.acknowledged if until is None else min(until, state.acknowledged)
+                return state._replace(reads=state.reads | {(process, operation, behind)})
+        return state
+
+    def _without(self, state: State, process: str, operation: int | None = None) -> State:
+        def kept(each: tuple[str, int, int]) -> bool:
+            return each[0] != process or operation not in (None, each[1])
+
+        return state._replace(
+            batches=frozenset(filter(kept, state.batches)), reads=frozenset(filter(kept, state.reads))
+        )
+
+
+def _under_way(begun: frozenset[tuple[str, int, int]], process: str, operation: int) -> tuple[str, int, int] | None:
+    return next((each for each in begun if each[:2] == (process, operation)), None)

@@ -1,0 +1,63 @@
+"""Two logs in one world: each is judged by monitors of its own, which hear nothing of the other."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from check.histories import FIRST, by, data, told, watched
+from trunkline.check.monitors import OfLog, Progress, RealTimeOrder, TotalOrder, of_each
+from trunkline.check.scenario import Completed, Invoked, Monitor, ProcessEnded, Violation
+from trunkline.check.scenarios.cluster import CHAIN2, appends, chain_log
+from trunkline.core.events import Appended, EntriesRead, Projected
+from trunkline.core.messages import AppendRequested
+
+ONE, OTHER = (chain_log(CHAIN2, "n1 n2", sequencer="n3", log=log) for log in ("one", "other"))
+
+
+def read(log: str, value: int) -> EntriesRead:
+    return EntriesRead(log, 1, data(1, value))
+
+
+def append(operation: int, log: str) -> Invoked:
+    return Invoked(operation, AppendRequested(operation, log, 1, operation))
+
+
+def test_the_same_position_of_two_logs_may_hold_two_values() -> None:
+    history = told(read("one", 7), read("other", 8))
+    watched(OfLog("one", TotalOrder()), history)
+    with pytest.raises(Violation, match="one: position 1 is DATA"):
+        watched(OfLog("one", TotalOrder()), [*history, *told(read("one", 9))])
+
+
+def test_a_result_belongs_to_the_log_of_its_operation() -> None:
+    """Position 1 of one log comes after position 5 of the other: that is no order between them."""
+    history = by("x", append(1, "other"), Completed(1, Appended(5)), append(2, "one"), Completed(2, Appended(1)))
+    watched(OfLog("one", RealTimeOrder()), history)
+    watched(OfLog("other", RealTimeOrder()), history)
+    with pytest.raises(Violation, match="other: x appended at 4"):
+        watched(OfLog("other", RealTimeOrder()), [*history, *by("x", append(3, "other"), Completed(3, Appended(4)))])
+
+
+def test_one_number_for_operations_of_two_logs_at_once_is_a_mistake() -> None:
+    with pytest.raises(Violation, match="give each its own number"):
+        watched(OfLog("one", RealTimeOrder()), by("x", append(1, "one"), append(1, "other")))
+
+
+def test_a_process_that_ends_is_told_to_all_logs() -> None:
+    monitor: Monitor = OfLog("one", Progress())
+    history = by("x", append(1, "one"))
+    assert monitor.hot(watched(monitor, history)) == "one: not settled: operation 1 of x"
+    assert monitor.hot(watched(monitor, [*history, *by("x", ProcessEnded("crash"))])) == ""
+
+
+def test_projections_of_another_log_are_not_heard() -> None:
+    for monitor in of_each((ONE, OTHER)):
+        assert monitor.observe(monitor.initial(), *told(Projected(replace(FIRST, log="third")))) == monitor.initial()
+
+
+def test_each_log_has_every_monitor() -> None:
+    names = [monitor.name for monitor in of_each((ONE, OTHER), Progress())]
+    assert len(names) % 2 == 0
+    assert names[: len(names) // 2] == names[len(names) // 2 :]
+    assert appends(1, log="other")[0].log == "other"
