@@ -53,9 +53,8 @@ def test_c12_a_first_and_a_steady_look_cost_the_same_however_long_the_map_is() -
         role = acquainted(view)
         return calls_of(lambda: look(role, view))
 
-    few = 1_000  # how far a search by halves goes; and the newest may be another part than where it goes on
-    assert first(LARGE) < first(SMALL) + few
-    assert steady(LARGE) < steady(SMALL) + few
+    assert first(LARGE) < first(SMALL) + 1_000
+    assert steady(LARGE) < steady(SMALL) + 1_000  # the newest are another part than where it goes on
 
 
 def test_c12_a_look_after_a_change_is_linear_with_little_for_each_segment() -> None:

@@ -34,6 +34,7 @@ from trunkline.core.projection import (
     apply,
     create,
 )
+from trunkline.core.transitions import transition_fault
 
 OWNER = Owner("a", 1)
 
@@ -340,6 +341,7 @@ def check_projection(view: Projection) -> None:
 
 def check_step(before: Projection, after: Projection, used: set[str]) -> None:
     """What holds of every change; ``used`` are the stream ids of all projections so far."""
+    assert transition_fault(before, after) == ""
     assert after.epoch == before.epoch + 1  # P1
     assert after.trim >= before.trim  # P7
     for old in before.segments:
@@ -362,6 +364,7 @@ def test_random_changes_are_taken_exactly_when_the_rules_allow_them(
 ) -> None:
     shape = opening(*("a b c", "b c a")[: groups if policy is Policy.CHAIN else 1])
     view = create(CLUSTER, LOG, Settings(policy, stripe_unit=2), shape)
+    assert transition_fault(None, view) == ""
     used = {member.stream for member in view.last.members()}
     for _ in range(12):
         change = more.draw(changes(view))

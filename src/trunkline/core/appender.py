@@ -413,6 +413,8 @@ class Appender:
             if done.why is Reason.NO_SPACE:  # the head has an entry there: it had space after all
                 attempt.at, attempt.giving_up = max(attempt.at, 1), False
                 return self._on_full(attempt, done.node)
+            if done.why is Reason.SEALED:  # the end was begun, perhaps by us, and not brought about
+                return self._end(attempt, ())
             return [self._suspect_later(attempt)]  # a member is away: look again after a while
         if done.frames[0] == attempt.frame(self.config.writer):
             return self._committed(attempt)

@@ -212,7 +212,7 @@ class Coordinator:
 
     def _rest(self) -> Effects:
         """Until a change; only what failed, was blocked or not looked at is due without one (C10, C12)."""
-        soon = self.done.blocked >= 0 or self.done.failed or self.done.unseen
+        soon = self.done.blocked >= 0 or self.done.failed or self.done.unseen  # it may be over without a sign
         self.state, self.done.failed = "idle", set()
         return [SetTimer("tick", self.config.tick_ms if soon else self.config.rest_ms)]
 

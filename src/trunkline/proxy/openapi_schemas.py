@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trunkline.client.cluster import NAME_CHARACTERS_MAX
+from trunkline.core.names import LOG_NAME_BYTES_MAX, LOG_NAME_PATTERN
 from trunkline.proxy.keys import RESERVED
 from trunkline.proxy.limits import (
     BATCH_ENTRIES_MAX,
@@ -22,7 +22,7 @@ from trunkline.proxy.problems import KINDS, MEDIA_TYPE, URN, problem
 
 Json = dict[str, Any]
 
-NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+NAME_PATTERN: Final = f"^{LOG_NAME_PATTERN}$"
 BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 KEY_PATTERN: Final = r"^[!-~]+$"
 POSITION: Final[Json] = {"type": "integer", "minimum": 1, "maximum": GLSN_MAX}
@@ -178,7 +178,7 @@ PARAMETERS: Final[Json] = {
     "log": _parameter(
         "log",
         "path",
-        {"type": "string", "pattern": NAME_PATTERN, "maxLength": NAME_CHARACTERS_MAX, "examples": ["orders"]},
+        {"type": "string", "pattern": NAME_PATTERN, "maxLength": LOG_NAME_BYTES_MAX, "examples": ["orders"]},
         "The name of a log. The proxy creates none.",
     ),
     "glsn": _parameter("glsn", "path", {**POSITION, "examples": [1]}, "A position."),

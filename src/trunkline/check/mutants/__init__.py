@@ -11,6 +11,7 @@ from trunkline.check.mutants.projections import PROJECTION_MUTANTS
 from trunkline.check.mutants.reading import READING_MUTANTS
 from trunkline.check.mutants.register import REGISTER_MUTANTS
 from trunkline.check.mutants.servers import SERVER_MUTANTS
+from trunkline.check.mutants.storage import STORAGE_MUTANTS
 from trunkline.check.mutants.upkeep import UPKEEP_MUTANTS
 
 MUTANTS = (
@@ -19,6 +20,7 @@ MUTANTS = (
     *READING_MUTANTS,
     *SERVER_MUTANTS,
     *UPKEEP_MUTANTS,
+    *STORAGE_MUTANTS,
     *REGISTER_MUTANTS,
     *DISK_MUTANTS,
     *PROJECTION_MUTANTS,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
@@ -455,7 +455,7 @@ SERVER_MUTANTS = (
         "rejoin-with-old-data",
         "a member counts before its copy is proved",
         "rebuild",
-        patch((projections, "_add_joiner", _joins_at_once)),
+        patch((projections, "_add_joiner", _joins_at_once), TRUSTING_REGISTER),
         ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
         "breadth",
         1_000,

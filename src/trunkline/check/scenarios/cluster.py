@@ -45,6 +45,7 @@ from trunkline.core.messages import (
     NodeState,
     PeekRequested,
     SealRequested,
+    Space,
     SubscribeRequested,
     TailRequested,
     TrimRequested,
@@ -257,7 +258,7 @@ def full(spec: ProcessSpec) -> ProcessSpec:
         roles = spec.start(boot)
         storage = roles["storage"]
         assert isinstance(storage, StorageNode)
-        storage.full = True
+        storage.space = Space.FULL
         return roles
 
     return replace(spec, start=start)
@@ -424,7 +425,7 @@ def scenario(
     if answer_max is not None:
         storage = tuple(bounded(spec, answer_max) for spec in storage)
     gone = tuple(replace(node(each, *streams), up=False) for each in away)
-    if finishing and not beside:
+    if finishing:
         monitors = (LastCopy(projection, tuple(away)), RepairedAlike(projection), *monitors)
     progress = Progress(finishing=finishing, drained=tuple(draining.split()), tidy=tidy)
     return Scenario(

@@ -78,14 +78,13 @@ def read_several() -> Scenario:
 
 def copy_of_several_spans() -> Scenario:
     """Three batches, one of them across the border of two spans, are copied one by one and compared span by span."""
-    third = SPAN // 3 * 2
-    frames = [Frame(1 + third * n, third, Kind.DATA, "old#1", n + 1, 100 + n) for n in range(3)]
+    frames = [Frame(1 + 2 * n, 2, Kind.DATA, "old#1", n + 1, 100 + n) for n in range(3)]
     end = frames[-1].next
     return scenario(
         "copy-of-several-spans",
         "a segment longer than two spans is copied to another node, one batch in an answer",
         _ended(end, "n1"),
-        coordinator(span=SPAN),
+        coordinator(span=3),
         answer_max=1,
         finishing=True,
         faults=Faults(loss=1),

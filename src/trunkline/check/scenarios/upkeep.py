@@ -179,11 +179,11 @@ def repair_spans() -> Scenario:
     )
 
 
-def groups_made_wide() -> Scenario:
+def groups_restored() -> Scenario:
     """Positions 1 and 3 are on n1 and n2, positions 2 and 4 on n2 and n3. 1 is on its head alone, 2 is a hole."""
     log = ended(chain_log(STRIPED, "n1 n2", "n2 n3", sequencer="n3"), 5, "n2 n3", "n3 n2")
     return scenario(
-        "groups-made-wide",
+        "groups-restored",
         "a segment of two groups is repaired and made wide again, when a member of one of them dies",
         log,
         coordinator(span=3),
@@ -329,7 +329,7 @@ UPKEEP_SCENARIOS = (
     silent_joiner,
     rebuild_spans,
     repair_spans,
-    groups_made_wide,
+    groups_restored,
     trim_groups,
     full_joiner,
     empty_segments,
