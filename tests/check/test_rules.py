@@ -11,14 +11,13 @@ from trunkline.check.rules import Rule, RulesError, closing_line, rules_of, ship
 
 # The rules that have neither so far, by module. It must be exact: who adds a mutant or a sentence takes the rule out.
 _MISSING = {
-    "administrator": "B1 B3 B5",
+    "coordinator": "C1 C4 C5 C7 C8 C9",
     "lease": "L1",
-    "reconfigurer": "R2 R5 R8 R9",
+    "rebuild": "J1",
     "recovery": "V1 V4",
     "register": "M3 M4",
     "storage": "N5",
     "streams": "S1 S3 S6",
-    "writer": "W1 W3 W4 W5 W6 W7",
 }
 STILL_MISSING: frozenset[str] = frozenset(
     f"{module} {rule}" for module, ids in _MISSING.items() for rule in ids.split()

@@ -6,6 +6,7 @@ from trunkline.check.mutants.appending import APPENDING_MUTANTS
 from trunkline.check.mutants.clients import CLIENT_MUTANTS
 from trunkline.check.mutants.delivery import DELIVERY_MUTANTS
 from trunkline.check.mutants.disks import DISK_MUTANTS
+from trunkline.check.mutants.endings import ENDING_MUTANTS
 from trunkline.check.mutants.planning import PLANNING_MUTANTS
 from trunkline.check.mutants.projections import PROJECTION_MUTANTS
 from trunkline.check.mutants.reading import READING_MUTANTS
@@ -18,6 +19,7 @@ MUTANTS = (
     *CLIENT_MUTANTS,
     *APPENDING_MUTANTS,
     *READING_MUTANTS,
+    *ENDING_MUTANTS,
     *SERVER_MUTANTS,
     *UPKEEP_MUTANTS,
     *STORAGE_MUTANTS,
