@@ -180,7 +180,7 @@ STORAGE_MUTANTS = (
         "Progress",
         "swarm",
         20,
-        breaks=("lease L2",),
+        breaks=("lease L1",),
     ),
     Mutant(
         "room-untold",
@@ -190,6 +190,6 @@ STORAGE_MUTANTS = (
         ("Progress", "CopiesMade"),
         "swarm",
         100,
-        breaks=("lease L3",),
+        breaks=("lease L2",),
     ),
 )
