@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
+from trunkline.check.mutants.patching import patch
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
@@ -29,8 +29,7 @@ from trunkline.core.messages import (
     Target,
     target_of,
 )
-from trunkline.core.projection import AddJoiner, Member, Owner, Projection, Segment
-from trunkline.core.rebuild import MemberCopy
+from trunkline.core.projection import Owner, Projection, Segment
 from trunkline.core.register import MetadataRegister, ProjectionAccepted
 from trunkline.core.sequencer import Sequencer, Serving
 from trunkline.core.storage import StorageNode
@@ -144,14 +143,6 @@ def _never_removes(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) ->
     return None if isinstance(duty, RemoveServingMember) else duty
 
 
-def _joins_at_once(projection: Projection, change: AddJoiner) -> Projection:
-    segment = projection.segment(change.index)
-    assert segment is not None
-    member = Member(change.seat.node, change.seat.incarnation, f"{projection.epoch + 1}.{change.group}.0")
-    groups = tuple((*g, member) if i == change.group else g for i, g in enumerate(segment.groups))
-    return projections._with_segment(projection, replace(segment, groups=groups))
-
-
 def _lossy_votes(self: StorageNode, source: Address, descriptor: Descriptor) -> Effects:
     """Lost data does not keep a stream from voting."""
     return [
@@ -201,12 +192,6 @@ def _seal_forgotten(self: StorageNode, source: Address, descriptor: Descriptor) 
     ]
 
 
-def _proved_at_once(self: MemberCopy) -> Effects:
-    """The joiner is admitted without a copy."""
-    self.finished = True
-    return []
-
-
 def _drops_before_swap(self: Coordinator, duty: Duty, view: Projection) -> Effects:
     effects = _begin(self, duty, view)
     if isinstance(duty, ForgetTheSegments):
@@ -228,16 +213,6 @@ def _starts_anywhere(self: Sequencer, log: str, segment: Segment) -> Reason | No
 
 
 SERVER_MUTANTS = (
-    Mutant(
-        "joiner-without-copy",
-        "a joiner is admitted although nothing was copied to it",
-        "rebuild",
-        patch((MemberCopy, "start", _proved_at_once)),
-        "CommitDurability",
-        "breadth",
-        5_000,
-        breaks=("rebuild J2",),
-    ),
     Mutant(
         "drop-before-swap",
         "streams are dropped before their segment has left the projection",
@@ -450,16 +425,6 @@ SERVER_MUTANTS = (
         "breadth",
         400_000,
         breaks=("coordinator C3",),
-    ),
-    Mutant(
-        "rejoin-with-old-data",
-        "a member counts before its copy is proved",
-        "rebuild",
-        patch((projections, "_add_joiner", _joins_at_once), TRUSTING_REGISTER),
-        ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
-        "breadth",
-        1_000,
-        breaks=("projection P5", "rebuild J2"),
     ),
     Mutant(
         "lost-suffix-votes",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
 from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core.coordinator import Coordinator
@@ -97,6 +97,20 @@ def _reuses_stream(projection: Projection, change: AddJoiner) -> Projection:
     joiner = Member(change.seat.node, change.seat.incarnation, stream, joining=True)
     groups = tuple((*g, joiner) if i == change.group else g for i, g in enumerate(segment.groups))
     return projections._with_segment(projection, replace(segment, groups=groups))
+
+
+def _joins_at_once(projection: Projection, change: AddJoiner) -> Projection:
+    segment = projection.segment(change.index)
+    assert segment is not None
+    member = Member(change.seat.node, change.seat.incarnation, f"{projection.epoch + 1}.{change.group}.0")
+    groups = tuple((*g, member) if i == change.group else g for i, g in enumerate(segment.groups))
+    return projections._with_segment(projection, replace(segment, groups=groups))
+
+
+def _proved_at_once(self: MemberCopy) -> Effects:
+    """The joiner is admitted without a copy."""
+    self.finished = True
+    return []
 
 
 def _copies_one_span(self: MemberCopy) -> Effects:
@@ -205,7 +219,7 @@ UPKEEP_MUTANTS = (
         "small-taken-for-empty",
         "a segment with one entry is forgotten as if it were empty",
         "empty-segments",
-        patch((duties, "_forget_duty", _forgets_small), (projections, "_forget", _forgets_anything)),
+        patch((duties, "_forget_duty", _forgets_small), (projections, "_forget", _forgets_anything), TRUSTING_REGISTER),
         "BoundaryWrittenOnce",
         "breadth",
         5_000,
@@ -215,11 +229,31 @@ UPKEEP_MUTANTS = (
         "joiner-under-an-old-id",
         "a joiner gets the stream id of the member whose place it takes",
         "rebuild",
-        patch((projections, "_add_joiner", _reuses_stream)),
+        patch((projections, "_add_joiner", _reuses_stream), TRUSTING_REGISTER),
         "BoundaryWrittenOnce",
         "breadth",
         2_000,
         breaks=("rebuild J1",),
+    ),
+    Mutant(
+        "joiner-without-copy",
+        "a joiner is admitted although nothing was copied to it",
+        "rebuild",
+        patch((MemberCopy, "start", _proved_at_once)),
+        "CommitDurability",
+        "breadth",
+        5_000,
+        breaks=("rebuild J2",),
+    ),
+    Mutant(
+        "rejoin-with-old-data",
+        "a member counts before its copy is proved",
+        "rebuild",
+        patch((projections, "_add_joiner", _joins_at_once), TRUSTING_REGISTER),
+        ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
+        "breadth",
+        1_000,
+        breaks=("projection P5", "rebuild J2"),
     ),
     Mutant(
         "one-span-copied",
