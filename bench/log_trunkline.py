@@ -50,9 +50,9 @@ class TrunklineCluster:
 
 
 @contextmanager
-def trunkline_cluster(directory: Path) -> Iterator[TrunklineCluster]:
-    """`trunkline up` with three nodes, each batch synced before it counts."""
-    own = own_directory(directory, "trunkline")
+def trunkline_cluster(directory: Path, *, again: bool = False) -> Iterator[TrunklineCluster]:
+    """`trunkline up` with three nodes, each batch synced before it counts; ``again``: the one stopped there before."""
+    own = directory / "trunkline" if again else own_directory(directory, "trunkline")
     command: list[str | Path] = [Path(sys.executable).parent / "trunkline", "up", "--dir", own / "cluster"]
     command += ["--nodes", str(REPLICAS), "--port", "0", "--sync", "always"]
     with Processes() as processes:

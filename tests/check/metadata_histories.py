@@ -94,6 +94,8 @@ SINGLE_OWNER = [
         told(granted(3, segment=1)),
         "3 of segment 1 was granted twice",
     ),
+    Case("what was granted before is filled", SingleOwner(FIRST, granted=3), told(filled(2))),
+    Case("nobody was granted it before", SingleOwner(FIRST, granted=3), told(filled(3)), "never granted"),
     Case("a hole is filled that nobody was granted", SingleOwner(FIRST), told(granted(1), filled(2)), "never granted"),
     Case("a hole is filled past the end", SingleOwner(ENDED), told(filled(4)), "position 4 was filled"),
     Case("nothing was granted, and a hole is filled", SingleOwner(ENDED), told(filled(4, 1)), "never granted"),

@@ -150,10 +150,13 @@ class Company:
         """Hand over one message and let everybody talk until it is quiet."""
         self.carry_out(to, self.roles[to].on_message(source, message))
 
-    def pass_time(self) -> None:
-        """Every timer that is set now fires, unless another one's firing takes it back."""
+    def pass_time(self, *, but: str = "") -> None:
+        """Every timer that is set now fires, unless another one's firing takes it back. A key that begins with ``but``
+        is of a longer time.
+        """
         for of, key in list(self.timers):
-            if (of, key) in self.timers and of.process not in self.down:
+            longer = but and key.startswith(but)
+            if (of, key) in self.timers and of.process not in self.down and not longer:
                 del self.timers[of, key]
                 self.carry_out(of, self.roles[of].on_timer(key))
 

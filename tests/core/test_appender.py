@@ -144,12 +144,16 @@ def test_an_append_to_a_log_that_takes_none_is_refused(view: Projection | None, 
     assert why in result.why
 
 
-def test_a_stream_that_a_member_lacks_is_opened_and_then_written() -> None:
+def test_a_stream_that_a_member_lacks_is_opened_with_those_behind_it_and_then_written() -> None:
     client = Client()
     client.begin()
-    head = VIEW.last.members()[0]
     asked = client.tell(Rejected(HEAD, 1, Reason.UNKNOWN))
-    assert sent(asked) == [("a.storage", Open(descriptor_of(VIEW, VIEW.last, head)))]
+    assert sent(asked) == [
+        (f"{member.node}.storage", Open(descriptor_of(VIEW, VIEW.last, member))) for member in VIEW.last.members()
+    ]
+    behind = VIEW.last.members()[1].stream
+    assert client.tell(Opened(behind)) == []
+    assert client.tell(Rejected(behind, 0, Reason.GONE)) == []  # its own turn to say so comes with the write
     assert messages(client.tell(Opened(HEAD))) == [Write(target(VIEW, HEAD), frame())]
 
 

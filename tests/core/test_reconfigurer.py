@@ -98,7 +98,7 @@ def test_a_segment_is_ended_by_read_seal_swap_and_read() -> None:
     assert [where for where, _ in sent(swapped)] == ["meta.register"]
     after = proposal(swapped)
     assert (after.last.base, after.last.index) == (3, 1)
-    assert messages(client.tell(Swapped(LOG, 2))) == [Get(LOG)]
+    assert messages(client.tell(Swapped(LOG, 2))) == [Get(LOG, known=1)]
     assert sent(client.got(after)) == [("self.appender", seen(after, NODES))]
     assert client.role.phase == "idle"
 
@@ -232,7 +232,7 @@ def test_r5_after_a_swap_only_what_is_read_is_believed(answer: Message | None) -
     client.tell(sealed(A, 3))
     client.fire()
     effects = client.tell(answer) if answer is not None else client.fire()
-    assert sent(effects) == [("meta.register", Get(LOG))]
+    assert sent(effects) == [("meta.register", Get(LOG, known=1))]
 
 
 def test_r5_a_lost_swap_begins_again_if_the_segment_is_still_open() -> None:
@@ -262,7 +262,7 @@ def test_a_projection_older_than_what_the_asking_role_knows_is_asked_for_again()
     client.job(EndOpenSegment(LOG, 1))
     effects = client.got(VIEW)
     assert (messages(effects), timers(effects)) == ([], ["wait"])
-    assert messages(client.fire()) == [Get(LOG)]
+    assert messages(client.fire()) == [Get(LOG, known=1)]
 
 
 def test_answers_of_an_earlier_round_change_nothing() -> None:
@@ -291,7 +291,7 @@ def test_jobs_are_done_one_after_the_other_and_each_asker_is_told() -> None:
     client.job(Refresh(LOG), "appender")
     assert client.job(Refresh(LOG), "reader") == []
     assert client.job(Refresh(LOG), "reader") == []  # asked twice, done once
-    assert sent(client.got(VIEW)) == [("self.appender", seen(VIEW, NODES)), ("meta.register", Get(LOG))]
+    assert sent(client.got(VIEW)) == [("self.appender", seen(VIEW, NODES)), ("meta.register", Get(LOG, known=1))]
     assert sent(client.got(VIEW)) == [("self.reader", seen(VIEW, NODES))]
 
 
@@ -409,3 +409,32 @@ def test_r9_a_declared_end_is_never_below_the_base() -> None:
     moved = apply(VIEW, EndSegment(0, 3, VIEW.last.groups, Opening(((Seat("a", 1),),), Owner("a", 1))))
     client.sealing(moved, EndOpenSegment(LOG, 1, reopen=False, declared_end=2))
     assert proposal(client.fire()).last.end == 3
+
+
+# ------------------------------------------------------------------------------------------------ what is known
+
+
+def test_r10_that_the_known_projection_is_unchanged_is_as_good_as_reading_it() -> None:
+    client = Client()
+    client.job(Refresh(LOG))
+    client.got(VIEW)
+    assert messages(client.job(Refresh(LOG))) == [Get(LOG, known=VIEW.epoch)]
+    fewer = registered("a b")
+    assert messages(client.tell(Got(LOG, 0, None, fewer, unchanged=VIEW.epoch))) == [seen(VIEW, fewer)]
+
+
+@pytest.mark.parametrize("unchanged", [1, 3], ids=["older", "newer"])
+def test_r10_that_another_epoch_is_unchanged_is_a_late_answer(unchanged: int) -> None:
+    client = Client()
+    client.job(Refresh(LOG))
+    client.got(second := apply(VIEW, RaiseTrim(1)))
+    client.job(Refresh(LOG))
+    assert client.tell(Got(LOG, 0, None, NODES, unchanged=unchanged)) == []
+    assert messages(client.got(second)) == [seen(second, NODES)]
+
+
+def test_r10_who_knows_nothing_does_not_take_unchanged_for_no_such_log() -> None:
+    client = Client()
+    client.job(Refresh(LOG))  # restarted: the answer is for the process before
+    assert client.tell(Got(LOG, 0, None, NODES, unchanged=1)) == []
+    assert messages(client.got(None)) == [seen(None, NODES)]

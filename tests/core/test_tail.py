@@ -43,6 +43,14 @@ def test_t1_the_projection_is_read_after_the_call_began() -> None:
     assert finder.on_message(META, late) == []  # an answer to the call before
 
 
+def test_t1_that_the_known_projection_is_unchanged_is_as_good_as_reading_it() -> None:
+    finder = TailFinder(TailConfig(META, LOG), CHAIN)
+    assert messages(finder.on_message(APPLICATION, TailRequested(5, LOG))) == [Get(LOG, 5, known=1)]
+    assert finder.on_message(META, Got(LOG, 5, None, (), unchanged=2)) == []  # of another epoch
+    asked = messages(finder.on_message(META, Got(LOG, 5, None, (), unchanged=1)))
+    assert asked == [FindTail(target(CHAIN, stream), 5) for stream in LASTS]
+
+
 def test_t2_the_largest_answer_of_the_last_members_of_all_groups() -> None:
     client = Client(CHAIN)
     assert sent(client.asked) == [
@@ -70,7 +78,7 @@ def test_t3_entries_that_are_not_released_are_waited_for() -> None:
     client = Client(OWNED)
     effects = client.tell(TailFound(ASKED, 5, 4, 2))
     assert (results(effects), timers(effects)) == ([], ["wait"])
-    assert messages(client.role.on_timer("wait")) == [Get(LOG, 5)]
+    assert messages(client.role.on_timer("wait")) == [Get(LOG, 5, known=1)]
     assert messages(client.got(OWNED)) == [FindTail(target(OWNED, OTHER), 5)]  # T4: it may have been told
     assert results(client.tell(TailFound(OTHER, 5, 4, 3))) == [(5, TailIs(4))]
 
@@ -96,7 +104,7 @@ def test_a_last_member_that_cannot_answer_ends_the_segment(how: str) -> None:
     effects = client.role.on_timer("wait") if how == "silent" else client.tell(corrupt)
     assert messages(effects) == [EndOpenSegment(LOG, 0)]
     moved = apply(CHAIN, EndSegment(0, 4, CHAIN.last.groups, NEXT))
-    assert messages(client.tell(seen(moved))) == [Get(LOG, 5)]
+    assert messages(client.tell(seen(moved))) == [Get(LOG, 5, known=1)]
 
 
 def test_r8_a_segment_that_could_not_be_ended_is_looked_at_again_after_a_while() -> None:

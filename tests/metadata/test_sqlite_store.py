@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
@@ -17,11 +19,12 @@ import pytest
 from msgspec.structs import replace
 
 from metadata import swapping_process
+from metadata.long_maps import long_map
 from metadata.places import PATIENCE_S, SqlitePlace, opened, until
-from metadata.projections import creation, first_of, node, trim, trimmed
+from metadata.projections import creation, first_of, node, rolled, trim, trimmed
 from trunkline.core.effects import Event
 from trunkline.core.events import Projected
-from trunkline.core.messages import Get, Got, Register, Registered, Swapped
+from trunkline.core.messages import Get, Got, Register, Registered, Swap, Swapped
 from trunkline.core.register import MetadataRegister
 from trunkline.errors import StorageError
 from trunkline.metadata import sqlite_store
@@ -95,10 +98,12 @@ def test_an_operator_can_read_the_file_while_it_is_in_use(tmp_path: Path) -> Non
             await store.handle(Register(node()))
             reader = sqlite3.connect(f"file:{tmp_path / 'metadata.sqlite'}?mode=ro", uri=True)
             [(epoch, projection)] = reader.execute("SELECT epoch, projection FROM logs").fetchall()
+            [(segment,)] = reader.execute("SELECT segment FROM segments WHERE log = 'orders'").fetchall()
             [(info,)] = reader.execute("SELECT info FROM nodes").fetchall()
             reader.close()
             assert epoch == 1
-            assert json.loads(projection)["segments"][0]["owner"] == {"process": "a", "start": 1}
+            assert json.loads(projection)["settings"]["replicas"] == 2
+            assert json.loads(segment)["owner"] == {"process": "a", "start": 1}
             assert json.loads(info)["address"] == "a:7400"
 
     asyncio.run(scenario())
@@ -248,5 +253,85 @@ def test_a_clock_that_was_stopped_for_long_accuses_nobody() -> None:
         async with asyncio.timeout(PATIENCE_S):
             assert await expired.get() == ("a", 1)  # its new period is over
         clock.stop()
+
+    asyncio.run(scenario())
+
+
+def test_the_files_are_for_their_user_alone_also_those_of_an_older_version(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "metadata.sqlite"
+
+    async def scenario() -> None:
+        for _ in range(2):
+            store = SqliteStore(path)
+            await store.start()
+            await store.handle(creation())
+            found = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+            await store.close()
+            assert len(found) == 4
+            assert set(found.values()) == {0o600}
+            for each in path.parent.iterdir():
+                each.chmod(0o644)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+    before = os.umask(0)
+    try:
+        asyncio.run(scenario())
+    finally:
+        os.umask(before)
+
+
+# -------------------------------------------------------------------------------------------------------- many segments
+
+
+def test_a_change_of_one_segment_writes_little_however_many_there_are(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(SqlitePlace(tmp_path)) as store:
+            view = long_map("orders", 5000)
+            await store.handle(Swap("orders", 0, view))
+            checkpointed(tmp_path)
+            await store.handle(Swap("orders", 1, rolled(view)))
+            assert (tmp_path / "metadata.sqlite-wal").stat().st_size < 64 << 10
+
+    def checkpointed(directory: Path) -> None:
+        with sqlite3.connect(directory / "metadata.sqlite") as other:
+            assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+        other.close()
+
+    asyncio.run(scenario())
+
+
+FORMAT_1 = """
+CREATE TABLE cluster (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
+CREATE TABLE nodes (node TEXT PRIMARY KEY, info TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE logs (log TEXT PRIMARY KEY, epoch INTEGER NOT NULL, projection TEXT NOT NULL);
+PRAGMA application_id = 1414679372;
+PRAGMA user_version = 1;
+INSERT INTO cluster VALUES (1, 'c1');
+INSERT INTO logs VALUES ('orders', 2, '{"cluster":"cluster","log":"orders","epoch":2,"trim":0,"segments":[
+{"index":0,"epoch":1,"base":1,"end":1,"repaired":true,"policy":"chain","stripe_unit":1024,"groups":[[
+{"node":"a","incarnation":1,"stream":"1.0.0","joining":false},
+{"node":"b","incarnation":1,"stream":"1.0.1","joining":false}]],"owner":{"process":"a","start":1}},
+{"index":1,"epoch":2,"base":1,"end":null,"repaired":false,"policy":"chain","stripe_unit":1024,"groups":[[
+{"node":"a","incarnation":1,"stream":"2.0.0","joining":false},
+{"node":"b","incarnation":1,"stream":"2.0.1","joining":false}]],"owner":{"process":"a","start":1}}],
+"settings":{"policy":"chain","replicas":2,"min_replicas":1,"groups":1,"stripe_unit":1024},"gaps":[],"deleted":false}');
+"""
+
+
+def test_a_file_of_format_1_is_upgraded_when_it_is_opened(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "metadata.sqlite") as connection:
+        connection.executescript(FORMAT_1)
+    connection.close()
+    view = rolled(first_of())
+
+    async def scenario() -> None:
+        for _ in range(2):
+            async with opened(SqlitePlace(tmp_path)) as store:
+                assert await store.cluster() == "c1"
+                assert await store.projections() == (view,)
+        async with opened(SqlitePlace(tmp_path)) as store:
+            assert await store.handle(Swap("orders", 2, rolled(view))) == Swapped("orders", 3)
+        async with opened(SqlitePlace(tmp_path)) as store:
+            assert await store.projections() == (rolled(view),)
 
     asyncio.run(scenario())

@@ -12,22 +12,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metadata.projections import OPENING, creation, first_of, node, rolled
+from metadata.projections import creation, first_of, node, trim
 from trunkline.client.cluster import connect
 from trunkline.core.effects import Effects
 from trunkline.core.messages import NodeState, Register, Swap
-from trunkline.core.projection import DeleteLog, EndSegment, Projection, Seat, apply
+from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
 from trunkline.errors import ConfigError
 from trunkline.metadata.store import StoreUnavailable
 from trunkline.runtime.coordinator import (
     LOOK_AGAIN_S,
-    SEGMENTS_SHOWN,
-    STATUS_BYTES_MAX,
     CoordinatorConfig,
     CoordinatorServer,
-    shown_segments,
-    status_json,
 )
+from trunkline.runtime.duties import TURNS_MAX, LogDuties
 from trunkline.runtime.node import NodeConfig, check_advertised, run_node
 
 PATIENCE_S = 20.0
@@ -84,10 +81,10 @@ def test_l4_a_role_that_fails_stops_the_duties_of_its_log_and_of_no_other(
             bad, good = server._duties["bad"], server._duties["good"]
             bad._coordinator.on_timer = fail  # type: ignore[method-assign]
             await until(lambda: bad.failed)
-            looks = good._coordinator.narrow[1]
-            await until(lambda: good._coordinator.narrow[1] > looks)
+            await server._store.handle(trim(first_of("good")))
+            await until(lambda: good.view is not None and good.view.epoch == 2)
             assert not stopped(server)
-            status = await server._status()
+            status = json.loads(await server._status())
             assert {log["name"]: log["duty"] == "broken" for log in status["logs"]} == {"bad": True, "good": False}
         assert "the role coordinator of log bad failed" in caplog.text
         assert "ZeroDivisionError: a bug" in caplog.text
@@ -95,32 +92,91 @@ def test_l4_a_role_that_fails_stops_the_duties_of_its_log_and_of_no_other(
     asyncio.run(scenario())
 
 
-def test_l1_each_log_has_its_own_moment_within_a_tick(tmp_path: Path) -> None:
+def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
-            await make(server, *(f"log{n}" for n in range(60)))
-            moments = {duties._moment_ms for duties in server._duties.values()}
-            assert moments == set(range(1, TICK_MS + 1))
-            assert {duties._coordinator.config.tick_ms for duties in server._duties.values()} == {TICK_MS}
+            begun: dict[str, int] = {}
+            look = LogDuties._look
+
+            def counted(self: LogDuties) -> None:
+                begun[self.log] = len(server._turns._running)
+                look(self)
+
+            names = [f"log{n:03}" for n in range(3 * TURNS_MAX)]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(LogDuties, "_look", counted)
+                await make(server, *names)
+                await until(lambda: set(begun) == set(names))
+            assert max(begun.values()) <= TURNS_MAX
 
     asyncio.run(scenario())
 
 
-def test_l2_an_idle_log_is_looked_at_less_often_until_its_projection_or_the_registry_changes(tmp_path: Path) -> None:
+def counted_looks(duties: LogDuties) -> list[None]:
+    """Grows with each look of a log, from now on."""
+    looks: list[None] = []
+    look = duties._coordinator._look
+
+    def counted() -> Effects:
+        looks.append(None)
+        return look()
+
+    duties._coordinator._look = counted  # type: ignore[method-assign]
+    return looks
+
+
+def test_l2_a_log_with_nothing_due_rests_until_its_projection_or_a_node_changes(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
             await server._store.handle(Swap("orders", 0, first_of()))
             await server._store.handle(Swap("orders", 1, view := closed()))
             await until(lambda: "orders" in server._duties)
             duties = server._duties["orders"]
-            await until(lambda: duties.resting)
-            assert duties._coordinator.config.tick_ms == 4 * TICK_MS
+            await until(lambda: duties.view == view and duties.duty == "idle")
+            server._duties["orders"]._coordinator.config = replace(duties._coordinator.config, rest_ms=3_600_000)
+            await server._store.handle(Swap("orders", 2, view := replace(view, epoch=3)))
+            await until(lambda: duties.view == view and duties.duty == "idle")
+            looks = counted_looks(duties)
+            await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))  # no business of duties
+            await server._store.handle(Register(node("a")))
+            await until(lambda: bool(looks))
+            await until(lambda: [info.node for info in duties._coordinator.nodes] == ["a", "w"])
+
+    asyncio.run(scenario())
+
+
+def test_l2_a_client_that_comes_or_goes_wakes_no_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await make(server, "orders")
+            woken: list[str] = []
+            server._duties["orders"].wake = lambda: woken.append("orders")  # type: ignore[method-assign]
             await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))
-            await until(lambda: not duties.resting)
-            assert duties._coordinator.config.tick_ms == TICK_MS
-            await until(lambda: duties.resting)
-            await server._store.handle(Swap("orders", 2, replace(view, epoch=3)))
-            await until(lambda: duties._coordinator.view is not None and duties._coordinator.view.epoch == 3)
+            await server._store.leave("w", 1)
+            await make(server, "other")  # the watch has told everything before
+            assert woken == []
+            await server._store.handle(Register(node("a")))
+            await until(lambda: bool(woken))
+
+    asyncio.run(scenario())
+
+
+def test_l5_a_log_is_blocked_as_long_as_looks_find_it_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with coordinating(tmp_path, lease_ms=60_000) as server:
+            for name in ("a", "b"):
+                await server._store.handle(Register(node(name, start=2)))
+                await server._store.leave(name, 2)
+            await make(server, "orders")  # its sequencer is an earlier start of a, and there is no node at all
+            duties = server._duties["orders"]
+            await until(lambda: duties.blocked)
+            for name in ("a", "b"):
+                await server._store.handle(Register(node(name, start=1 + 2)))
+            opening = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 3))
+            back = apply(first_of(), EndSegment(0, 1, first_of().last.groups, opening))
+            await server._store.handle(Swap("orders", 1, back))  # nothing has to be ended any more
+            await until(lambda: not duties.blocked)
+            assert [log["blocked"] for log in json.loads(await server._status())["logs"]] == [False]
 
     asyncio.run(scenario())
 
@@ -131,7 +187,7 @@ def test_l3_the_duties_of_a_deleted_log_end_and_it_is_left_out_of_the_status(tmp
             await make(server, "kept", "old")
             await delete(server, "old")
             await until(lambda: "old" not in server._duties)
-            assert [log["name"] for log in (await server._status())["logs"]] == ["kept"]
+            assert [log["name"] for log in json.loads(await server._status())["logs"]] == ["kept"]
             server._look_after("old")  # the watch names it again
             await until(lambda: "old" not in server._duties)
 
@@ -146,7 +202,7 @@ def test_l3_a_deleted_log_is_looked_after_while_a_node_may_come_back_with_a_stre
             await make(server, "old")
             await delete(server, "old")
             duties = server._duties["old"]
-            await until(lambda: duties.resting)
+            await until(lambda: duties.view is not None and duties.view.deleted and duties.duty == "idle")
             assert server._duties["old"] is duties
             await server._store.set_node_state("a", NodeState.GONE)
             await until(lambda: "old" not in server._duties)
@@ -213,7 +269,7 @@ def test_a_client_learns_the_cluster_without_asking_for_the_status(tmp_path: Pat
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
 
-            async def too_much() -> dict[str, Any]:
+            async def too_much(*, logs: bool = True) -> bytes:
                 raise AssertionError("nobody asked for the status")
 
             server._status = too_much  # type: ignore[method-assign]
@@ -221,47 +277,6 @@ def test_a_client_learns_the_cluster_without_asking_for_the_status(tmp_path: Pat
                 assert cluster.id == server.cluster
 
     asyncio.run(scenario())
-
-
-def many_segments(count: int) -> Projection:
-    view = first_of()
-    for _ in range(count - 1):
-        view = rolled(view)
-    return view
-
-
-def test_the_status_shows_the_last_segments_of_a_log_and_counts_them_all(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinating(tmp_path) as server:
-            await server._store.handle(Register(node("a")))
-            view = replace(many_segments(30), epoch=1)
-            await server._store.handle(Swap("orders", 0, view))
-            status = await server._status()
-            [log] = status["logs"]
-            assert [segment["index"] for segment in log["segments"]] == list(range(30 - SEGMENTS_SHOWN, 30))
-            assert log["segments_total"] == 30
-            assert [each["streams_named"] for each in status["nodes"]] == [30]
-
-    asyncio.run(scenario())
-
-
-def test_every_node_that_keeps_something_of_a_log_is_named_in_the_status() -> None:
-    opening = replace(OPENING, groups=((Seat("x", 1), Seat("y", 1)),))
-    first = first_of()
-    view = apply(first, EndSegment(0, 1, first.last.groups, opening))
-    for _ in range(30):
-        view = rolled(view)
-    assert [segment.index for segment in shown_segments(view)][:2] == [1, 32 - SEGMENTS_SHOWN]
-    assert shown_segments(first) == first.segments
-
-
-def test_a_status_that_is_too_large_is_told_without_segments() -> None:
-    log = {"name": "orders", "segments": ["x" * 100] * 1000, "segments_total": 1000}
-    small = {"cluster": "c", "logs": [log]}
-    assert json.loads(status_json(small)) == small
-    told = status_json({"cluster": "c", "logs": [log] * 40})
-    assert len(told) < STATUS_BYTES_MAX
-    assert json.loads(told)["logs"] == [{"name": "orders", "segments_total": 1000}] * 40
 
 
 @pytest.mark.parametrize("address", ["a..b:7401", "host", "host:port", ":7401", "x" * 64 + ":7401"])

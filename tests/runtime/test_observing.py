@@ -34,6 +34,7 @@ from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.observing_node import NodeView, node_metrics, node_readiness
 from trunkline.runtime.observing_thread import ObservingThread
 from trunkline.runtime.serving import observe_address
+from trunkline.runtime.summaries import summary_of
 from trunkline.storage.engine import EngineStatus
 from trunkline.storage.options import SyncPolicy
 
@@ -266,7 +267,7 @@ def log_view(name: str, members: int, *, gaps: tuple[Gap, ...] = (), blocked: bo
     group = tuple(Member(f"n{number}", 1, f"1.0.{number}") for number in range(members))
     segment = Segment(0, 1, 1, None, False, Policy.CHAIN, 1024, (group,), Owner("n0", 1))
     projection = Projection("c", name, 1, 0, (segment,), Settings(), gaps)
-    return LogView(projection, "RepairSegment" if members < 3 else "idle", blocked, False)
+    return LogView(summary_of(projection), "RepairSegment" if members < 3 else "idle", blocked, False)
 
 
 COORDINATOR = CoordinatorView(True, "c1", (), "", (), ServiceCounts(), {}, 0, 0, 0)

@@ -29,6 +29,7 @@ from trunkline.net.peers import Peers
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.links import Links
 from trunkline.runtime.node import Node, NodeConfig
+from trunkline.runtime.turns import Turns
 from trunkline.storage import format_directory
 
 
@@ -80,7 +81,7 @@ async def running_roles(directory: Path) -> set[type]:
     store = SqliteStore(directory / "metadata.sqlite")
     await store.start()
     register = RegisterService(store)
-    duties = LogDuties("coordinator", 1, "c", "log", 500, register, links, None, lambda _: None)
+    duties = LogDuties("coordinator", 1, "c", "log", 500, Turns(1, 1.0), register, links, None, lambda _: None)
     found |= {type(role) for role in duties.process.roles.values()}
     duties.close()
     found |= {type(value) for value in vars(store).values() if inspect.isclass(type(value))}

@@ -13,14 +13,14 @@ from trunkline.cli.tables import print_json, table
 from trunkline.client.cluster import Cluster, log_settings
 from trunkline.core.projection import Projection
 from trunkline.errors import Refused
-from trunkline.runtime.coordinator import log_facts
+from trunkline.runtime.summaries import log_facts
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     log = commands.add_parser("log", help="create, list, describe, seal, reopen, trim or delete logs")
     actions = log.add_subparsers(required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a log", parents=[cluster_options()])
-    create.add_argument("name", metavar="NAME", help="letters, digits, '.', '_', '-'")
+    create.add_argument("name", metavar="NAME", help="up to 128 letters, digits, '.', '_', '-'")
     create.add_argument(
         "--policy", choices=POLICIES, help="chain: many writers; broadcast: one (default: the cluster's)"
     )
@@ -67,7 +67,7 @@ def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> a
 
 
 async def _create(options: argparse.Namespace, cluster: Cluster) -> None:
-    policy = options.policy or (await cluster.status())["default_policy"]
+    policy = options.policy or (await cluster.status(logs=False))["default_policy"]
     settings = log_settings(policy, options.replicas, options.min_replicas, options.groups, options.stripe_unit)
     epoch = await cluster.create_log(options.name, settings)
     view = await cluster.describe(options.name)

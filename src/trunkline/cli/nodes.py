@@ -23,7 +23,7 @@ DRAIN_LOOK_S = 0.5
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    node = commands.add_parser("node", help="add, list, drain or remove nodes")
+    node = commands.add_parser("node", help="add, list, drain, remove or forget nodes")
     actions = node.add_subparsers(required=True, metavar="ACTION")
     add = actions.add_parser("add", help="start a node in a cluster of this machine", parents=[cluster_options()])
     add.add_argument("--dir", type=Path, default=Path("cluster"), help="of the cluster (default: ./cluster)")
@@ -40,6 +40,8 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     remove.add_argument("--force", action="store_true", help="even if logs still have data on it")
     remove.add_argument("--dir", type=Path, help="of a cluster of this machine: stop the process, too")
     remove.set_defaults(run=cluster_command(_remove))
+    forget = _of_one(actions, "forget", "take a node that is gone out of the list; not while it is live or needed")
+    forget.set_defaults(run=cluster_command(_forget))
 
 
 def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
@@ -79,7 +81,7 @@ async def _until_live(cluster: Cluster, name: str) -> dict[str, Any]:
     try:
         async with asyncio.timeout(LIVE_S):
             while True:
-                nodes: list[dict[str, Any]] = (await cluster.status())["nodes"]
+                nodes: list[dict[str, Any]] = (await cluster.status(logs=False))["nodes"]
                 found = next((node for node in nodes if node["name"] == name and node["live"]), None)
                 if found is not None:
                     return found
@@ -98,14 +100,14 @@ async def _list(options: argparse.Namespace, cluster: Cluster) -> None:
 
 async def _drain(options: argparse.Namespace, cluster: Cluster) -> None:
     await cluster.set_node_state(options.name, "draining")
-    left = streams_on(await cluster.status(), options.name)
+    left = streams_on(await cluster.status(logs=False), options.name)
     if options.wait:
         with Bar(f"streams moved from {options.name}", left) as bar:
             total = left
             while left:
                 bar.tell(max(total - left, 0))
                 await asyncio.sleep(DRAIN_LOOK_S)
-                left = streams_on(await cluster.status(), options.name)
+                left = streams_on(await cluster.status(logs=False), options.name)
     if options.json:
         print_json({"node": options.name, "state": "draining", "streams": left})
     elif left:
@@ -121,7 +123,7 @@ async def _undrain(options: argparse.Namespace, cluster: Cluster) -> None:
 
 async def _remove(options: argparse.Namespace, cluster: Cluster) -> None:
     local = _running(options.dir) if options.dir is not None else None
-    left = streams_on(await cluster.status(), options.name)
+    left = streams_on(await cluster.status(logs=False), options.name)
     if left and not options.force:
         raise Refused(
             f"logs still have {plural(left, 'stream')} on {options.name}; `trunkline node drain {options.name} --wait` "
@@ -133,6 +135,11 @@ async def _remove(options: argparse.Namespace, cluster: Cluster) -> None:
         files.remove_node(options.name)
         send_signal(record.pid, record.started, LOOK_AGAIN)
     _say(options, "gone", f"node {options.name} is gone for ever")
+
+
+async def _forget(options: argparse.Namespace, cluster: Cluster) -> None:
+    await cluster.forget_node(options.name)
+    _say(options, "forgotten", f"node {options.name} is forgotten")
 
 
 def streams_on(facts: Mapping[str, Any], node: str) -> int:

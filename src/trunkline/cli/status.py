@@ -17,6 +17,7 @@ from trunkline.config import ConnectionConfig
 from trunkline.errors import Refused, Unreachable
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles
 
+SEGMENTS_MANY = 10_000  # of a log: it is time to trim it
 NODE_S = 2.0  # what a node is given to tell of itself
 
 Facts = dict[str, Any]
@@ -55,7 +56,7 @@ async def _coordinator(config: ConnectionConfig, address: str) -> Facts:
     """What one of several coordinators says of itself."""
     try:
         async with connected(replace(config, connect=(address,), timeout_s=NODE_S)) as cluster:
-            facts = await cluster.status()
+            facts = await cluster.status(logs=False)
     except Refused as error:
         return {"address": address, "name": None, "reachable": False, "active": False, "why": str(error)}
     return {"address": address, "name": facts["name"], "reachable": True, "active": facts["active"], "why": ""}
@@ -90,12 +91,20 @@ def status_text(facts: Mapping[str, Any]) -> str:
     if len(facts["coordinators"]) > 1:
         parts.append(coordinator_table(facts["coordinators"]))
     parts.append(node_table(facts["nodes"]))
+    parts += [f"REFUSED: {each['name'] or 'a stranger'} at {each['address']}: {each['why']}" for each in refused(facts)]
     if logs:
         parts.append(log_table(logs))
+        if facts.get("logs_left_out"):
+            parts.append(f"{facts['logs_left_out']:,} more logs, none of them in trouble, are not shown")
         parts += [text for log in logs for text in warnings(log)]
     else:
         parts.append("no logs yet; make one with `trunkline log create NAME`")
     return "\n\n".join(parts)
+
+
+def refused(facts: Mapping[str, Any]) -> list[Facts]:
+    """Who could not connect within the last minute."""
+    return list(facts.get("refused", []))
 
 
 def _coordinator_line(facts: Mapping[str, Any]) -> str:
@@ -116,7 +125,7 @@ def node_table(nodes: list[Facts]) -> str:
     rows: list[list[object]] = []
     for node in nodes:
         own = node.get("self") or {}
-        state = node["state"] + (" FULL" if own.get("full") else "")
+        state = node["state"] + (" FULL" if own.get("full") else " TIGHT" if own.get("tight") else "")
         disk = [size(own.get("bytes_used")), size(own.get("bytes_free"))]
         row = [node["name"], node["address"], node["zone"] or "-", state, "yes" if node["live"] else "NO", *disk]
         row += [own.get("sync", "-"), own.get("streams"), node["damaged"]]
@@ -148,7 +157,23 @@ def members(segment: Mapping[str, Any]) -> str:
 
 
 def warnings(log: Mapping[str, Any]) -> list[str]:
-    """What an operator should know of a log."""
+    """What an operator should know of a log: the worst first."""
+    name, found = log["name"], []
+    if log["blocked"]:
+        found.append(
+            f"BLOCKED: {name} waits for a member of its open segment to come back; "
+            "`trunkline log declare-lost` gives it up"
+        )
+    if log.get("refused"):
+        found.append(f"REFUSED: {log['refused']}")
+    found += _missing_copies(log)
+    found += [f"lost: {name}, positions {first} to {end - 1}" for first, end in log.get("gaps", [])]
+    if (total := log.get("segments_total", 0)) >= SEGMENTS_MANY:
+        found.append(f"long: {name} has {total:,} segments, and each change of its map costs more; trim it")
+    return found
+
+
+def _missing_copies(log: Mapping[str, Any]) -> list[str]:
     found = []
     for segment in log.get("segments", []):
         serving = min(sum(not member["joining"] for member in group) for group in segment["groups"])
@@ -157,10 +182,7 @@ def warnings(log: Mapping[str, Any]) -> list[str]:
             found.append(f"NO REDUNDANCY: {which} has one copy; add a node, or bring lost ones back")
         elif 0 < serving < log["replicas"]:
             found.append(f"fewer copies: {which} has {serving} of {log['replicas']}")
-    if log["blocked"]:
-        found.append(
-            f"BLOCKED: {log['name']} waits for a member of its open segment to come back; "
-            "`trunkline log declare-lost` gives it up"
-        )
-    found += [f"lost: {log['name']}, positions {first} to {end - 1}" for first, end in log.get("gaps", [])]
+    found.sort(key=lambda text: not text.startswith("NO"))
+    if (more := log.get("problems_total", 0) - len(found)) > 0:
+        found.append(f"fewer copies: {log['name']} has {more:,} more segments with fewer copies than it should have")
     return found

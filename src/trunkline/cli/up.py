@@ -213,7 +213,7 @@ async def wait_live(cluster: LocalCluster, security: ConnectionConfig) -> None:
 
 
 async def _live_nodes(client: Any) -> set[str]:
-    return {node["name"] for node in (await client.status())["nodes"] if node["live"]}
+    return {node["name"] for node in (await client.status(logs=False))["nodes"] if node["live"]}
 
 
 def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:

@@ -18,7 +18,8 @@ Rules
  A8  At most ``in_flight_max`` grants are unsettled; later appends wait.
  A9  Without space anywhere the position is settled first, and only then the append is refused: by filling it or, if
      the head has the entry, by ending the segment, once.
- A10 Who meets a seal leaves the end to whoever sealed, for a while: that one knows which node is to be left out.
+ A10 Who meets a seal, also when it settles a position, leaves the end to whoever sealed, for a while: that one knows
+     which node is to be left out. Then it ends the segment itself.
  A11 Who lost positions to readers that did not wait long enough says so with the next one, and is waited for longer
      (Q5).
  A12 After a suspicion the time of silence doubles until something is committed: slow nodes are not left all the time.
@@ -321,9 +322,7 @@ class Appender:
         assert self.view is not None
         member = self._member(attempt)
         if reason is Reason.UNKNOWN:
-            attempt.state = "opening"
-            ask = Open(descriptor_of(self.view, self._segment(attempt), member))
-            return [Send(Address(member.node, "storage"), ask), self._suspect_later(attempt)]
+            return self._open(attempt, self.view)
         if reason is Reason.TRIMMED:
             return self._look_again(attempt)
         if reason is Reason.NO_SPACE:
@@ -331,6 +330,13 @@ class Appender:
         if reason is Reason.SEALED:
             return self._leave_to_others(attempt)
         return self._end(attempt, (member.node,))
+
+    def _open(self, attempt: Attempt, view: Projection) -> Effects:
+        """The members behind will not know their streams either: they make them while this one does."""
+        attempt.state = "opening"
+        segment, rest = self._segment(attempt), self._group(attempt)[attempt.at :]
+        asks = [(member.node, Open(descriptor_of(view, segment, member))) for member in rest]
+        return [*(Send(Address(node, "storage"), ask) for node, ask in asks), self._suspect_later(attempt)]
 
     def _on_full(self, attempt: Attempt, node: str) -> Effects:
         attempt.full = tuple(dict.fromkeys((*attempt.full, node)))
@@ -408,6 +414,8 @@ class Appender:
             if done.why is Reason.NO_SPACE:  # the head has an entry there: it had space after all
                 attempt.at, attempt.giving_up = max(attempt.at, 1), False
                 return self._on_full(attempt, done.node)
+            if done.why is Reason.SEALED and self._segment(attempt).is_open:
+                return self._leave_to_others(attempt)
             return [self._suspect_later(attempt)]  # a member is away: look again after a while
         if done.frames[0] == attempt.frame(self.config.writer):
             return self._committed(attempt)

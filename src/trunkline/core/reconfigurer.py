@@ -19,6 +19,7 @@ Rules
  R7  A log that an operator closed is opened only by an operator.
  R8  What cannot be done now is given back undone, so that one job never keeps others waiting; who asked asks again.
  R9  Without an intact member the whole segment is lost, and only an operator may say so. Readers see the gap.
+ R10 What is known never goes back. That it is unchanged is believed only of the very epoch that is known.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from trunkline.core.effects import (
 )
 from trunkline.core.events import NoRedundancy, ReconfigurationBlocked
 from trunkline.core.messages import Get, Got, NodeInfo, Rejected, Seal, Sealed, Swap, SwapLost, Swapped, descriptor_of
-from trunkline.core.placement import eligible, openings
+from trunkline.core.placement import eligible, openings, with_space
 from trunkline.core.projection import EndSegment, Gap, Group, Opening, Policy, Projection, Reopen, Segment, apply
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
@@ -72,9 +73,8 @@ class Reconfigurer:
         match message:
             case Refresh() | EndOpenSegment() | OpenClosedLog() | ChangeProjection():
                 return self._on_job(source.role, message)
-            case Got(_, _, projection, nodes) if self.state == "reading" and not self._is_older(projection):
-                self.view, self.nodes = projection, nodes
-                return self._on_projection()
+            case Got() if self.state == "reading":
+                return self._on_got(message)
             case Sealed(stream) | Rejected(stream) if self.state == "sealing":
                 return self._on_seal_answer(stream, message)
             case Swapped() | SwapLost() if self.state == "swapping":
@@ -98,17 +98,24 @@ class Reconfigurer:
         self.jobs.append((role, job))
         return self._read() if self.state == "idle" else []
 
-    def _is_older(self, projection: Projection | None) -> bool:
-        """A late answer to an earlier question: what is known never goes back."""
-        known = self.view.epoch if self.view is not None else 0
-        return (projection.epoch if projection is not None else 0) < known
+    def _known(self) -> int:
+        return self.view.epoch if self.view is not None else 0
+
+    def _on_got(self, got: Got) -> Effects:
+        """Unless it is a late answer to an earlier question: what is known never goes back (R10)."""
+        epoch = got.projection.epoch if got.projection is not None else got.unchanged
+        if epoch < self._known() or (got.unchanged and epoch != self._known()):
+            return []
+        self.view, self.nodes = self.view if got.unchanged else got.projection, got.nodes
+        return self._on_projection()
 
     def _current(self) -> Job:
         return self.jobs[0][1]
 
     def _read(self) -> Effects:
         self.state, self.answers = "reading", {}
-        return [Send(self.config.register, Get(self.config.log)), SetTimer("wait", self.config.retry_ms)]
+        ask = Send(self.config.register, Get(self.config.log, known=self._known()))
+        return [ask, SetTimer("wait", self.config.retry_ms)]
 
     def _finish(self) -> Effects:
         role, job = self.jobs.pop(0)
@@ -137,7 +144,7 @@ class Reconfigurer:
     def _end(self, job: EndOpenSegment, view: Projection) -> Effects:
         if job.end is not None:  # R6
             return self._choose(view, job) if view.last.owner == job.owner else self._finish()
-        if job.reopen and self._spares(()) < view.settings.min_replicas:
+        if job.reopen and len(eligible(self.nodes, ())) < view.settings.min_replicas:
             return self._blocked(view)  # sealing it would only take away what is left
         if job.only_to_spares and self._spares(job.suspects) < min(map(len, view.last.groups)):
             return self._finish()
@@ -185,7 +192,7 @@ class Reconfigurer:
         return [Choose("opening", options)] if options else self._blocked(view)
 
     def _spares(self, suspects: tuple[str, ...]) -> int:
-        return len(eligible(self.nodes, suspects))
+        return len(with_space(self.nodes, suspects))
 
     def _silent(self, segment: Segment) -> tuple[str, ...]:
         return tuple(member.node for member in segment.members() if member.stream not in self.answers)

@@ -8,7 +8,12 @@ Rules
  M2  A swap that was answered is never lost.
  M3  Leases are hints for choosing nodes and for duties. No safety rests on them, and their clock is the host's: it says
      ``LeaseExpired``.
- M4  A client is in the registry as long as its lease holds, and is forgotten with it.
+ M4  A client is in the registry as long as its lease holds, and is forgotten with it. No client takes a node's name,
+     and no node a client's.
+ M5  Who knows the log's present epoch is told just that; who knows another one, older or newer, is told the projection.
+     There is one projection for each epoch of a log (M1), so nothing is missed, and the map of a long log travels only
+     when it has changed.
+ M6  A projection that cannot follow the one that is stored is not stored, whoever sends it; there is no answer.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from trunkline.core.messages import (
     Swapped,
 )
 from trunkline.core.projection import Projection
+from trunkline.core.transitions import transition_fault
 
 
 class RegisterImage(Struct, frozen=True):
@@ -85,9 +91,8 @@ class MetadataRegister:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case Get(log, nonce):
-                nodes = tuple(self.nodes[node] for node in sorted(self.nodes))
-                return [Send(source, Got(log, nonce, self.projections.get(log), nodes))]
+            case Get():
+                return [Send(source, self._got(message))]
             case Swap(log, expected, projection):
                 return self._on_swap(source, log, expected, projection)
             case Register(info):
@@ -96,11 +101,19 @@ class MetadataRegister:
                 return self._on_lease_expired(node, start)
         raise AssertionError(f"the register does not take {message}")
 
+    def _got(self, get: Get) -> Got:
+        nodes = tuple(self.nodes[node] for node in sorted(self.nodes))
+        projection = self.projections.get(get.log)
+        if projection is not None and projection.epoch == get.known:  # M5
+            return Got(get.log, get.nonce, None, nodes, unchanged=get.known)
+        return Got(get.log, get.nonce, projection, nodes)
+
     def _on_swap(self, source: Address, log: str, expected: int, projection: Projection) -> Effects:
         current = self.projections.get(log)
         if (current.epoch if current is not None else 0) != expected:  # M1
             return [Send(source, SwapLost(log, expected))]
-        assert projection.epoch == expected + 1
+        if transition_fault(current, projection):  # M6
+            return []
         self.projections[log] = projection
         accepted: Effects = [Persist(ProjectionAccepted(projection)), Announce(Projected(projection))]
         return [*accepted, Send(source, Swapped(log, projection.epoch))]
@@ -110,6 +123,8 @@ class MetadataRegister:
         effects: Effects = []
         if known is not None and (known.start, known.damaged) > (info.start, info.damaged):
             return []  # a late message
+        if known is not None and (known.state is NodeState.CLIENT) != (info.state is NodeState.CLIENT):  # M4
+            return []
         if known is not None and known.state is not NodeState.RW:
             info = replace(info, state=known.state)
         if known is None or replace(known, live=True) != info:

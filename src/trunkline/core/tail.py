@@ -4,7 +4,8 @@ States
     (none) --request--> viewing --projection--> asking --answers--> done
 
 Rules
- T1  The projection is read after the call began, so everything committed before it lies in its segments.
+ T1  The projection is read after the call began, so everything committed before it lies in its segments. (An answer
+     that the known one is unchanged is as good.)
  T2  chain: the largest "highest written + 1" over the last members of all groups, at least the base. Grants are not
      entries: ``peek`` runs ahead of the tail, and would make it go back.
  T3  broadcast: one member's contiguous end c, once its LAC has reached c - 1; if the segment ends first, the smaller
@@ -32,11 +33,12 @@ class TailConfig(Struct, frozen=True):
 
 
 class TailFinder:
-    def __init__(self, config: TailConfig) -> None:
+    def __init__(self, config: TailConfig, view: Projection | None = None) -> None:
+        """``view``: any projection of the log that the process has, so that the same one need not be told again."""
         self.config = config
         self.state = "idle"
         self.operation = 0
-        self.view: Projection | None = None
+        self.view = view
         self.found: dict[str, int] = {}  # by stream
         self.contiguous = 0  # broadcast: the c that must be released ...
         self.segment = -1  # ... and the segment that it was found in
@@ -58,8 +60,8 @@ class TailFinder:
             case TailRequested(operation):
                 self.operation, self.contiguous, self.segment = operation, 0, -1
                 return self._look()
-            case Got(_, nonce, projection) if self.state == "viewing" and nonce == self.operation:
-                return self._on_projection(projection)
+            case Got(_, nonce) if self.state == "viewing" and nonce == self.operation:
+                return self._on_got(message)
             case TailFound(stream, operation, written, lac) if self.state == "asking" and operation == self.operation:
                 return self._on_found(stream, written, lac)
             case Rejected(stream, operation, reason) if self.state == "asking" and operation == self.operation:
@@ -88,7 +90,8 @@ class TailFinder:
 
     def _look(self) -> Effects:
         self.state = "viewing"  # T1
-        ask = Send(self.config.register, Get(self.config.log, self.operation))
+        known = self.view.epoch if self.view is not None else 0
+        ask = Send(self.config.register, Get(self.config.log, self.operation, known))
         return [ask, SetTimer("wait", self.config.suspect_after_ms)]
 
     def _end(self) -> Effects:
@@ -96,6 +99,12 @@ class TailFinder:
         self.state = "ending"
         job = EndOpenSegment(self.config.log, self.view.last.index)
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
+
+    def _on_got(self, got: Got) -> Effects:
+        if not got.unchanged:
+            return self._on_projection(got.projection)
+        known = self.view is not None and self.view.epoch == got.unchanged
+        return self._on_projection(self.view) if known else []  # of another epoch: a late answer
 
     def _on_projection(self, projection: Projection | None) -> Effects:
         self.view = projection

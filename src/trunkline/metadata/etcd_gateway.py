@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -23,11 +24,13 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.store import StoreUnavailable
 
 LINE_BYTES_MAX = 16 << 20  # of a watch; etcd sends no more than its request limit (1.5 MiB) per event
+TOO_LARGE = ("request is too large", "message larger than max")  # etcd says it, or what stands before it
 CONNECTIONS_MAX = 64  # requests under way at once, and the watch; others wait for their turn
+JSON_CONTENT = {"Content-Type": "application/json"}
 NEEDS_LEADER = {"Grpc-Metadata-hasleader": "true"}  # a member without a leader ends the stream instead of being silent
 
 
@@ -131,11 +134,12 @@ class Gateway:
 
     async def _post(self, path: str, body: Json, token: str, timeout_ms: int = 0) -> Json:
         endpoint = self._endpoint()
-        headers = {"Authorization": token} if token else {}
+        headers = JSON_CONTENT | ({"Authorization": token} if token else {})
+        content = io.BytesIO(msgspec.json.encode(body))  # sent piece by piece: a long map does not stop the event loop
         total_s = (timeout_ms or self._options.request_ms) / 1000
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=total_s / 2)
         try:
-            async with self._open().post(endpoint + path, json=body, headers=headers, timeout=timeout) as response:
+            async with self._open().post(endpoint + path, data=content, headers=headers, timeout=timeout) as response:
                 data, status = await response.read(), response.status
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             self._leave(endpoint)
@@ -156,6 +160,8 @@ class Gateway:
         text = str(answer.get("error", answer.get("message", f"HTTP {status}")))
         if self._token and ("invalid auth token" in text or status == 401):
             raise TokenExpired(_what(endpoint, text))
+        if any(words in text for words in TOO_LARGE):
+            raise RequestTooLarge(f"etcd at {endpoint}: {text}")  # no fault of the endpoint
         self._leave(endpoint)
         raise StoreUnavailable(_what(endpoint, text))
 
@@ -180,6 +186,10 @@ class Gateway:
 
 class NotSent(StoreUnavailable):
     """The endpoint could not be reached: the request has surely not happened."""
+
+
+class RequestTooLarge(StorageError):
+    """etcd does not take a request of this size: it has surely not happened, and never will."""
 
 
 class TokenExpired(StoreUnavailable):

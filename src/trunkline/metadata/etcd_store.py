@@ -48,6 +48,7 @@ from trunkline.metadata.etcd_gateway import (
     EtcdOptions,
     Gateway,
     Json,
+    RequestTooLarge,
     delete,
     from64,
     holds,
@@ -64,16 +65,21 @@ from trunkline.metadata.store import (
     NODES_CHANGED,
     Answer,
     Listener,
+    MapTooLarge,
     Request,
     StoreUnavailable,
     is_passing,
     require_sound,
 )
-from trunkline.metadata.stored_json import encode
+from trunkline.metadata.stored_json import encode, pack
 
 ATTEMPTS_MAX = 16  # of one request that others always get ahead of; then its sender is to try again
 LEASE_S_MIN = 2  # etcd grants no shorter one
 PUTS_MAX = 64  # in one transaction; etcd takes 128 unless told otherwise
+LONG_SEGMENTS = 500  # a map with more is encoded beside the event loop
+GROWN_BYTES_MAX = (
+    1_250_000  # of a value to which a segment is added; etcd takes 1.5 MiB. The rest is for repair and trim
+)
 CALLER = Address("caller", "caller")  # every answer goes back to who asked
 
 
@@ -116,7 +122,7 @@ class EtcdStore:
         if isinstance(message, Register) and await self._leases.renew(message.info):
             return Registered(message.info.node, message.info.start)  # T3
         for _ in range(ATTEMPTS_MAX):
-            view = await self._reader.read(*self._ranges(message))
+            view = await self._view(message)
             effects = MetadataRegister(view.image).on_message(CALLER, message)  # T1
             if await self._store(view, message, effects):
                 return self._perform(effects)
@@ -141,6 +147,9 @@ class EtcdStore:
         answer = await self._gateway.repeatable("/v3/kv/range", range_below(self._keys.logs, keys_only=True))
         return tuple(sorted(self._keys.subject(from64(kv["key"]).decode()).name for kv in answer.get("kvs", [])))
 
+    async def projections(self) -> tuple[Projection, ...]:
+        return await self._reader.projections()
+
     async def nodes(self) -> tuple[NodeInfo, ...]:
         return (await self._reader.read(range_below(self._keys.nodes))).image.nodes
 
@@ -157,6 +166,13 @@ class EtcdStore:
             if await self._write([unchanged(key, view.changed(key))], [put(key, encode(changed))]):
                 return True
         raise StoreUnavailable(f"node {node} changed {ATTEMPTS_MAX} times meanwhile; try again")
+
+    async def forget_node(self, node: str) -> bool:
+        key, live = self._keys.node(node), self._keys.live(node)
+        answer = await self._gateway.once("/v3/kv/txn", {"success": [delete(live), delete(key)]})
+        self._leases.forget(node)
+        deleted = answer["responses"][1]["response_delete_range"]
+        return int(deleted.get("deleted", 0)) > 0
 
     async def cluster(self) -> str:
         answer = await self._gateway.repeatable("/v3/kv/range", range_of(self._keys.cluster))
@@ -187,27 +203,41 @@ class EtcdStore:
 
     # ----------------------------------------------------------------------------------------------- one request
 
-    def _ranges(self, message: Request) -> list[Json]:
+    async def _view(self, message: Request) -> View:
         """What the register has to know to decide."""
         match message:
             case Get(log):
-                return [range_of(self._keys.log(log)), range_below(self._keys.nodes)]
+                return await self._reader.read_log(log, range_below(self._keys.nodes))
             case Swap(log):
-                return [range_of(self._keys.log(log))]
+                return await self._reader.read_log(log)
             case Register(info):
-                return [range_of(self._keys.node(info.node)), range_of(self._keys.live(info.node))]
+                live = range_of(self._keys.live(info.node))
+                return await self._reader.read(range_of(self._keys.node(info.node)), live)
 
     async def _store(self, view: View, message: Request, effects: Effects) -> bool:
         """Store what the role asked for, and a renewed lease. False: something changed since the view was read."""
         if isinstance(message, Register):
             return not effects or await self._store_node(view, message.info, effects)
-        puts = [
-            put(self._keys.log(record.projection.log), encode(record.projection))
-            for record in _records(effects)
-            if isinstance(record, ProjectionAccepted)
-        ]
-        key = self._keys.log(message.log)
-        return not puts or (await self._write([unchanged(key, view.changed(key))], puts)) > 0
+        for record in _records(effects):
+            assert isinstance(record, ProjectionAccepted)
+            return await self._store_projection(view, record.projection)
+        return True
+
+    async def _store_projection(self, view: View, projection: Projection) -> bool:
+        key = self._keys.log(projection.log)
+        is_long = len(projection.segments) > LONG_SEGMENTS
+        value = await asyncio.to_thread(_packed, projection) if is_long else _packed(projection)
+        grows = projection.last.epoch == projection.epoch
+        try:
+            if grows and len(value) > GROWN_BYTES_MAX:
+                raise RequestTooLarge(f"its value would have {len(value)} bytes")
+            revision = await self._write([unchanged(key, view.changed(key))], [put(key, value)])
+        except RequestTooLarge as error:
+            text = f"the map of log {projection.log} has {len(projection.segments)} segments, more than etcd takes"
+            raise MapTooLarge(f"{text}; trim the log ({error})") from error
+        if revision:
+            self._reader.keep(projection, revision)
+        return revision > 0
 
     async def _store_node(self, view: View, said: NodeInfo, effects: Effects) -> bool:
         key, live = self._keys.node(said.node), self._keys.live(said.node)
@@ -245,11 +275,11 @@ class EtcdStore:
     # --------------------------------------------------------------------------------------------- what others do
 
     async def _survey(self) -> int:
-        """Everything there is, at one revision; watchers are told that all of it may have changed."""
-        view = await self._reader.read(range_below(self._keys.logs), range_below(self._keys.nodes))
+        """Everything there is; watchers are told that all of it may have changed."""
+        view = await self._reader.read(range_below(self._keys.nodes))  # first: what changes from here on is followed
         if not self._surveyed.is_set() and not any(info.live for info in view.image.nodes):
             await self._revive(view)  # T4
-        for projection in view.image.projections:
+        for projection in await self._reader.projections():
             self._announce_projection(projection)
             self._changes.tell(projection.log)
         self._changes.tell(NODES_CHANGED)
@@ -295,6 +325,10 @@ class EtcdStore:
     def _announce(self, event: Event) -> None:
         if self._listener is not None:
             self._listener(event)
+
+
+def _packed(projection: Projection) -> bytes:
+    return pack(encode(projection))
 
 
 def _records(effects: Effects) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
@@ -13,10 +14,12 @@ from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import Projection
 from trunkline.core.register import RegisterImage
 from trunkline.errors import StorageError
-from trunkline.metadata.etcd_gateway import Gateway, Json, from64
-from trunkline.metadata.stored_json import decode
+from trunkline.metadata.etcd_gateway import Gateway, Json, from64, range_below, range_of, unchanged
+from trunkline.metadata.stored_json import decode, unpack
 
-DECODED_MAX = 10_000  # values that are kept decoded; beyond it all are forgotten and decoded again
+DECODED_MAX = 100_000  # values that are kept decoded; beyond it all are forgotten and decoded again
+
+READS_MAX = 64  # in one transaction; etcd takes 128 unless told otherwise
 
 T = TypeVar("T")
 
@@ -84,14 +87,42 @@ class EtcdReader:
 
     async def read(self, *ranges: Json) -> View:
         """All the ranges at one revision, linearizable: a transaction that only reads."""
-        reads = [{"request_range": each} for each in ranges]
-        answer = await self._gateway.repeatable("/v3/kv/txn", {"success": reads})
-        found = [kv for response in answer["responses"] for kv in response["response_range"].get("kvs", [])]
-        return self._view(int(answer["header"]["revision"]), found)
+        answer = await self._gateway.repeatable("/v3/kv/txn", {"success": _reads(ranges)})
+        return self._view(answer, {})
 
-    def _view(self, revision: int, found: list[Json]) -> View:
-        changed_at, live = {}, set()
-        projections, nodes = [], []
+    async def read_log(self, log: str, *others: Json) -> View:
+        """The same of a log and other ranges; the log's value travels only if it is not the one that is kept here."""
+        key = self._keys.log(log)
+        at, value = self._decoded.get(key, (0, None))
+        if not isinstance(value, Projection):
+            return await self.read(range_of(key), *others)
+        choice = {
+            "compare": [unchanged(key, at)],
+            "success": _reads(others),
+            "failure": _reads((range_of(key), *others)),
+        }
+        answer = await self._gateway.repeatable("/v3/kv/txn", choice)
+        return self._view(answer, {key: (at, value)} if answer.get("succeeded") else {})
+
+    async def projections(self) -> tuple[Projection, ...]:
+        """Of all logs, sorted by name. Only those that have changed travel."""
+        answer = await self._gateway.repeatable("/v3/kv/range", range_below(self._keys.logs, keys_only=True))
+        there = {from64(kv["key"]).decode(): int(kv["mod_revision"]) for kv in answer.get("kvs", [])}
+        found = {key: self._decoded[key][1] for key, at in there.items() if self._decoded.get(key, (0,))[0] == at}
+        missing = [key for key in there if key not in found]
+        for first in range(0, len(missing), READS_MAX):
+            view = await self.read(*(range_of(key) for key in missing[first : first + READS_MAX]))
+            found |= {self._keys.log(projection.log): projection for projection in view.image.projections}
+        return tuple(sorted((each for each in found.values() if isinstance(each, Projection)), key=lambda p: p.log))
+
+    def keep(self, projection: Projection, revision: int) -> None:
+        """It was written at this revision: it need not be read and decoded."""
+        self._keep(self._keys.log(projection.log), revision, projection)
+
+    def _view(self, answer: Json, kept: dict[str, tuple[int, Projection]]) -> View:
+        found = [kv for response in answer.get("responses", []) for kv in response["response_range"].get("kvs", [])]
+        changed_at, live = {key: at for key, (at, _) in kept.items()}, set()
+        projections, nodes = [projection for _, projection in kept.values()], []
         for kv in found:
             key, changed = from64(kv["key"]).decode(), int(kv["mod_revision"])
             changed_at[key] = changed
@@ -103,6 +134,7 @@ class EtcdReader:
                 case Subject(About.LIVE, name):
                     live.add(name)
         told = [replace(info, live=info.node in live) for info in sorted(nodes, key=lambda info: info.node)]
+        revision = int(answer["header"]["revision"])
         return View(revision, RegisterImage(tuple(projections), tuple(told)), changed_at)
 
     def _value(self, kind: type[T], key: str, changed: int, kv: Json) -> T:
@@ -111,11 +143,18 @@ class EtcdReader:
         if at == changed and isinstance(value, kind):
             return value
         try:
-            fresh = decode(kind, from64(kv["value"]))
+            fresh = decode(kind, unpack(from64(kv["value"])))
         except ValueError as error:
             raise StorageError(f"{key} in etcd: {error}") from error
+        assert isinstance(fresh, Struct)
+        self._keep(key, changed, fresh)
+        return fresh
+
+    def _keep(self, key: str, changed: int, value: Struct) -> None:
         if len(self._decoded) >= DECODED_MAX:
             self._decoded.clear()
-        assert isinstance(fresh, Struct)
-        self._decoded[key] = (changed, fresh)
-        return fresh
+        self._decoded[key] = (changed, value)
+
+
+def _reads(ranges: Sequence[Json]) -> list[Json]:
+    return [{"request_range": each} for each in ranges]

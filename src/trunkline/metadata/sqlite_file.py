@@ -4,33 +4,45 @@ Write-ahead journal with ``synchronous=FULL``: a commit is one write and one fsy
 directory when it makes the journal. (NORMAL would leave the last commits to a power cut; a rollback journal takes three
 syncs.) Readers such as the ``sqlite3`` program may look into the file at any time. Writing is for one coordinator: it
 holds a lock on the file beside it for as long as it runs.
+
+Segments have rows of their own: a change concerns one or two of them, however many the log has, and only these are
+written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from trunkline.core.effects import Record
 from trunkline.core.messages import NodeInfo
-from trunkline.core.projection import Projection
+from trunkline.core.projection import Projection, Segment
 from trunkline.core.register import ProjectionAccepted, RegisterImage, fold
 from trunkline.errors import StorageError
 from trunkline.metadata.store import StoreUnavailable
 from trunkline.metadata.stored_json import decode, encode
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: the segments of a log are part of its projection
 APPLICATION_ID = 0x54524B4C  # "TRKL", in the file's header: another program's file is not taken for ours
+PRIVATE_FILE = 0o600  # who may write it decides what is true; who may read it knows all addresses
+PRIVATE_DIRECTORY = 0o700
 BUSY_MS = 1000  # how long a commit waits for a program that has locked the file; longer: callers wait in vain
+
+SEGMENTS = """CREATE TABLE segments
+    (log TEXT NOT NULL, number INTEGER NOT NULL, segment TEXT NOT NULL, PRIMARY KEY (log, number)) WITHOUT ROWID"""
 
 SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE cluster (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
 CREATE TABLE nodes (node TEXT PRIMARY KEY, info TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE logs (log TEXT PRIMARY KEY, epoch INTEGER NOT NULL, projection TEXT NOT NULL);
+{SEGMENTS};
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT_VERSION};
 COMMIT;
@@ -44,12 +56,14 @@ class SqliteFile:
         self._path = path
         self._connection: sqlite3.Connection | None = None
         self._lock: int | None = None
+        self._segments: dict[str, tuple[Segment, ...]] = {}  # as they are stored, by log
 
     def open(self) -> None:
         """Lock the file, make it if it is not there, check it. Raises ``StorageError``."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             self._lock_file()
+            self._make_private()
             self._prepare(self._connect())
         except (OSError, sqlite3.Error) as error:
             self.close()
@@ -70,8 +84,8 @@ class SqliteFile:
             [busy, frames, moved] = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
             if busy or moved < frames:
                 raise sqlite3.OperationalError("another program reads or writes it")
-            rows = connection.execute("SELECT projection FROM logs ORDER BY log")
-            projections = tuple(decode(Projection, text) for (text,) in rows)
+            projections = self._projections(connection)
+            self._segments = {projection.log: projection.segments for projection in projections}
             nodes = self._nodes(connection)
         except sqlite3.Error as error:
             raise self._unavailable(error) from error
@@ -122,6 +136,13 @@ class SqliteFile:
             case _:
                 self._write_nodes(connection, record)
 
+    def _projections(self, connection: sqlite3.Connection) -> tuple[Projection, ...]:
+        segments: dict[str, list[Segment]] = {}
+        for name, text in connection.execute("SELECT log, segment FROM segments ORDER BY log, number"):
+            segments.setdefault(name, []).append(decode(Segment, text))
+        rows = connection.execute("SELECT log, projection FROM logs ORDER BY log")
+        return tuple(replace(decode(Projection, text), segments=tuple(segments.get(name, ()))) for name, text in rows)
+
     def _nodes(self, connection: sqlite3.Connection) -> tuple[NodeInfo, ...]:
         rows = connection.execute("SELECT info FROM nodes ORDER BY node")
         return tuple(decode(NodeInfo, text) for (text,) in rows)
@@ -139,7 +160,7 @@ class SqliteFile:
 
     def _write_projection(self, connection: sqlite3.Connection, projection: Projection) -> None:
         """The register has compared the epoch in its memory; the file does it again, in case somebody edited it."""
-        text = encode(projection).decode()
+        text = encode(replace(projection, segments=())).decode()
         if projection.epoch == 1:
             done = connection.execute("INSERT OR IGNORE INTO logs VALUES (?, 1, ?)", (projection.log, text))
         else:
@@ -149,9 +170,20 @@ class SqliteFile:
             )
         if done.rowcount != 1:
             raise sqlite3.IntegrityError(f"log {projection.log} was changed by another program")
+        self._write_segments(connection, projection)
+
+    def _write_segments(self, connection: sqlite3.Connection, projection: Projection) -> None:
+        """Those that are not stored as they are. Should the transaction fail, ``load`` says what is stored."""
+        log, segments = projection.log, projection.segments
+        stored = {segment.index: segment for segment in self._segments.get(log, ())}
+        rows = [(log, s.index, encode(s).decode()) for s in segments if stored.get(s.index) != s]
+        connection.executemany("INSERT OR REPLACE INTO segments VALUES (?, ?, ?)", rows)
+        gone = stored.keys() - {segment.index for segment in segments}
+        connection.executemany("DELETE FROM segments WHERE log = ? AND number = ?", [(log, number) for number in gone])
+        self._segments[log] = segments
 
     def _lock_file(self) -> None:
-        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -160,6 +192,13 @@ class SqliteFile:
                 f"{self._path}: another coordinator uses it; stop that one, or give this one another file"
             ) from None
         self._lock = lock
+
+    def _make_private(self) -> None:
+        """SQLite gives the files beside it the mode of this one. Those of an older version are tightened."""
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+        for suffix in ("", "-wal", "-shm", ".lock"):
+            with contextlib.suppress(OSError):  # it is not there, or not ours
+                os.chmod(f"{self._path}{suffix}", PRIVATE_FILE)
 
     def _connect(self) -> sqlite3.Connection:
         """The connection, made anew if the last one failed."""
@@ -188,11 +227,25 @@ class SqliteFile:
             self._sync_directory()
         elif application != APPLICATION_ID:
             raise StorageError(f"{self._path} is not a metadata file of Trunkline; give another file")
+        elif version == 1:
+            self._upgrade(connection)
         elif version != FORMAT_VERSION:
             raise StorageError(f"{self._path} has format {version}, this program reads {FORMAT_VERSION}; upgrade it")
         [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise StorageError(f"{self._path} is damaged ({found}); restore it from a copy")
+
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        """From format 1, at once or not at all."""
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(SEGMENTS)
+            for name, text in connection.execute("SELECT log, projection FROM logs").fetchall():
+                projection = decode(Projection, text)
+                self._write_segments(connection, projection)
+                without = encode(replace(projection, segments=())).decode()
+                connection.execute("UPDATE logs SET projection = ? WHERE log = ?", (without, name))
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
     def _sync_directory(self) -> None:
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -38,7 +38,8 @@ from trunkline.core.messages import (
     SwapLost,
     Swapped,
 )
-from trunkline.core.register import MetadataRegister, NodeRegistered
+from trunkline.core.projection import Projection
+from trunkline.core.register import MetadataRegister, NodeForgotten, NodeRegistered
 from trunkline.errors import StorageError, TrunklineError
 from trunkline.metadata.changes import Changes, Watcher
 from trunkline.metadata.leases import LeaseClock
@@ -124,6 +125,12 @@ class SqliteStore:
         await self._read()  # behind the swaps that made them
         return names
 
+    async def projections(self) -> tuple[Projection, ...]:
+        found = (await self._running()).projections
+        told = tuple(found[name] for name in sorted(found))
+        await self._read()  # behind the swaps that made them
+        return told
+
     async def nodes(self) -> tuple[NodeInfo, ...]:
         return (await self._read()).nodes
 
@@ -134,6 +141,13 @@ class SqliteStore:
             return False
         role.nodes[node] = replace(known, state=state)
         await self._answer([Persist(NodeRegistered(replace(known, state=state, live=True)))], nodes_changed=True)
+        return True
+
+    async def forget_node(self, node: str) -> bool:
+        role = await self._running()
+        if role.nodes.pop(node, None) is None:
+            return False
+        await self._answer([Persist(NodeForgotten(node))], nodes_changed=True)
         return True
 
     async def cluster(self) -> str:

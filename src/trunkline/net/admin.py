@@ -11,7 +11,9 @@ from trunkline.core.messages import NodeState
 
 
 class StatusRequest(Message, frozen=True):
-    """How are you?"""
+    """How are you? ``logs``: of a coordinator, with all its logs; a node has none."""
+
+    logs: bool = True
 
 
 class StatusAnswer(Message, frozen=True):
@@ -41,12 +43,24 @@ class SetNodeState(Message, frozen=True):
     state: NodeState
 
 
+class ForgetNode(Message, frozen=True):
+    """An operator takes a node that is gone out of the registry. ``NodeStateSet`` answers."""
+
+    node: str
+
+
 class NodeStateSet(Message, frozen=True):
     """``why`` says, where it was not done, what stood against it."""
 
     node: str
     done: bool
     why: str = ""
+
+
+class RequestRefused(Message, frozen=True):
+    """The answer to a request that means nothing to whoever got it: out of bounds, or of another version."""
+
+    why: str
 
 
 class Leaving(Message, frozen=True):
@@ -66,4 +80,6 @@ AdminMessage = (
     | Leaving
     | ClusterRequest
     | ClusterAnswer
+    | RequestRefused
+    | ForgetNode
 )

@@ -26,7 +26,7 @@ class Watching:
     async def readyz(self, request: web.Request) -> web.StreamResponse:
         if self._service.stopping.begun:
             raise refusal("busy", "the proxy stops; ask another one", retry=True)
-        await self._service.cluster.status(timeout=READY_S_MAX)
+        await self._service.cluster.status(logs=False, timeout=READY_S_MAX)
         return json_response({"status": "ok"})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:

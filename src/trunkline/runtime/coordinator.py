@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import ssl
@@ -14,17 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trunkline.core.effects import Event, Message
-from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
-from trunkline.core.projection import Projection, Segment
+from trunkline.core.messages import Get, NodeInfo, NodeState, Register, Swap
+from trunkline.core.names import NAME_BYTES_MAX, is_bounded
+from trunkline.core.projection import Projection
 from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
+    ForgetNode,
     Leaving,
     ListLogs,
     LogsListed,
@@ -34,10 +34,11 @@ from trunkline.net.admin import (
     StatusRequest,
 )
 from trunkline.net.connection import Connection
-from trunkline.net.packets import Envelope, ProtocolViolation
+from trunkline.net.limits import Limits
+from trunkline.net.packets import BadRequest, Envelope
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
-from trunkline.runtime.duties import LogDuties
+from trunkline.runtime.duties import TURN_S, TURNS_MAX, LogDuties
 from trunkline.runtime.links import Links
 from trunkline.runtime.observing_coordinator import (
     CoordinatorView,
@@ -48,7 +49,10 @@ from trunkline.runtime.observing_coordinator import (
 )
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.recorder import Recorder
-from trunkline.runtime.serving import Lifetime, split_address, start_number
+from trunkline.runtime.registry_keeping import drop_bad_registrations, forget_node
+from trunkline.runtime.serving import Lifetime, file_budget, split_address, start_number
+from trunkline.runtime.summaries import LogState, Summaries, Summary, status_json
+from trunkline.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from trunkline.runtime.observing import ObservingServer
@@ -57,8 +61,6 @@ log = logging.getLogger("trunkline.coordinator")
 
 LOOK_AGAIN_S = 2.0  # after the store was not available, or a watch ended
 STORE_S = 2.0  # what the store is given to answer who looks at this coordinator
-SEGMENTS_SHOWN = 20  # of a log, in the status
-STATUS_BYTES_MAX = 3 * 1024 * 1024  # a larger one does not fit into the head of a packet
 
 
 class CoordinatorConfig(Struct, frozen=True):
@@ -118,6 +120,8 @@ class CoordinatorServer:
         self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
         self._links = Links(self._peers)
         self._duties: dict[str, LogDuties] = {}
+        self._summaries = Summaries()
+        self._turns = Turns(TURNS_MAX, TURN_S)
         self._recorder: Recorder | None = None
         self._server: Server | None = None
         self._observing: ObservingServer | None = None
@@ -132,11 +136,18 @@ class CoordinatorServer:
             self._recorder = Recorder(config.record, "", config.name, self._start)
             self._store.events(self._announced)
         await self._store.start()
-        self.cluster = await self._cluster_id()
+        self.cluster = self._register.cluster = self._peers.cluster = await self._cluster_id()
         host, port = split_address(config.listen)
         try:
             self._server = await Server.start(
-                host, port, self._received, cluster="", name=config.name, token=config.token, tls=self._server_tls
+                host,
+                port,
+                self._received,
+                cluster=self.cluster,
+                name=config.name,
+                token=config.token,
+                limits=Limits(connections_max=file_budget().connections),
+                tls=self._server_tls,
             )
         except OSError as error:
             raise StorageError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
@@ -173,9 +184,12 @@ class CoordinatorServer:
             asyncio.get_running_loop().call_exception_handler(context)
 
     async def _cluster_id(self) -> str:
+        """As soon as the store answers. Its registry is put in order before anybody is told of it."""
         while True:
             try:
-                return await self._store.create_cluster(secrets.token_hex(8))
+                cluster = await self._store.create_cluster(secrets.token_hex(8))
+                await drop_bad_registrations(self._store)
+                return cluster
             except StoreUnavailable as error:
                 log.warning("the metadata store is not available yet: %s", error)
                 await asyncio.sleep(LOOK_AGAIN_S)
@@ -197,28 +211,31 @@ class CoordinatorServer:
             connection.send("", token, message)
 
         if isinstance(message, Get | Swap | Register):
-            self._register.submit(message, answer)
-        elif isinstance(message, Leaving):
+            self._register.submit(message, answer, lambda why: connection.refuse_request(token, why))
+        elif isinstance(message, Leaving) and is_bounded(message.node):
             self._register.leave(message.node, message.start)
         elif isinstance(message, ClusterRequest):
             answer(ClusterAnswer(self.cluster))
-        elif isinstance(message, StatusRequest | ListLogs | SetNodeState):
+        elif isinstance(message, StatusRequest | ListLogs | SetNodeState | ForgetNode):
             self._begin(self._administer(message, connection, token))
         else:
-            raise ProtocolViolation(f"a {type(message).__name__} is nothing for a coordinator")
+            raise BadRequest(f"a {type(message).__name__} is nothing for a coordinator")
 
     async def _administer(
-        self, message: StatusRequest | ListLogs | SetNodeState, connection: Connection, token: int
+        self, message: StatusRequest | ListLogs | SetNodeState | ForgetNode, connection: Connection, token: int
     ) -> None:
         try:
             match message:
-                case StatusRequest():
-                    answer: Message = StatusAnswer(status_json(await self._status()))
+                case StatusRequest(logs):
+                    answer: Message = StatusAnswer(await self._status(logs=logs))
                 case ListLogs():
                     answer = LogsListed(await self._names())
                 case SetNodeState(node, state):
                     done = state is not NodeState.CLIENT and await self._store.set_node_state(node, state)
-                    answer = NodeStateSet(node, done, "" if done else f"there is no node {node}")
+                    answer = NodeStateSet(node, done, "" if done else f"there is no node {node[:NAME_BYTES_MAX]}")
+                case ForgetNode(node):
+                    why = await forget_node(self._store, node, await self._views())
+                    answer = NodeStateSet(node, not why, why)
         except StoreUnavailable as error:
             log.warning("the metadata store is not available: %s", error)
             return  # no answer: the caller asks again
@@ -229,15 +246,16 @@ class CoordinatorServer:
 
     async def _views(self) -> list[Projection]:
         """Of all logs but the deleted ones."""
-        answers = [await self._store.handle(Get(name)) for name in await self._store.logs()]
-        views = [answer.projection for answer in answers if isinstance(answer, Got)]
-        return [view for view in views if view is not None and not view.deleted]
+        return [view for view in await self._store.projections() if not view.deleted]
 
-    async def _status(self) -> dict[str, Any]:
+    async def _status(self, *, logs: bool = True) -> bytes:
+        """As JSON; without ``logs`` there are just none in it."""
         nodes = [info for info in await self._store.nodes() if info.state is not NodeState.CLIENT]
-        views = await self._views()
-        named = Counter(member.node for view in views for segment in view.segments for member in segment.members())
-        return {
+        summaries = self._summaries.of_all(await self._views())
+        named: Counter[str] = Counter()
+        for summary in summaries:
+            named.update(summary.named)
+        facts = {
             "cluster": self.cluster,
             "name": self.config.name,
             "address": self.address,
@@ -246,17 +264,17 @@ class CoordinatorServer:
             "default_policy": self.config.default_policy,
             "observe": self._observing.address if self._observing is not None else "",
             "nodes": [{**_node_facts(info), "streams_named": named[info.node]} for info in nodes],
-            "logs": [self._log_facts(view) for view in views],
+            "logs_total": len(summaries),
+            "refused": self._server.refusals() if self._server is not None else [],
         }
+        return status_json(facts, [self._log_state(summary) for summary in summaries] if logs else [])
 
-    def _log_facts(self, view: Projection) -> dict[str, Any]:
-        duties = self._duties.get(view.log)
-        return {
-            **log_facts(replace(view, segments=shown_segments(view))),
-            "segments_total": len(view.segments),
-            "blocked": duties is not None and duties.blocked,
-            "duty": duties.duty if duties is not None else "",
-        }
+    def _log_state(self, summary: Summary) -> LogState:
+        name = summary.projection.log
+        duties, refused = self._duties.get(name), self._register.refused.get(name, "")
+        if duties is None:
+            return LogState(summary, blocked=False, duty="", refused=refused)
+        return LogState(summary, duties.blocked, duties.duty, refused)
 
     # ------------------------------------------------------------------------------------------------------- observing
 
@@ -296,7 +314,7 @@ class CoordinatorServer:
             active_coordinator=active_coordinator,
             nodes=nodes,
             store_error=store_error,
-            logs=log_views(self._duties),
+            logs=log_views(self._duties, self._summaries),
             register=self._register.counts,
             requests=self._requests,
             reconfigurations=self._register.reconfigurations,
@@ -339,12 +357,21 @@ class CoordinatorServer:
         changes = self._store.watch()
         for name in await self._store.logs():
             self._look_after(name)
+        nodes = await self._nodes()
         async for name in changes:
-            if name == NODES_CHANGED:
+            if name != NODES_CHANGED:
+                self._look_after(name)
+            elif (found := await self._nodes()) is None or found != nodes:
+                nodes = found
                 for duties in self._duties.values():
                     duties.wake()
-            else:
-                self._look_after(name)
+
+    async def _nodes(self) -> tuple[NodeInfo, ...] | None:
+        """As far as duties depend on them: clients come and go. None: the store did not say."""
+        try:
+            return tuple(info for info in await self._store.nodes() if info.state is not NodeState.CLIENT)
+        except StoreUnavailable:
+            return None
 
     def _look_after(self, name: str) -> None:
         if name in self._duties:
@@ -357,6 +384,7 @@ class CoordinatorServer:
                 self.cluster,
                 name,
                 config.tick_ms,
+                self._turns,
                 self._register,
                 self._links,
                 config.record,
@@ -373,30 +401,6 @@ class CoordinatorServer:
         self._duties.clear()
 
 
-def status_json(status: dict[str, Any]) -> bytes:
-    """Without the segments where there are too many. Left out, not empty: nobody shall take that for no segments."""
-    told = json.dumps(status).encode()
-    if len(told) <= STATUS_BYTES_MAX:
-        return told
-    logs = [{key: value for key, value in facts.items() if key != "segments"} for facts in status["logs"]]
-    return json.dumps({**status, "logs": logs}).encode()
-
-
-def shown_segments(view: Projection) -> tuple[Segment, ...]:
-    """The last ones; of the older ones, one for each node that would not be named otherwise.
-
-    Whether a node may be removed is told from the nodes that are named, so none that keeps something may be missing.
-    """
-    older, shown = view.segments[:-SEGMENTS_SHOWN], list(view.segments[-SEGMENTS_SHOWN:])
-    named = {member.node for segment in shown for member in segment.members()}
-    for segment in reversed(older):
-        nodes = {member.node for member in segment.members()}
-        if not nodes <= named:
-            shown.insert(0, segment)
-            named |= nodes
-    return tuple(shown)
-
-
 def _node_facts(info: NodeInfo) -> dict[str, Any]:
     return {
         "name": info.node,
@@ -407,33 +411,4 @@ def _node_facts(info: NodeInfo) -> dict[str, Any]:
         "incarnation": info.incarnation,
         "start": info.start,
         "damaged": info.damaged,
-    }
-
-
-def log_facts(view: Projection) -> dict[str, Any]:
-    """A projection in plain values, for status and descriptions."""
-    return {
-        "name": view.log,
-        "policy": view.settings.policy.value,
-        "replicas": view.settings.replicas,
-        "min_replicas": view.settings.min_replicas,
-        "epoch": view.epoch,
-        "trim": view.trim,
-        "deleted": view.deleted,
-        "gaps": [[gap.first, gap.end] for gap in view.gaps],
-        "segments": [
-            {
-                "index": segment.index,
-                "epoch": segment.epoch,
-                "base": segment.base,
-                "end": segment.end,
-                "repaired": segment.repaired,
-                "owner": segment.owner.process,
-                "groups": [
-                    [{"node": m.node, "stream": m.stream, "joining": m.joining} for m in group]
-                    for group in segment.groups
-                ],
-            }
-            for segment in view.segments
-        ],
     }

@@ -1,18 +1,18 @@
 """The host of the coordinator's duties: for each log a process with a coordinator, a reconfigurer and a filler.
 
 Rules
- L1  Logs are looked at one after another: each has its own moment within a tick, drawn from its name.
- L2  A log with nothing due for ``IDLE_LOOKS`` looks in a row is looked at ``IDLE_TIMES`` less often, until its
-     projection or the registry changes. Not while the coordinator counts ticks for a node that may come back.
+ L1  Logs take turns: at most ``TURNS_MAX`` of those that were woken are at work at a time. A turn ends when nothing is
+     due any more, when frames are being copied, which may take long, and after ``TURN_S``.
+ L2  A log with nothing due rests. It is looked at when its projection or a node in the registry has changed, and all
+     the same once in ``REST_TICKS``.
  L3  The duties of a deleted log are finished when no node that may come back can have a stream of it.
  L4  A role that fails stops the duties of its log, and of no other.
+ L5  Whether a log is blocked is what its last look found, until the next one has found something.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import zlib
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -20,34 +20,47 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.duties import EndTheSegment
 from trunkline.core.effects import Address, Choose, Complete, Effects, Event, Message, Record
 from trunkline.core.entries import Kind
-from trunkline.core.events import ReconfigurationBlocked
 from trunkline.core.filler import Filler
 from trunkline.core.messages import Got, NodeState, Write
+from trunkline.core.projection import Projection
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
-from trunkline.core.siblings import Refresh
+from trunkline.core.siblings import LookNow
 from trunkline.metadata.service import RegisterService
 from trunkline.runtime.carried import CarriedBodies, carried_by
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
-from trunkline.runtime.process import Buffer, Process, Step
+from trunkline.runtime.process import Buffer, Process, Step, Surroundings
 from trunkline.runtime.recorder import Recorder
+from trunkline.runtime.turns import Turns
 
 log = logging.getLogger("trunkline.coordinator")
 
 SUSPECT_AFTER_MS = 1000
-IDLE_LOOKS = 20  # fewer: a log is looked at seldom while something is about to become due; more: idle work
-IDLE_TIMES = 4
-FINISHED_LOOKS = 3  # at a deleted log with nothing due, before it is left alone
+TURNS_MAX = 32  # fewer: a lost node is replaced late in many logs; more: nodes answer too late to be counted as there
+TURN_S = 5.0  # shorter: more at once while nodes are slow, which makes them slower; longer: a hung one holds up others
+REST_TICKS = 120  # fewer: idle work; more: what no store told is noticed late
+WIDEN_TICKS = 20
+ABSENT_TICKS = 60
 
 
 class ContainedProcess(Process):
-    """A process whose failure stays its own (L4): its surroundings hear of it (H6), the event loop does not."""
+    """A process whose failure stays its own (L4): its surroundings hear of it (H6), the event loop does not.
+
+    ``stepped`` is called after each step and all that followed from it.
+    """
+
+    def __init__(self, name: str, surroundings: Surroundings, stepped: Callable[[], None]) -> None:
+        super().__init__(name, surroundings)
+        self._stepped = stepped
 
     def _run(self, role: str, action: Callable[[], Effects], step: Step) -> None:
         outermost = not self._stepping  # a step inside another one fails that one, too
         with suppress(Exception) if outermost else nullcontext():
             super()._run(role, action, step)
+        if outermost:
+            self._stepped()
 
 
 class LogDuties:
@@ -60,6 +73,7 @@ class LogDuties:
         cluster: str,
         log: str,
         tick_ms: int,
+        turns: Turns,
         register: RegisterService,
         links: Links,
         recording: Path | None,
@@ -68,24 +82,29 @@ class LogDuties:
         """``finished`` is told the log's name when there is nothing left to do for ever (L3)."""
         name = f"{coordinator}.{log}"
         self.log = log
-        self.blocked = False
+        self.blocked = False  # L5
         self.failed = False
         self._register = register
         self._links = links
         self._finished = finished
-        self._tick_ms = tick_ms
-        self._moment_ms = 1 + zlib.crc32(log.encode()) % tick_ms  # L1
-        self._idle_looks = 0
-        self._waking: asyncio.TimerHandle | None = None
+        self._turns = turns
         self._recorder = Recorder(recording, cluster, name, start) if recording is not None else None
         filler = Filler(SUSPECT_AFTER_MS)
         self._carried = CarriedBodies(lambda: carried_by(filler))
-        self.process = ContainedProcess(name, self)
+        config = CoordinatorConfig(
+            log,
+            tick_ms=tick_ms,
+            rest_ms=REST_TICKS * tick_ms,
+            widen_ms=WIDEN_TICKS * tick_ms,
+            absent_ms=ABSENT_TICKS * tick_ms,
+        )
+        self._coordinator = Coordinator(replace(config, tick_ms=config.rest_ms))  # the first look has its turn (L1)
+        self.process = ContainedProcess(name, self, self._stepped)
         self.process.add("reconfigurer", Reconfigurer(ReconfigurerConfig(REGISTER, log)))
         self.process.add("filler", filler)
-        self._coordinator = Coordinator(CoordinatorConfig(log, tick_ms=self._moment_ms))
         self.process.add("coordinator", self._coordinator)
-        self._set_tick(tick_ms)
+        self._coordinator.config = config
+        self.wake()
 
     @property
     def duty(self) -> str:
@@ -93,20 +112,16 @@ class LogDuties:
         return "broken" if self.failed else self._coordinator.phase
 
     @property
-    def resting(self) -> bool:
-        """Whether the log is looked at less often (L2)."""
-        return self._idle_looks >= IDLE_LOOKS
+    def view(self) -> Projection | None:
+        """The projection as the last look found it."""
+        return self._coordinator.view
 
     def wake(self) -> None:
         """The projection or the registry changed: there may be something to do (L2)."""
-        if self.resting and self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(self._moment_ms / 1000, self._look)
-        self._idle_looks = 0
-        self._set_tick(self._tick_ms)
+        self._turns.ask(self.log, self._look)
 
     def close(self) -> None:
-        if self._waking is not None:
-            self._waking.cancel()
+        self._turns.forget(self.log)
         self.process.stop()
         self._links.forget(self.process)
         if self._recorder is not None:
@@ -132,28 +147,20 @@ class LogDuties:
         if isinstance(answer, Got):
             self._links.learn(answer)
         self.process.deliver(role, REGISTER, answer)
-        if isinstance(answer, Got):
-            self._looked()
 
     # ---------------------------------------------------------------------------------------------------------- rest
 
     def _look(self) -> None:
-        """As the coordinator does at its tick, but now."""
-        self._waking = None
-        if self._coordinator.phase == "idle":
-            self.process.deliver("reconfigurer", Address(self.process.name, "coordinator"), Refresh(self.log))
+        self.process.deliver("coordinator", Address(self.process.name, "host"), LookNow())
 
-    def _looked(self) -> None:
+    def _stepped(self) -> None:
         role = self._coordinator
-        idle = role.phase == "idle" and not role.done.awaited
-        self._idle_looks = min(self._idle_looks + 1, IDLE_LOOKS) if idle else 0
-        self._set_tick(self._tick_ms * (IDLE_TIMES if self.resting else 1))
-        if self._idle_looks >= FINISHED_LOOKS and self._is_over():
+        if role.state != "viewing" and not isinstance(role.duty, EndTheSegment):  # L5
+            self.blocked = role.done.blocked >= 0
+        if role.state == "idle" or role.procedure is not None:
+            self._turns.give_back(self.log)  # L1
+        if role.state == "idle" and self._is_over():
             self._finished(self.log)
-
-    def _set_tick(self, tick_ms: int) -> None:
-        if self._coordinator.config.tick_ms != tick_ms:
-            self._coordinator.config = replace(self._coordinator.config, tick_ms=tick_ms)
 
     def _is_over(self) -> bool:
         role = self._coordinator
@@ -172,7 +179,6 @@ class LogDuties:
         return self._links.at_work(process, within_s)
 
     def announced(self, role: str, event: Event, step: Step) -> None:
-        self.blocked = isinstance(event, ReconfigurationBlocked)
         if self._recorder is not None:
             self._recorder.event(role, event)
 

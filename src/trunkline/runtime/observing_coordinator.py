@@ -7,12 +7,11 @@ and nothing is counted twice where there are several coordinators.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
 
-from trunkline.core.coordinator import Coordinator
 from trunkline.core.duties import CopyToJoiner, RepairSegment
 from trunkline.core.effects import Message
 from trunkline.core.messages import NodeInfo, NodeState, Swap, Swapped
@@ -22,6 +21,7 @@ from trunkline.metadata.store import Store
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.observing_format import COMMON, Described, Labelled, Value, by_label, common_values, page
 from trunkline.runtime.observing_health import Readiness
+from trunkline.runtime.summaries import Summaries, Summary
 
 PREFIX: Final = "trunkline_coordinator_"
 LOGS_NAMED_MAX: Final = 100  # logs in trouble with series of their own; the sums count all
@@ -51,21 +51,27 @@ TABLE: Final = (
         ("outcome",),
     ),
     Described("connections", "gauge", "connections that are open"),
-    Described("connections_refused_total", "counter", "handshakes that failed: version, token, or too many"),
+    Described("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
 )
 
 
 class LogView(Struct, frozen=True):
     """One log, as its duties saw it at their last look."""
 
-    projection: Projection
+    summary: Summary
     duty: str
     blocked: bool
     broken: bool
 
+    @property
+    def projection(self) -> Projection:
+        return self.summary.projection
+
     def troubles(self) -> list[str]:
         """What ``trunkline status`` warns of; ``broken``: a bug stopped the duties of this log."""
-        found = set(_copies(self.projection))
+        narrow, single = self.summary.fewer_copies, self.summary.no_redundancy
+        found = {"no_redundancy"} if single else set()
+        found |= {"fewer_copies"} if narrow > single else set()
         found |= {"blocked"} if self.blocked else set()
         found |= {"lost"} if self.projection.gaps else set()
         found |= {"broken"} if self.broken else set()
@@ -87,13 +93,13 @@ class CoordinatorView(Struct, frozen=True):
     connections_refused: int
 
 
-def log_views(duties: Mapping[str, LogDuties]) -> tuple[LogView, ...]:
+def log_views(duties: Mapping[str, LogDuties], summaries: Summaries) -> tuple[LogView, ...]:
     """Of the logs that have been looked at, without deleted ones."""
-    found = []
-    for each in duties.values():
-        role = each.process.roles.get("coordinator")
-        if isinstance(role, Coordinator) and role.view is not None and not role.view.deleted:
-            found.append(LogView(role.view, each.duty, each.blocked, each.failed))
+    found = [
+        LogView(summaries.of(each.view), each.duty, each.blocked, each.failed)
+        for each in duties.values()
+        if each.view is not None and not each.view.deleted
+    ]
     return tuple(sorted(found, key=lambda log: log.projection.log))
 
 
@@ -115,16 +121,6 @@ def coordinator_readiness(view: CoordinatorView | None) -> Readiness:
     if view.store_error:
         return Readiness((f"the metadata store does not answer: {view.store_error}",), {"state": state})
     return Readiness((), {"state": state, "active_coordinator": view.active_coordinator})
-
-
-def _copies(projection: Projection) -> Iterator[str]:
-    wanted = projection.settings.replicas
-    for segment in projection.segments:
-        serving = min(len(segment.serving(group)) for group in segment.groups)
-        if serving == 1 and wanted > 1:
-            yield "no_redundancy"
-        elif 0 < serving < wanted:
-            yield "fewer_copies"
 
 
 def _requests(view: CoordinatorView) -> dict[str, Value]:
@@ -171,8 +167,10 @@ class CountedRegister(RegisterService):
         super().__init__(store)
         self.reconfigurations = 0
 
-    def submit(self, message: Message, answer: Callable[[Message], None]) -> None:
-        super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer)
+    def submit(
+        self, message: Message, answer: Callable[[Message], None], refuse: Callable[[str], None] | None = None
+    ) -> None:
+        super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer, refuse)
 
     def _counted(self, swap: Swap, answer: Callable[[Message], None]) -> Callable[[Message], None]:
         def told(found: Message) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from trunkline.check.monitors.durability import CommitDurability, ReadCommitted
 from trunkline.check.monitors.fresh import FreshTail
 from trunkline.check.monitors.history import BoundaryWrittenOnce, SingleOwner
+from trunkline.check.monitors.kept import EndsKept
 from trunkline.check.monitors.of_log import OfLog
 from trunkline.check.monitors.order import Completeness, RealTimeOrder, TotalOrder
 from trunkline.check.monitors.outcomes import NoLostAck, TrimAsked
 from trunkline.check.monitors.progress import Progress
+from trunkline.check.monitors.space import CopiesMade, KeepsRoom
 from trunkline.check.scenario import Monitor
 from trunkline.core.projection import Projection
 
 
-def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
-    """All that must never happen. ``projection``: where the log is when watching begins, if it exists already."""
+def safety(projection: Projection | None = None, granted: int = 0) -> tuple[Monitor, ...]:
+    """All that must never happen. ``projection``: where the log is when watching begins, if it exists already, and
+    ``granted``: how far its segment 0 was handed out by then.
+    """
     return (
         TotalOrder(projection),
         CommitDurability(projection),
@@ -22,7 +26,7 @@ def safety(projection: Projection | None = None) -> tuple[Monitor, ...]:
         Completeness(),
         RealTimeOrder(),
         FreshTail(),
-        SingleOwner(projection),
+        SingleOwner(projection, granted),
         BoundaryWrittenOnce(projection),
         NoLostAck(projection),
         TrimAsked(projection),
@@ -38,7 +42,10 @@ __all__ = [
     "BoundaryWrittenOnce",
     "CommitDurability",
     "Completeness",
+    "CopiesMade",
+    "EndsKept",
     "FreshTail",
+    "KeepsRoom",
     "NoLostAck",
     "OfLog",
     "Progress",

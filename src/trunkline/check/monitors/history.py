@@ -31,11 +31,14 @@ class SingleOwner:
         owners: tuple[tuple[int, Owner], ...] = ()
         granted: tuple[tuple[int, int], ...] = ()  # segment, first position not yet granted
 
-    def __init__(self, projection: Projection | None = None) -> None:
+    def __init__(self, projection: Projection | None = None, granted: int = 0) -> None:
+        """``granted``: segment 0 was granted up to this position before watching began; 0: it was not."""
         self._projection = projection
+        self._granted_before = ((0, granted),) if granted else ()
 
     def initial(self) -> State:
-        return self._projected(self.State(), self._projection) if self._projection is not None else self.State()
+        begun = self.State(granted=self._granted_before)
+        return self._projected(begun, self._projection) if self._projection is not None else begun
 
     def observe(self, state: State, observed: Observed) -> State:
         match observed.event:
@@ -162,7 +165,7 @@ def _succeeds(before: Projection, after: Projection) -> None:
         new = after.segment(old.index)
         if new is not None:
             _same_segment(old, new, lost=any(gap.first == old.base for gap in after.gaps))
-        elif old.end is None or old.end > after.trim + 1:
+        elif old.end is None or old.end > max(old.base, after.trim + 1):
             raise Violation(f"segment {old.index} was forgotten before it was trimmed")
 
 

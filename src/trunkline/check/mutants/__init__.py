@@ -10,7 +10,10 @@ from trunkline.check.mutants.endings import ENDING_MUTANTS
 from trunkline.check.mutants.planning import PLANNING_MUTANTS
 from trunkline.check.mutants.projections import PROJECTION_MUTANTS
 from trunkline.check.mutants.reading import READING_MUTANTS
+from trunkline.check.mutants.register import REGISTER_MUTANTS
 from trunkline.check.mutants.servers import SERVER_MUTANTS
+from trunkline.check.mutants.storage import STORAGE_MUTANTS
+from trunkline.check.mutants.upkeep import UPKEEP_MUTANTS
 
 MUTANTS = (
     *CLIENT_MUTANTS,
@@ -18,6 +21,9 @@ MUTANTS = (
     *READING_MUTANTS,
     *ENDING_MUTANTS,
     *SERVER_MUTANTS,
+    *UPKEEP_MUTANTS,
+    *STORAGE_MUTANTS,
+    *REGISTER_MUTANTS,
     *DISK_MUTANTS,
     *PROJECTION_MUTANTS,
     *DELIVERY_MUTANTS,

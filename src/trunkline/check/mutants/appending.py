@@ -10,9 +10,11 @@ from trunkline.core.events import AppendRefused
 from trunkline.core.messages import Reason
 from trunkline.core.projection import Projection, Segment
 from trunkline.core.sequencer import Sequencer, Serving
+from trunkline.core.siblings import FillDone
 
 _reconsider = Appender._reconsider
 _rejected = Appender._on_rejected
+_on_settled = Appender._on_settled
 _refusal = Sequencer._refusal
 
 
@@ -36,6 +38,10 @@ def _refused_unsettled(self: Appender, attempt: Attempt, reason: Reason) -> Effe
     if reason is Reason.NO_SPACE:
         return self._complete(attempt, AppendRefused("no space"))
     return _rejected(self, attempt, reason)
+
+
+def _awaits_the_sealer(self: Appender, attempt: Attempt, done: FillDone) -> Effects:
+    return [self._suspect_later(attempt)] if done.why is Reason.SEALED else _on_settled(self, attempt, done)
 
 
 def _begins_again(self: Sequencer, log: str, segment: Segment) -> Reason | None:
@@ -79,6 +85,16 @@ APPENDING_MUTANTS = (
         ("appender A9",),
     ),
     Mutant(
+        "sealer-awaited-for-ever",
+        "a client that meets a seal as it settles a position never ends the segment itself",
+        "seal-comes-late",
+        patch((Appender, "_on_settled", _awaits_the_sealer)),
+        "Progress",
+        "breadth",
+        5_000,
+        ("appender A10",),
+    ),
+    Mutant(
         "segment-begun-again",
         "a sequencer goes back to a segment that it has left",
         "stale-client",
@@ -93,7 +109,6 @@ APPENDING_MUTANTS = (
 UNSEEN = {
     "appender A7": "positions that nobody fills at once are filled by the readers that meet them, a wait later",
     "appender A8": "the bound is one of resources: without it nothing is wrong, but a dead client leaves more holes",
-    "appender A10": "patience with whoever sealed is a matter of time, which the checker does not have",
     "appender A11": "how long readers wait is a matter of time, which the checker does not have",
     "sequencer Q4": "a sequencer has no disk here, and one that came back and knew where it was would break no promise",
     "sequencer Q5": "how long readers wait is a matter of time, which the checker does not have",

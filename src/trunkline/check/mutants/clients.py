@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
 from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator
@@ -286,7 +286,7 @@ CLIENT_MUTANTS = (
         "survivors-reordered",
         "survivors of an ending change places",
         "chain",
-        patch((reconfiguring, "_voters", _reversed_voters), (projections, "_require", _allow)),
+        patch((reconfiguring, "_voters", _reversed_voters), (projections, "_require", _allow), TRUSTING_REGISTER),
         "BoundaryWrittenOnce",
         "breadth",
         10_000,

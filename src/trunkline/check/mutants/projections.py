@@ -10,7 +10,7 @@ from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core.administrator import Administrator
-from trunkline.core.duties import Done, Duty, RemoveDeadMember
+from trunkline.core.duties import Done, Duty, RemoveJoiner
 from trunkline.core.effects import SELF, Address, Effects, Send
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import DeleteLog, EndSegment, Projection, Segment
@@ -49,7 +49,7 @@ def _removes_all_that_are_away(view: Projection, nodes: tuple[NodeInfo, ...], do
     away = {info.node for info in nodes if not info.live}
     ended = [segment for segment in view.segments if not segment.is_open]
     gone = [(segment.index, m.stream) for segment in ended for m in segment.members() if m.node in away]
-    return RemoveDeadMember(*gone[0]) if gone else _next_duty(view, nodes, done)
+    return RemoveJoiner(*gone[0]) if gone else _next_duty(view, nodes, done)
 
 
 def _allow(holds: bool, otherwise: str) -> None:

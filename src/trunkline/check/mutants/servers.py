@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core import sequencer as sequencing
 from trunkline.core.coordinator import Coordinator
-from trunkline.core.duties import Done, Duty, FinalizeMembers, ForgetTheSegment, RemoveDeadMember
+from trunkline.core.duties import Done, Duty, FinalizeMembers, ForgetTheSegments, RemoveServingMember
 from trunkline.core.effects import Address, Announce, Effects, Persist, Send
 from trunkline.core.entries import Frame, Frames
 from trunkline.core.events import Projected
@@ -135,13 +135,13 @@ _on_swap = MetadataRegister._on_swap
 
 def _finalizes_once(self: Coordinator, duty: Duty, view: Projection) -> Effects:
     if isinstance(duty, FinalizeMembers):
-        self.done.finalized.update(member.stream for member in duty.members)
+        self.done.finalized.update(member.stream for _, members in duty.segments for member in members)
     return _begin(self, duty, view)
 
 
 def _never_removes(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
     duty = _next_duty(view, nodes, done)
-    return None if isinstance(duty, RemoveDeadMember) else duty
+    return None if isinstance(duty, RemoveServingMember) else duty
 
 
 def _joins_at_once(projection: Projection, change: AddJoiner) -> Projection:
@@ -162,8 +162,9 @@ def _lossy_votes(self: StorageNode, source: Address, descriptor: Descriptor) -> 
     ]
 
 
-def _never_doubts(self: Coordinator, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> None:
+def _never_doubts(self: Coordinator, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
     """What a node once said of its streams is believed for ever."""
+    return []
 
 
 def _left_by_name(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
@@ -208,9 +209,10 @@ def _proved_at_once(self: MemberCopy) -> Effects:
 
 def _drops_before_swap(self: Coordinator, duty: Duty, view: Projection) -> Effects:
     effects = _begin(self, duty, view)
-    if isinstance(duty, ForgetTheSegment):
-        segment = self._segment(view, duty.segment)
-        drops = [Send(Address(m.node, "storage"), Drop(target_of(view, segment, m))) for m in segment.members()]
+    if isinstance(duty, ForgetTheSegments):
+        forgotten = [self._segment(view, index) for index in duty.segments]
+        gone = [(segment, member) for segment in forgotten for member in segment.members()]
+        drops = [Send(Address(m.node, "storage"), Drop(target_of(view, segment, m))) for segment, m in gone]
         return [*drops, *effects]
     return effects
 
@@ -283,7 +285,7 @@ SERVER_MUTANTS = (
         patch((Stream, "seal_answer", _forgets_trim)),
         "NoLostAck",
         "breadth",
-        100_000,
+        150_000,
         breaks=("streams S4",),
     ),
     Mutant(
@@ -293,7 +295,7 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _seal_reopens)),
         ("BoundaryWrittenOnce", "NoLostAck"),
         "breadth",
-        150_000,
+        400_000,
         breaks=("streams S2",),
     ),
     Mutant(
@@ -453,11 +455,11 @@ SERVER_MUTANTS = (
         "rejoin-with-old-data",
         "a member counts before its copy is proved",
         "rebuild",
-        patch((projections, "_add_joiner", _joins_at_once)),
+        patch((projections, "_add_joiner", _joins_at_once), TRUSTING_REGISTER),
         ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
         "breadth",
         1_000,
-        breaks=("projection P5",),
+        breaks=("projection P5", "rebuild J2"),
     ),
     Mutant(
         "lost-suffix-votes",

@@ -46,7 +46,7 @@ def patient_clients() -> Scenario:
         appender("c1", PAIR, *appends(1), seal_looks=1),
         appender("c2", PAIR, *appends(2), seal_looks=1),
         reader("r", PAIR, seal_looks=1),
-        coordinator(widen_ticks=1, absent_ticks=1),
+        coordinator(widen_ms=1, absent_ms=1),
         faults=Faults(crash=2),
         crashable="n2 c1",
         sometimes=("Committed", "EntriesRead", "Projected", "StreamSealed"),

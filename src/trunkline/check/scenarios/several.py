@@ -4,6 +4,8 @@ message, operators; and with timers that fire while messages are on their way.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trunkline.check.scenario import Drop, Ended, Faults, FreeTimer, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
@@ -16,6 +18,7 @@ from trunkline.check.scenarios.cluster import (
     chain_log,
     clock,
     coordinator,
+    full,
     reader,
     scenario,
     tail_finder,
@@ -35,13 +38,13 @@ from trunkline.core.projection import (
     Settings,
     apply,
 )
-from trunkline.core.rebuild import SPAN
 from trunkline.core.streams import FrameWritten, StreamEnding, StreamSealing
 
 PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
 STRIPED = chain_log(Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1), "n1 n2", "n2 n3", sequencer="n1")
 NEXT = Opening(((Seat("n1", 1), Seat("n3", 1)),), Owner("n3", 1))
+SPAN = 6  # positions that are copied at a time
 
 
 def _ended(end: int, survivors: str = "n1 n2", *, repaired: bool = True) -> Projection:
@@ -78,14 +81,13 @@ def read_several() -> Scenario:
 
 def copy_of_several_spans() -> Scenario:
     """Three batches, one of them across the border of two spans, are copied one by one and compared span by span."""
-    third = SPAN // 3 * 2
-    frames = [Frame(1 + third * n, third, Kind.DATA, "old#1", n + 1, 100 + n) for n in range(3)]
+    frames = [Frame(1 + 2 * n, 2, Kind.DATA, "old#1", n + 1, 100 + n) for n in range(3)]
     end = frames[-1].next
     return scenario(
         "copy-of-several-spans",
         "a segment longer than two spans is copied to another node, one batch in an answer",
         _ended(end, "n1"),
-        coordinator(),
+        coordinator(span=3),
         answer_max=1,
         finishing=True,
         faults=Faults(loss=1),
@@ -210,6 +212,19 @@ def rationed_register() -> Scenario:
     )
 
 
+def seal_comes_late() -> Scenario:
+    """Whoever ends the segment gives up waiting while its seals are on their way: then they arrive all the same."""
+    made = scenario(
+        "seal-comes-late",
+        "every disk is full, and the seals that were given up arrive while the position is being settled",
+        PAIR,
+        appender("c1", PAIR, *appends(1)),
+        free_timers=(FreeTimer("c1", "reconfigurer"),),
+        sometimes=("AppendRefused", "StreamSealed"),
+    )
+    return replace(made, processes=tuple(full(p) if p.name.startswith("n") else p for p in made.processes))
+
+
 def all_leases_lost() -> Scenario:
     """The leases of both members of an ended segment run out at any moment: nobody may be removed as the last one."""
     frame = Frame(1, 1, Kind.DATA, "old#1", 1, 100)
@@ -263,6 +278,7 @@ SEVERAL_SCENARIOS = (
     doubled_requests,
     ticks_beside_messages,
     rationed_register,
+    seal_comes_late,
     all_leases_lost,
     known_to_others,
     read_to_tail,

@@ -1,0 +1,54 @@
+"""Blocks of scenarios that stand for hosts: a node that bounds its answers, logs beside each other."""
+
+from __future__ import annotations
+
+from trunkline.check.disks import NodeFiles, StorageDisk
+from trunkline.check.report import bounds_text
+from trunkline.check.scenarios.cluster import CHAIN2, CLUSTER, LOG, chain_log, descriptors
+from trunkline.check.scenarios.hosts import BoundedNode
+from trunkline.check.scenarios.several import doubled_requests, rationed_register, two_logs
+from trunkline.core.effects import Address, Message, Send
+from trunkline.core.entries import Frame, Kind
+from trunkline.core.messages import Fetch, Fetched, Finalize, Open, Read, ReadFrames, Write
+
+ME = Address("c", "reader")
+VIEW = chain_log(CHAIN2, "n1 n2", sequencer="n3")
+(DESCRIPTOR,) = descriptors(VIEW, "n1")
+FRAMES = tuple(Frame(1 + 2 * n, 2, Kind.DATA, "w", n, n) for n in range(3))
+
+
+def answers(node: BoundedNode, message: Message) -> list[Message]:
+    return [effect.message for effect in node.on_message(ME, message) if isinstance(effect, Send)]
+
+
+def bounded(answer_max: int) -> BoundedNode:
+    """A node that holds three batches of two entries."""
+    node = BoundedNode(CLUSTER, "n1", 1, StorageDisk().load(NodeFiles()))
+    node.answer_max = answer_max
+    answers(node, Open(DESCRIPTOR))
+    for frame in FRAMES:
+        answers(node, Write(DESCRIPTOR.target, frame))
+    return node
+
+
+def test_a_read_is_answered_with_the_first_batches_of_what_was_asked() -> None:
+    assert answers(bounded(2), Read(DESCRIPTOR.target, 1, 9)) == [ReadFrames("1.0.0", 1, FRAMES[:2])]
+    assert answers(bounded(3), Read(DESCRIPTOR.target, 1, 9)) == [ReadFrames("1.0.0", 1, FRAMES)]
+
+
+def test_a_fetch_that_is_cut_says_where_it_ends() -> None:
+    node = bounded(1)
+    answers(node, Finalize(DESCRIPTOR, 7))
+    assert answers(node, Fetch(DESCRIPTOR.target, 1, 7)) == [Fetched("1.0.0", 1, 3, FRAMES[:1])]
+
+
+def test_two_logs_have_streams_of_the_same_names_on_the_same_nodes() -> None:
+    other = chain_log(CHAIN2, "n1 n2", sequencer="n3", log="other")
+    keys = {(each.target.log, each.target.stream) for log in (VIEW, other) for each in descriptors(log, "n1")}
+    assert keys == {(LOG, "1.0.0"), ("other", "1.0.0")}
+    assert len({monitor.name for monitor in two_logs().monitors}) * 2 == len(two_logs().monitors)
+
+
+def test_what_a_scenario_lets_happen_is_told_with_its_bounds() -> None:
+    assert "free timers: coordinator.coordinator tick 2 times; 2 copies" in bounds_text(doubled_requests())
+    assert "given up: *>meta Get 2 times, n2>c1 * 1 times" in bounds_text(rationed_register())
