@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trunkline.errors import (
         ConditionFailed,
         ConfigError,
+        CorruptEntry,
         DestinationHalted,
         DuplicateKey,
         EntriesLost,
@@ -52,6 +53,7 @@ __all__ = [
     "Cluster",
     "ConditionFailed",
     "ConfigError",
+    "CorruptEntry",
     "DestinationHalted",
     "DuplicateKey",
     "EntriesLost",

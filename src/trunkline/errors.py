@@ -20,6 +20,7 @@ TrunklineError
 ├── OutcomeUnknown          it may have happened: a time-out, a lost process, or the position is gone
 ├── ConfigError             wrong flags, environment, configuration file or argument: the caller's to mend
 ├── ProtocolError           a peer sent what this version does not understand
+│   └── CorruptEntry        what lies at ``[first, end)`` is not what it should be
 └── StorageError            a disk failed, is in use by another process, or does not hold what it should
 """
 
@@ -123,6 +124,15 @@ class ConfigError(TrunklineError):
 
 class ProtocolError(TrunklineError):
     """A peer sent what this version does not understand."""
+
+
+class CorruptEntry(ProtocolError):
+    """What lies at ``[first, end)`` is not what it should be: its writer is broken, or lies. 0: where is not known."""
+
+    def __init__(self, text: str, first: int = 0, end: int = 0) -> None:
+        super().__init__(text)
+        self.first = first
+        self.end = end
 
 
 class StorageError(TrunklineError):

@@ -42,6 +42,7 @@ from trunkline.core.events import (
     StreamSealed,
 )
 from trunkline.core.projection import (
+    DeleteLog,
     EndSegment,
     ForgetSegment,
     Gap,
@@ -242,5 +243,19 @@ BOUNDARY = [
             changed(OPENED, EndSegment(1, 4, OPENED.last.groups, None), Reopen(NEXT)),
         ),
         "opened by nobody's wish",
+    ),
+    boundary(
+        "a log is closed, then deleted",
+        projected(CLOSED, changed(CLOSED, DeleteLog())),
+    ),
+    boundary(
+        "an open log is deleted",
+        projected(FIRST, forged(FIRST, deleted=True)),
+        "deleted that nobody had closed",
+    ),
+    boundary(
+        "a deleted log is changed",
+        projected(CLOSED, changed(CLOSED, DeleteLog()), forged(changed(CLOSED, DeleteLog()), trim=3)),
+        "a deleted log was changed",
     ),
 ]

@@ -274,3 +274,13 @@ def test_an_interrupt_ends_the_workers_and_exits_with_130() -> None:
     assert err.strip().splitlines()[-1] == "trunkline: interrupted"
     assert "Traceback" not in err
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def test_the_rules_are_listed_with_the_mutants_that_break_them(capsys: pytest.CaptureFixture[str]) -> None:
+    run("--rules")
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("reader D2 ") and "value-from-head" in line]
+    assert out.splitlines()[-1].startswith("rules: ")
+    run("--rules", "--json")
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rules"]}
+    assert rows["reader D2"]["mutants"] == ["value-from-head"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster import PROGRAM, Command, RunningCluster
+from lying_writer import GARBAGE, POISONED, append_corrupt_batch, append_poison, payload_of, writing
 
 LINES = b"".join(b"%d\n" % number for number in range(1, 100_001))
 ENTRY_BYTES_MAX = 16 * 1024 * 1024
@@ -207,3 +208,27 @@ def test_a_command_that_is_not_let_in_or_finds_nobody_says_so(command: Command) 
 def test_the_program_as_it_is_installed_runs() -> None:
     done = subprocess.run([*PROGRAM, "version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("trunkline ")
+
+
+def test_a_poisoned_log_is_read_and_what_is_no_headers_is_shown(on_cluster: Command, cluster: RunningCluster) -> None:
+    writing(cluster.connect, "poisoned", append_poison)
+    done = on_cluster("read", "poisoned", "--json")
+    assert done.code == 0, done.err
+    shown = [json.loads(line) for line in done.out.splitlines()]
+    assert [each["payload"].encode() for each in shown] == [payload_of(index) for index in range(len(POISONED))]
+    assert shown[1]["headers"] == {"source": "shöp", "n": {"base64": "/w=="}}
+    unreadable = [base64.b64decode(each.get("unreadable_headers", "")) for each in shown]
+    assert unreadable == [b"", b"", *GARBAGE, b""]
+    assert on_cluster("tail", "poisoned", "-n", "2", "--json").code == 0
+
+
+def test_a_corrupt_batch_is_told_with_where_to_go_on(on_cluster: Command, cluster: RunningCluster) -> None:
+    writing(cluster.connect, "corrupt", append_corrupt_batch)
+    on_cluster("append", "corrupt", stdin=b"behind")
+    for options in ([], ["--json"], ["--raw"]):
+        done = on_cluster("read", "corrupt", *options)
+        assert done.code == 1
+        assert "positions 1 to 3 of corrupt hold no batch of entries" in done.err
+        assert "read on from 4" in done.err
+        assert "Traceback" not in done.err
+    assert on_cluster("read", "corrupt", "--from", "4").out == b"behind\n"

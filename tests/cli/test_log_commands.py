@@ -106,11 +106,17 @@ def test_nodes_are_listed_drained_and_taken_back(on_cluster: Command) -> None:
     assert "`trunkline node drain node3 --wait` moves them" in refused.err
 
 
-@pytest.mark.parametrize("action", ["drain", "undrain", "remove"])
+@pytest.mark.parametrize("action", ["drain", "undrain", "remove", "forget"])
 def test_a_node_that_does_not_exist_is_refused(on_cluster: Command, action: str) -> None:
     done = on_cluster("node", action, "node99")
     assert done.code == 1
     assert "there is no node node99" in done.err
+
+
+def test_a_live_node_is_not_forgotten(on_cluster: Command) -> None:
+    done = on_cluster("node", "forget", "node1")
+    assert done.code == 1
+    assert "node node1 is live; stop it first" in done.err
 
 
 def test_the_bench_measures_and_leaves_no_log(on_cluster: Command) -> None:

@@ -274,9 +274,11 @@ def test_wrong_arguments_are_named(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         with pytest.raises(NoSuchLog, match="create it first"):
             await handle.log(name)
-        for wrong in ("", "a b", "-a", "a/b", "x" * 129):
+        for wrong in ("", "a b", "-a", "a/b", "x" * 129, "日" * 100, "é"):
             with pytest.raises(ConfigError, match="is no name of a log"):
                 await handle.log(wrong, create=True)
+        with pytest.raises(NoSuchLog, match="is no name of a log"):
+            await handle.log("日" * 200)
         with pytest.raises(ConfigError, match="is no policy"):
             await handle.log(name, create=True, policy="ring")
         with pytest.raises(ConfigError, match="min_replicas"):

@@ -19,6 +19,7 @@ from metadata.projections import creation, first_of, node, trim, trimmed
 from trunkline.core.effects import Address, Event, Persist, Send
 from trunkline.core.events import Projected
 from trunkline.core.messages import Get, Got, LeaseExpired, NodeState, Register, Registered, Swap, SwapLost, Swapped
+from trunkline.core.projection import Settings
 from trunkline.core.register import MetadataRegister, RegisterImage
 from trunkline.metadata.store import NODES_CHANGED, Request, Store, StoreUnavailable
 
@@ -313,3 +314,20 @@ def another(place: Place, request: pytest.FixtureRequest, directories: pytest.Te
     if isinstance(place, EtcdPlace):
         return EtcdPlace(request.getfixturevalue("etcd"), f"/{uuid.uuid4()}/")
     return SqlitePlace(directories.mktemp("sqlite"))
+
+
+def test_m5_a_map_that_cannot_follow_is_not_stored_and_gets_no_answer(place: Place) -> None:
+    async def scenario() -> None:
+        async with opened(place) as store:
+            await store.handle(creation())
+            first = first_of()
+            for wrong in (
+                replace(first, epoch=2, deleted=True),
+                replace(first, epoch=2, settings=Settings(replicas=9)),
+            ):
+                assert await store.handle(Swap("orders", 1, wrong)) is None
+            assert await store.handle(Swap("fresh", 0, replace(first_of("fresh"), trim=5))) is None
+            assert await store.handle(Get("orders")) == Got("orders", 0, first, ())
+            assert await store.logs() == ("orders",)
+
+    asyncio.run(scenario())

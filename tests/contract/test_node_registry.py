@@ -191,3 +191,33 @@ def test_to_leave_twice_too_late_or_unknown_changes_nothing(place: Place) -> Non
 
 async def told(events: list[Event], count: int) -> bool:
     return len(events) >= count
+
+
+def test_a_node_that_is_forgotten_is_gone_for_good_and_may_come_as_a_new_one(place: Place) -> None:
+    async def scenario() -> None:
+        async with opened(place) as store:
+            await store.handle(Register(node("a", start=9)))
+            await store.handle(Register(node("b")))
+            await store.set_node_state("a", NodeState.GONE)
+            assert await store.forget_node("a")
+            assert not await store.forget_node("a")
+            assert await store.nodes() == (node("b"),)
+        async with opened(place) as store:
+            assert await store.nodes() == (node("b"),)
+            assert await store.handle(Register(node("a", start=1))) == Registered("a", 1)  # nothing is remembered of it
+            assert await store.nodes() == (node("a", start=1), node("b"))
+
+    asyncio.run(scenario())
+
+
+def test_m4_no_client_takes_a_nodes_name_and_no_node_a_clients(place: Place) -> None:
+    async def scenario() -> None:
+        client = replace(node("c"), state=NodeState.CLIENT)
+        async with opened(place) as store:
+            await store.handle(Register(node("n")))
+            await store.handle(Register(client))
+            assert await store.handle(Register(replace(node("n", start=2), state=NodeState.CLIENT))) is None
+            assert await store.handle(Register(node("c", start=2))) is None
+            assert await store.nodes() == (client, node("n"))
+
+    asyncio.run(scenario())

@@ -7,10 +7,11 @@ import pytest
 from core.driver import APPLICATION, announced, messages, registered, results, seen, sent
 from trunkline.check.scenarios.cluster import CHAIN2, CHAIN3, CLUSTER, LOG, chain_log
 from trunkline.core.administrator import NOBODY, Administrator, AdministratorConfig
-from trunkline.core.effects import Choose, Effects, Message
+from trunkline.core.effects import Choose, Effects, Message, SetTimer
 from trunkline.core.events import Created, CreateRefused, ReopenRequested, RequestRefused, SegmentEnded, Trimmed
-from trunkline.core.messages import CreateLog, SealRequested, SubscribeRequested, TrimRequested
+from trunkline.core.messages import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.projection import (
+    DeleteLog,
     EndSegment,
     ForgetSegment,
     Gap,
@@ -228,12 +229,36 @@ def test_b4_a_seal_that_another_ending_overtook_is_tried_again() -> None:
     assert messages(effects) == [EndOpenSegment(LOG, 1, reopen=False)]
 
 
-def test_r8_a_seal_that_cannot_be_done_now_is_refused() -> None:
+@pytest.mark.parametrize("task", [SealRequested(3, LOG), SealRequested(3, LOG, reopen=True), DeleteRequested(3, LOG)])
+def test_b6_an_ending_that_cannot_be_done_now_is_tried_again_and_at_last_refused(task: Message) -> None:
     client = Client()
-    client.tell(SealRequested(3, LOG))
-    client.view(VIEW)
+    client.tell(task)
+    waits: list[int] = []
+    effects = client.view(VIEW)
+    for _ in range(7):
+        assert [type(message) for message in messages(effects)] == [EndOpenSegment]
+        [timer] = client.view(VIEW)
+        assert isinstance(timer, SetTimer)
+        waits.append(timer.after_ms)
+        assert messages(client.role.on_timer(timer.key)) == [Refresh(LOG)]
+        effects = client.view(VIEW)
+    assert waits == [200, 400, 600, 800, 1000, 1200, 1400]
     [(_, result)] = results(client.view(VIEW))
     assert isinstance(result, RequestRefused)
+    client.tell(SealRequested(4, LOG))
+    client.view(VIEW)
+    assert isinstance(client.view(VIEW)[0], SetTimer)  # the next one begins anew
+
+
+def test_b6_a_delete_goes_on_when_a_later_try_closes_the_log() -> None:
+    client = Client()
+    client.tell(DeleteRequested(3, LOG))
+    client.view(VIEW)
+    client.view(VIEW)
+    client.role.on_timer("again")
+    client.view(VIEW)
+    closed = apply(VIEW, EndSegment(0, 1, VIEW.last.groups, None))
+    assert messages(client.view(closed)) == [ChangeProjection(2, apply(closed, DeleteLog()))]
 
 
 @pytest.mark.parametrize("reopen", [False, True])

@@ -26,8 +26,8 @@ from core.driver import (
 )
 from trunkline.check.scenarios.cluster import CHAIN3, CLUSTER, LOG, chain_log
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
-from trunkline.core.duties import RemoveDeadMember
-from trunkline.core.effects import Address, CancelTimer, Effects, SetTimer
+from trunkline.core.duties import RemoveServingMember
+from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.entries import Frame, junk
 from trunkline.core.events import MemberRebuilt, MemberRemoved
 from trunkline.core.filler import Filler
@@ -36,7 +36,10 @@ from trunkline.core.messages import (
     Digested,
     Finalize,
     Finalized,
+    Inventoried,
+    Inventory,
     NodeInfo,
+    NodeState,
     Open,
     Reason,
     Register,
@@ -159,14 +162,14 @@ def test_e1_the_last_member_of_a_group_is_waited_for() -> None:
 
 
 def test_e2_a_repair_compares_digests_span_by_span_and_fails_on_any_refusal() -> None:
-    repair = SegmentRepair(ENDED, ENDED.segments[0])
+    repair = SegmentRepair(ENDED, ENDED.segments[0], 4096)
     assert messages(repair.start()) == [Digest(target(ENDED, m.stream), 1, 4) for m in (A, B, C)]
     for member in (A, B):
         assert repair.on_message(Digested(member.stream, 1, 4, FULL)) == []
     assert not repair.finished
     repair.on_message(Digested(C.stream, 1, 4, FULL))
     assert repair.finished
-    refused = SegmentRepair(ENDED, ENDED.segments[0])
+    refused = SegmentRepair(ENDED, ENDED.segments[0], 4096)
     refused.start()
     refused.on_message(Rejected(B.stream, 1, Reason.CORRUPT))
     assert refused.failed
@@ -193,8 +196,8 @@ def test_j2_only_what_lies_above_the_trim_is_copied() -> None:
 
 def test_j2_a_joiner_whose_digest_differs_does_not_count() -> None:
     joining, joiner = _joining()
-    copy = MemberCopy(joining, joining.segments[0], A, joiner)
-    copy.cursor = copy.end  # everything is copied
+    copy = MemberCopy(joining, joining.segments[0], A, joiner, 4096)
+    copy.prepared, copy.cursor = True, copy.end  # everything is copied
     copy.start()
     copy.on_message(Digested(A.stream, 1, 4, FULL))
     copy.on_message(Digested(joiner.stream, 1, 4, singles(1, 2)))
@@ -203,7 +206,7 @@ def test_j2_a_joiner_whose_digest_differs_does_not_count() -> None:
 
 def test_j1_a_segment_that_is_not_repaired_is_not_copied() -> None:
     with pytest.raises(AssertionError):
-        MemberCopy(ENDED, ENDED.segments[0], A, B)
+        MemberCopy(ENDED, ENDED.segments[0], A, B, 4096)
 
 
 def _joining() -> tuple[Projection, Member]:
@@ -309,7 +312,7 @@ def test_c9_a_node_that_comes_back_empty_is_not_awaited() -> None:
     role, _ = patient(WITHOUT_C)
     back = registered("a b c d")
     role.on_message(ME, seen(CLOSED, (*back[:2], replace(back[2], start=2, incarnation=2), back[3])))
-    assert isinstance(role.duty, RemoveDeadMember)
+    assert isinstance(role.duty, RemoveServingMember)
 
 
 def test_c7_a_narrow_segment_is_made_wider_when_it_has_been_so_for_some_time() -> None:
@@ -335,6 +338,22 @@ def test_with_nothing_due_it_rests_until_it_is_told_to_look() -> None:
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == []
 
 
+# ----------------------------------------------------------------------------------------------------------- draining
+
+# Replicas wanted: one. The segment was copied from a, which is being drained, to b; now b is away.
+DRAINED = replace(REPAIRED, settings=Settings(Policy.CHAIN, replicas=1))
+AB = apply(DRAINED, RemoveMember(0, C.stream))
+
+
+def test_c5_a_node_that_is_being_drained_stays_while_no_other_copy_is_there_to_vouch() -> None:
+    nodes = (NodeInfo("a", 1, 1, NodeState.DRAINING), *registered("b c", dead="b"))
+    cluster = Cluster(AB, nodes, {A: FULL, B: FULL}, absent_ms=1)
+    assert A in cluster.work(but="absent").segments[0].members()
+    cluster.company.down.clear()
+    cluster.register.nodes["b"] = replace(cluster.register.nodes["b"], live=True)
+    assert [member.node for member in cluster.work(but="absent").segments[0].members()] == ["b"]
+
+
 # --------------------------------------------------------------------------------------------------------- by hand
 
 
@@ -353,9 +372,95 @@ def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> N
     role.on_message(ME, seen(ENDED, registered("a b c")))
     assert role.on_message(storage("a"), Finalized(A.stream)) == []
     assert role.on_message(storage("b"), Finalized(B.stream)) == []
-    assert role.on_timer("tick") != []  # c did not answer in time: look anew
+    role.on_timer("tick")  # c did not answer in time
+    assert role.done.finalized == {A.stream, B.stream}  # what the others said is kept
+    role.on_message(ME, seen(ENDED, registered("a b c")))
+    role.on_timer("silent c")
+    role.on_timer("tick")
     again = messages(role.on_message(ME, seen(ENDED, registered("a b c"))))
     assert again == [Finalize(descriptor_of(ENDED, ENDED.segments[0], C), 4)]
+
+
+def test_c10_a_node_that_does_not_answer_is_passed_over_for_longer_and_longer_until_it_is_heard() -> None:
+    role = Coordinator(CoordinatorConfig(LOG))
+    role.done.tidied |= {"a", "b", "c"}
+    nodes = registered("a b c")
+    role.on_message(ME, seen(ENDED, nodes))
+    for member in (A, B):
+        role.on_message(storage(member.node), Finalized(member.stream))
+    waits: list[int] = []
+    for _ in range(6):
+        effects = role.on_timer("tick")
+        waits += [e.after_ms for e in effects if isinstance(e, SetTimer) and e.key == "silent c"]
+        assert messages(role.on_message(ME, seen(ENDED, nodes))) == []  # nothing else is due: it rests
+        role.on_timer("silent c")
+        assert len(messages(role.on_message(ME, seen(ENDED, nodes)))) == 1  # it is asked once more
+    assert waits == [10_000, 20_000, 40_000, 80_000, 80_000, 80_000]
+    role.on_timer("tick")
+    role.on_message(ME, seen(ENDED, nodes))
+    effects = role.on_message(storage("c"), Finalized(C.stream))  # late, but it answers
+    assert (messages(effects), timers(effects)) == ([Refresh(LOG)], [])
+    assert role.done.silent == set()
+    assert isinstance(messages(role.on_message(ME, seen(ENDED, nodes)))[0], Digest)
+
+
+def test_c10_a_duty_of_another_segment_goes_on_beside_a_silent_node() -> None:
+    """Segment 0 is on a b c, segment 1 on a b: the silence of c concerns the first alone."""
+    narrower = Opening((tuple(Seat(node, 1) for node in "ab"),), Owner("a", 1))
+    second = apply(FIRST, EndSegment(0, 4, FIRST.last.groups, narrower))
+    view = apply(second, EndSegment(1, 6, second.last.groups, NEXT))
+    cluster = Cluster(view, registered("a b c"), {A: FULL, B: FULL, C: FULL})
+    cluster.company.down.add("c")
+    after = cluster.work(but="silent")
+    assert [segment.repaired for segment in after.segments[:2]] == [False, True]
+    cluster.company.down.clear()
+    assert cluster.work().segments[0].repaired
+
+
+def test_c10_a_repair_that_fails_comes_after_all_other_duties() -> None:
+    role, nodes = Coordinator(CoordinatorConfig(LOG)), registered("a b c")
+    view = apply(apply(ENDED, EndSegment(1, 6, ENDED.last.groups, NEXT)), MarkRepaired(1))
+    role.done.tidied |= {"a", "b"}
+    role.done.finalized |= set(view.streams())
+    role.on_message(ME, seen(view, nodes))
+    effects = role.on_message(storage("a"), Rejected(A.stream, 1, Reason.NO_SPACE))
+    assert messages(effects) == [Refresh(LOG)]
+    assert messages(role.on_message(ME, seen(view, nodes))) == [Inventory(LOG)]  # what else there is to do
+    effects = role.on_message(storage("c"), Inventoried(LOG, ()))
+    assert rest_of(effects) == role.config.tick_ms
+    role.on_timer("tick")
+    assert isinstance(messages(role.on_message(ME, seen(view, nodes)))[0], Digest)
+
+
+def test_c11_a_joiner_without_space_gives_its_place_to_another_node() -> None:
+    cluster = Cluster(NARROW, registered("a b c d"), {A: FULL, B: FULL})
+    cluster.company.roles[storage("c")] = FullNode(cluster.storage["c"])
+    members = cluster.work(but="full").segments[0].members()
+    assert [(m.node, m.joining) for m in members] == [("a", False), ("b", False), ("d", False)]
+
+
+def test_c11_without_another_node_a_joiner_waits_for_space() -> None:
+    cluster = Cluster(NARROW, registered("a b c"), {A: FULL, B: FULL})
+    cluster.company.roles[storage("c")] = FullNode(cluster.storage["c"])
+    joiner = cluster.work(but="full").segments[0].members()[-1]
+    assert (joiner.node, joiner.joining) == ("c", True)
+    epoch = cluster.work(but="full").epoch
+    assert cluster.work(20, but="full").epoch == epoch  # it does not go round in circles
+    cluster.company.roles[storage("c")] = cluster.storage["c"]
+    assert not cluster.work().segments[0].members()[-1].joining
+
+
+class FullNode(StorageNode):
+    """Takes no copies."""
+
+    def __init__(self, node: StorageNode) -> None:
+        super().__init__(node.cluster, node.node, node.incarnation, NodeImage())
+        self.streams = node.streams
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        if isinstance(message, Write) and message.repair:
+            return [Send(source, Rejected(message.target.stream, message.frame.first, Reason.NO_SPACE))]
+        return super().on_message(source, message)
 
 
 def test_c4_a_healthy_log_gets_no_message_at_all_once_its_nodes_are_tidy() -> None:
@@ -448,7 +553,7 @@ def test_c5_after_a_witness_that_lost_data_another_one_is_asked_anew() -> None:
     removing = Removing(ABC)
     assert messages(removing.answer(B, intact=False)) == [Refresh(LOG)]
     assert removing.answer(C) == []  # said before this look, and so not for this removal
-    assert messages(removing.look()) == [finalize(removing.view, C, nonce=2)]
+    assert messages(removing.look()) == [finalize(removing.view, C)]
     [change] = messages(removing.answer(C))
     assert change == ChangeProjection(2, apply(removing.view, RemoveMember(0, A.stream)))
 
@@ -456,7 +561,9 @@ def test_c5_after_a_witness_that_lost_data_another_one_is_asked_anew() -> None:
 def test_c5_nobody_is_removed_while_the_witnesses_are_silent() -> None:
     removing = Removing(ABC)
     assert messages(removing.role.on_timer("tick")) == [Refresh(LOG)]
-    assert messages(removing.look()) == [finalize(removing.view, m, nonce=2) for m in (B, C)]
+    assert messages(removing.look()) == []
+    removing.role.on_timer("silent c")
+    assert messages(removing.look()) == [finalize(removing.view, C)]
 
 
 def test_c5_an_answer_to_an_earlier_question_is_no_witness() -> None:
@@ -480,9 +587,11 @@ def test_c6_a_node_that_restarted_or_found_damage_is_asked_again(change: dict[st
         role.on_message(storage(member.node), Finalized(member.stream))
     assert messages(role.on_message(ME, seen(view, nodes))) == []
     doubted = (nodes[0], replace(nodes[1], **change), nodes[2])
-    assert messages(role.on_message(ME, seen(view, doubted))) == [finalize(view, B)]
+    asked = messages(role.on_message(ME, seen(view, doubted)))
+    assert asked == [finalize(view, B), Finalize(descriptor_of(view, view.last, view.last.members()[1]), 4, 1)]
     assert role.on_message(storage("b"), Finalized(B.stream, nonce=0)) == []  # said before the damage was found
-    assert messages(role.on_message(storage("b"), Finalized(B.stream, nonce=1))) == [Refresh(LOG)]
+    assert role.on_message(storage("b"), Finalized(B.stream, nonce=1)) == []
+    assert messages(role.on_message(storage("b"), Finalized("2.0.1", nonce=1))) == [Refresh(LOG)]
 
 
 def test_c6_damage_that_a_scrub_finds_in_a_repaired_segment_is_replaced_by_a_good_copy() -> None:
@@ -515,8 +624,8 @@ def test_c5_a_joiner_is_removed_without_a_witness() -> None:
 
 def test_j2_a_late_digest_of_a_third_member_proves_nothing() -> None:
     joining, joiner = _joining()
-    copy = MemberCopy(joining, joining.segments[0], A, joiner)
-    copy.cursor = copy.end  # everything is copied
+    copy = MemberCopy(joining, joining.segments[0], A, joiner, 4096)
+    copy.prepared, copy.cursor = True, copy.end  # everything is copied
     copy.start()
     copy.on_message(Digested(B.stream, 1, 4, FULL))
     copy.on_message(Digested(A.stream, 1, 4, FULL))

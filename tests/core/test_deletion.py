@@ -86,6 +86,10 @@ def test_b5_a_deletion_that_another_ending_overtook_closes_the_next_segment() ->
 
 def test_a_log_that_cannot_be_closed_or_does_not_exist_is_not_deleted() -> None:
     role = administrator(DeleteRequested(5, LOG))
+    for _ in range(role.config.tries - 1):  # B6
+        role.on_message(RECONFIGURER, seen(VIEW))
+        assert results(role.on_message(RECONFIGURER, seen(VIEW))) == []
+        role.on_timer("again")
     role.on_message(RECONFIGURER, seen(VIEW))
     [(_, refused)] = results(role.on_message(RECONFIGURER, seen(VIEW)))
     assert isinstance(refused, RequestRefused)

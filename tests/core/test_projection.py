@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -32,6 +34,7 @@ from trunkline.core.projection import (
     apply,
     create,
 )
+from trunkline.core.transitions import transition_fault
 
 OWNER = Owner("a", 1)
 
@@ -158,17 +161,30 @@ def test_p7_the_trim_point_only_grows() -> None:
             apply(view, RaiseTrim(point))
 
 
-def test_p7_a_segment_is_forgotten_oldest_first_and_only_when_all_of_it_is_trimmed() -> None:
+def test_p9_a_segment_is_forgotten_only_when_all_of_it_is_trimmed() -> None:
     view = ended(ended(three(), 4), 7)
-    with pytest.raises(IllegalChange, match="not trimmed"):
+    with pytest.raises(IllegalChange, match="neither trimmed"):
         apply(apply(view, RaiseTrim(2)), ForgetSegment(0))
     trimmed = apply(view, RaiseTrim(6))
-    with pytest.raises(IllegalChange, match="oldest"):
+    with pytest.raises(IllegalChange, match="first"):
         apply(trimmed, ForgetSegment(1))
-    short = apply(apply(trimmed, ForgetSegment(0)), ForgetSegment(1))
+    short = apply(trimmed, ForgetSegment(0, (1,)))
+    assert short == replace(apply(apply(trimmed, ForgetSegment(0)), ForgetSegment(1)), epoch=trimmed.epoch + 1)
     assert [segment.index for segment in short.segments] == [2]
     assert short.segment(2) == short.last
     assert short.segment(1) is None
+
+
+def test_p9_an_empty_segment_between_others_is_forgotten_and_the_rest_is_found_as_before() -> None:
+    view = ended(ended(ended(ended(three(), 4), 4), 4), 7)
+    assert [(s.base, s.end) for s in view.segments] == [(1, 4), (4, 4), (4, 4), (4, 7), (7, None)]
+    short = apply(view, ForgetSegment(2, (1,)))
+    assert [segment.index for segment in short.segments] == [0, 3, 4]
+    assert [short.segment(index) is None for index in range(6)] == [False, True, True, False, False, True]
+    assert [short.segment_of(glsn) for glsn in range(10)] == [view.segment_of(glsn) for glsn in range(10)]
+    for index in (1, 9):
+        with pytest.raises(IllegalChange, match="no such segment"):
+            apply(short, ForgetSegment(index))
 
 
 def test_a_log_keeps_its_last_segment() -> None:
@@ -257,10 +273,11 @@ def allowed(view: Projection, change: Change) -> bool:
             return last.end is not None and _well_shaped(following, policy)
         case RaiseTrim(point):
             return point > view.trim
-        case ForgetSegment(index):
-            oldest = view.segments[0]
-            trimmed = oldest.end is not None and oldest.end - 1 <= view.trim
-            return trimmed and index == oldest.index and oldest is not last
+        case ForgetSegment(index, others):
+            gone = [by_index.get(each) for each in {index, *others}]
+            held = [s for s in gone if s is None or s.end is None or any(g > view.trim for g in range(s.base, s.end))]
+            kept = [s for s in view.segments if s not in gone]
+            return not held and last not in gone and all(s.end == t.base for s, t in pairwise(kept))
         case DeleteLog():
             return last.end is not None
     segment = by_index.get(change.index)
@@ -304,7 +321,7 @@ def changes(draw: st.DrawFn, view: Projection) -> Change:
         AddJoiner(index, draw(st.integers(0, len(segment.groups) - 1)), Seat(draw(st.sampled_from("abcdef")), 1)),
         AdmitJoiner(index, stream),
         RaiseTrim(view.trim + draw(st.integers(-1, 3))),
-        ForgetSegment(index),
+        ForgetSegment(index, tuple(draw(st.lists(st.sampled_from([s.index for s in view.segments]), max_size=2)))),
         DeleteLog(),
     ]
     return draw(st.sampled_from(options))
@@ -314,7 +331,7 @@ def check_projection(view: Projection) -> None:
     """What holds of every projection."""
     for before, after in zip(view.segments, view.segments[1:], strict=False):
         assert before.end == after.base  # P2: only the last may be open
-        assert (after.index, after.epoch > before.epoch) == (before.index + 1, True)
+        assert (after.index > before.index, after.epoch > before.epoch) == (True, True)
     for segment in view.segments:
         assert segment.end is None or segment.end >= segment.base
         assert all(segment.serving(group) for group in segment.groups)  # P6
@@ -324,6 +341,7 @@ def check_projection(view: Projection) -> None:
 
 def check_step(before: Projection, after: Projection, used: set[str]) -> None:
     """What holds of every change; ``used`` are the stream ids of all projections so far."""
+    assert transition_fault(before, after) == ""
     assert after.epoch == before.epoch + 1  # P1
     assert after.trim >= before.trim  # P7
     for old in before.segments:
@@ -346,6 +364,7 @@ def test_random_changes_are_taken_exactly_when_the_rules_allow_them(
 ) -> None:
     shape = opening(*("a b c", "b c a")[: groups if policy is Policy.CHAIN else 1])
     view = create(CLUSTER, LOG, Settings(policy, stripe_unit=2), shape)
+    assert transition_fault(None, view) == ""
     used = {member.stream for member in view.last.members()}
     for _ in range(12):
         change = more.draw(changes(view))

@@ -68,9 +68,24 @@ def test_m1_of_two_swaps_from_one_epoch_one_wins() -> None:
     assert register.ask(Get(LOG)) == Got(LOG, 0, winner, ())
 
 
-def test_m1_an_epoch_that_does_not_follow_is_a_broken_promise_of_the_caller() -> None:
-    with pytest.raises(AssertionError):
-        Kept().tell(Swap(LOG, 0, apply(FIRST, RaiseTrim(1))))
+def test_m5_a_projection_that_cannot_follow_is_not_stored_and_gets_no_answer() -> None:
+    register = Kept()
+    assert register.tell(Swap(LOG, 0, apply(FIRST, RaiseTrim(1)))) == []
+    assert register.ask(Swap(LOG, 0, FIRST)) == Swapped(LOG, 1)
+    trimmed = apply(FIRST, RaiseTrim(5))
+    assert register.ask(Swap(LOG, 1, trimmed)) == Swapped(LOG, 2)
+    assert register.tell(Swap(LOG, 2, replace(trimmed, epoch=3, trim=1))) == []
+    assert register.ask(Get(LOG)) == Got(LOG, 0, trimmed, ())
+
+
+def test_m4_no_client_takes_a_nodes_name_and_no_node_a_clients() -> None:
+    register = Kept()
+    node, client = NodeInfo("n", 1, 1), NodeInfo("c", 1, 1, NodeState.CLIENT)
+    for info in (node, client):
+        assert register.ask(Register(info)) == Registered(info.node, 1)
+    assert register.tell(Register(NodeInfo("n", 1, 2, NodeState.CLIENT))) == []
+    assert register.tell(Register(NodeInfo("c", 1, 2))) == []
+    assert register.ask(Get(LOG)) == Got(LOG, 0, None, (client, node))
 
 
 def test_m2_a_swap_is_durable_before_it_is_announced_and_answered() -> None:

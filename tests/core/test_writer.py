@@ -8,11 +8,12 @@ from msgspec.structs import replace
 from core.driver import APPLICATION, announced, data, messages, results, seen, sent, target, timers
 from trunkline.check.scenarios.cluster import BROADCAST3, LOG, appends, broadcast_log
 from trunkline.core.administrator import NOBODY
-from trunkline.core.effects import Effects, Message
+from trunkline.core.effects import Effects, Message, SetTimer
 from trunkline.core.entries import Frame
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Append,
+    AppendRequested,
     NodeInfo,
     NodeState,
     Open,
@@ -163,6 +164,38 @@ def test_silence_rolls_the_segment_and_names_who_was_silent() -> None:
     assert messages(client.role.on_timer("ack")) == [roll(1, "a", "c")]
 
 
+def test_w8_silence_counts_from_the_oldest_batch_and_later_ones_do_not_move_it() -> None:
+    client = Client()
+    assert timers(client.tell(ONE)) == ["ack"]
+    assert timers(client.tell(TWO)) == []
+    assert timers(client.stored(FIRST, A, B)) == []
+    assert timers(client.stored(FIRST, C)) == ["ack"]  # now the second one is the oldest
+
+
+def test_w8_after_a_suspicion_the_time_of_silence_doubles_until_something_is_committed() -> None:
+    client = Client()
+    waits: list[int] = []
+    view = MINE
+    effects = client.tell(ONE)
+    for _ in range(7):
+        waits += [effect.after_ms for effect in effects if isinstance(effect, SetTimer)]
+        client.role.on_timer("ack")
+        view = ended(view, 1, ME)
+        effects = client.tell(seen(view))
+    assert waits == [1000, 2000, 4000, 8000, 16_000, 16_000, 16_000]
+    [sending] = client.role.in_flight
+    client.stored(sending.frame, *sending.missing)
+    assert [e.after_ms for e in client.tell(TWO) if isinstance(e, SetTimer)] == [1000]
+
+
+def test_w8_only_those_that_showed_no_work_are_suspected() -> None:
+    client = Client()
+    client.tell(ONE)
+    client.stored(FIRST, B)
+    assert client.role.awaits("ack") == ("a", "c")
+    assert messages(client.role.on_silence("ack", ("c",))) == [roll(1, "c")]
+
+
 def test_w2_a_frozen_writer_acknowledges_nothing_more_in_its_segment() -> None:
     client = Client()
     client.tell(ONE)
@@ -297,6 +330,52 @@ def test_w5_a_takeover_that_another_won_is_refused() -> None:
     writer, _ = refreshed(THEIRS, takeover=True)
     lost = writer.on_message(APPLICATION, seen(ended(THEIRS, 4, Owner("y", 1))))
     assert results(lost) == [(1, AppendRefused("owned by y"))]
+
+
+def test_w5_a_former_owner_takes_its_log_back_with_the_append_that_asks_for_it() -> None:
+    client = Client()
+    plain, taking = appends(7)[0], replace(TWO, takeover=True)
+    client.tell(plain)
+    client.tell(taking)
+    client.tell(Rejected(A, 1, Reason.SEALED))
+    lost = ended(MINE, 1, OTHER)
+    effects = client.tell(seen(lost))
+    assert results(effects) == [(1, AppendRefused("owned by x"))]  # it did not ask
+    assert messages(effects) == [Refresh(LOG)]
+    assert messages(client.tell(seen(lost))) == [EndOpenSegment(LOG, 1, owner=ME)]
+    mine = ended(lost, 1, ME)
+    effects = client.tell(seen(mine))
+    again = data(1, writer="w#1", seq=3)
+    assert messages(effects) == [append(again, 0, m.stream, mine) for m in mine.last.members()]
+
+
+def test_w5_an_append_takes_a_log_at_most_once() -> None:
+    writer, _ = refreshed(THEIRS, takeover=True)
+    mine = ended(THEIRS, 1, ME)
+    writer.on_message(APPLICATION, seen(mine))
+    writer.on_message(APPLICATION, Rejected(mine.last.members()[0].stream, 1, Reason.SEALED))
+    assert results(writer.on_message(APPLICATION, seen(ended(mine, 1, OTHER)))) == [(1, AppendRefused("owned by x"))]
+
+
+def test_w5_appends_that_wait_are_judged_each_by_itself() -> None:
+    writer = Writer(WriterConfig(LOG, ME), THEIRS)
+    first, second, third = appends(7, 8, 9)
+    writer.on_message(APPLICATION, first)
+    writer.on_message(APPLICATION, replace(second, takeover=True))
+    effects = writer.on_message(APPLICATION, seen(THEIRS))
+    assert results(effects) == [(1, AppendRefused("owned by x"))]
+    assert messages(effects) == [EndOpenSegment(LOG, 0, owner=ME)]
+    writer.on_message(APPLICATION, third)
+    writer.on_message(APPLICATION, AppendRequested(4, LOG, 1, 10, takeover=True))
+    effects = writer.on_message(APPLICATION, seen(ended(THEIRS, 1, Owner("y", 1))))
+    assert results(effects) == [(2, AppendRefused("owned by y")), (3, AppendRefused("owned by y"))]
+    assert messages(effects) == [EndOpenSegment(LOG, 1, owner=ME)]  # the fourth came later: it takes it from y
+
+
+def test_w5_a_takeover_is_not_used_up_by_a_log_that_is_nobodys() -> None:
+    writer, _ = refreshed(NEW, takeover=True)
+    effects = writer.on_message(APPLICATION, seen(ended(NEW, 1, OTHER)))
+    assert messages(effects) == [EndOpenSegment(LOG, 1, owner=ME)]
 
 
 @pytest.mark.parametrize(("view", "takeover"), [(THEIRS, True), (NEW, False)], ids=["another's log", "a new log"])

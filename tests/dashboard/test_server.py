@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientConnectionError, ClientSession
 
 from dashboard.running_dashboard import FilledStore
 from trunkline.config import ConnectionConfig
+from trunkline.dashboard import server
 from trunkline.dashboard.guard import OPERATING_HEADER
 from trunkline.dashboard.server import Dashboard, DashboardConfig
 from trunkline.errors import ConfigError
@@ -19,6 +20,8 @@ from trunkline.errors import ConfigError
 NOBODY: Final = ConnectionConfig(connect=("127.0.0.1:1",))
 OWN: Final = {OPERATING_HEADER: "1"}
 WISH: Final = {"store": 0, "pipeline": "tenants", "destination": "acme", "wish": "paused"}
+
+PATIENCE_S: Final = 20.0
 
 Ask = Callable[[ClientSession, Dashboard], Awaitable[None]]
 
@@ -205,5 +208,57 @@ def test_a_port_that_is_taken_and_a_store_that_is_none_are_said_to_be() -> None:
         await second.close()
         with pytest.raises(ConfigError, match="is no control store"):
             Dashboard(DashboardConfig(NOBODY, stores=("mysql:x",)), lambda _: None)
+
+    served(ask)
+
+
+# ----------------------------------------------------------------------------------------------------- connections
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What was still said before the server closed."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
+def test_a_connection_that_sends_no_whole_request_is_closed(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "IDLE_S", 0.2)
+
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        assert client._base_url is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", client._base_url.port)
+        writer.write(begun)
+        assert await ended(reader) == b""
+        writer.close()
+        async with client.get("/") as answer:
+            assert answer.status == 200
+
+    served(ask)
+
+
+def test_a_connection_too_many_is_closed_and_room_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
+
+    async def ask(client: ClientSession, _: Dashboard) -> None:
+        assert client._base_url is not None
+        port = client._base_url.port
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await ended(reader) == b""
+        writer.close()
+        for each in [idle_writer for _, idle_writer in idle]:
+            each.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while True:  # until the server has heard of it
+                try:
+                    async with client.get("/") as answer:
+                        assert answer.status == 200
+                        return
+                except ClientConnectionError:
+                    await asyncio.sleep(0.01)
 
     served(ask)

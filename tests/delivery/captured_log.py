@@ -69,7 +69,7 @@ class CapturedLog:
         found = {}
         with trunkline.sync.connect(self.connect) as cluster:
             for entry in cluster.log(self.log).subscribe(to_tail=True):
-                place = place_of(entry.headers)
+                place = place_of(entry)
                 if place.last and place.position is not None:
                     found[entry.glsn] = place.position
         return found

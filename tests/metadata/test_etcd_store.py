@@ -23,7 +23,7 @@ from metadata.projections import creation, first_of, node, trim, trimmed
 from stopping import stop_and_wait
 from trunkline.core.events import LeaseLost
 from trunkline.core.messages import Get, Got, NodeState, Register, Registered, SwapLost, Swapped
-from trunkline.core.projection import Projection
+from trunkline.core.projection import Member, Projection
 from trunkline.errors import ConfigError
 from trunkline.metadata.etcd_gateway import EtcdOptions, Gateway, put
 from trunkline.metadata.etcd_store import EtcdStore
@@ -392,7 +392,8 @@ def test_changes_whose_history_was_compacted_away_are_made_up_for_by_a_survey(op
 def test_a_projection_larger_than_a_line_of_the_http_library_is_stored_and_watched(options: EtcdOptions) -> None:
     large = first_of()
     [segment] = large.segments
-    large = replace(large, segments=tuple(replace(segment, index=index, end=1) for index in range(500)))
+    group = tuple(Member(f"{'n' * 200}{number}", 1, f"1.0.{number}") for number in range(200))
+    large = replace(large, segments=(replace(segment, groups=(group,)),))
 
     async def scenario() -> None:
         async with started(EtcdStore(options)) as store:

@@ -7,17 +7,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from metadata.places import PATIENCE_S, SqlitePlace, eventually
 from metadata.projections import OPENING, creation, first_of, node, rolled, trim, trimmed
 from trunkline.core.effects import Message
-from trunkline.core.messages import Get, Got, NodeState, Opened, Register, Registered, Swap, SwapLost, Swapped
+from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Opened, Register, Registered, Swap, SwapLost, Swapped
 from trunkline.core.projection import EndSegment, Gap, Projection, Segment, apply
+from trunkline.core.transitions import transition_fault
+from trunkline.metadata import admission
+from trunkline.metadata.admission import registration_fault
 from trunkline.metadata.service import ASIDE_MAX, LEASES_MAX, RegisterService, ServiceOptions, ends_segment
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.metadata.store import require_sound
+from trunkline.net.limits import Limits
 
 
 @asynccontextmanager
@@ -288,21 +292,23 @@ def test_a_swap_to_a_projection_that_no_role_could_use_is_malformed(tmp_path: Pa
         "an empty group": (replace(segment, groups=((),)),),
         "a member without a stream": (replace(segment, groups=((nameless,),)),),
         "a stripe unit of 0": (replace(segment, stripe_unit=0),),
-        "a number left out": (closed, replace(segment, index=2)),
+        "numbers out of order": (replace(closed, index=2), replace(segment, index=1)),
         "a number twice": (closed, closed),
         "an open one before the last": (segment, replace(segment, index=1)),
         "an empty ended group without a gap": (replace(closed, groups=((),)), replace(segment, index=1)),
     }
-    for segments in shapes.values():
-        with pytest.raises(ValueError, match="orders"):
-            require_sound(Swap("orders", 0, replace(first, segments=segments)))
-    with pytest.raises(ValueError, match="stripe unit"):
-        require_sound(Swap("orders", 0, replace(first, settings=replace(first.settings, stripe_unit=0))))
 
     async def scenario() -> None:
         async with serving(tmp_path) as service:
+            told: list[str] = []
+
+            async def all_told() -> bool:
+                return len(told) == len(shapes)
+
             for segments in shapes.values():
-                service.submit(Swap("orders", 0, replace(first, segments=segments)), lambda _: None)
+                swap = Swap("orders", 0, replace(first, segments=segments))
+                service.submit(swap, lambda _: None, told.append)
+            await eventually(all_told)
             assert service.counts.malformed == len(shapes)
 
     asyncio.run(scenario())
@@ -311,4 +317,78 @@ def test_a_swap_to_a_projection_that_no_role_could_use_is_malformed(tmp_path: Pa
 def test_a_segment_whose_members_an_operator_gave_up_is_sound() -> None:
     first = first_of()
     lost = apply(first, EndSegment(0, 4, ((),), OPENING, Gap(1, 4)))
-    require_sound(Swap("orders", 1, lost))
+    assert transition_fault(first, lost) == ""
+
+
+# ------------------------------------------------------------------------------------------------------- admission
+
+
+def test_g5_whoever_sends_nonsense_is_told_and_nothing_is_stored(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as service:
+            service.cluster = "cluster"
+            told: list[str] = []
+            answers: list[Message] = []
+            for message in (
+                Opened("1.0.0"),
+                Get("x" * 513),
+                Register(replace(node(), address="x" * 300)),
+                Swap("orders", 0, replace(first_of(), cluster="another")),
+                creation("a b"),
+            ):
+                service.submit(message, answers.append, told.append)
+            assert len(told) == 5
+            assert "is of cluster 'another', this is cluster" in told[3]
+            assert await ask(service, creation()) == Swapped("orders", 1)
+            service.submit(Swap("orders", 1, replace(first_of(), epoch=2, deleted=True)), answers.append, told.append)
+            await eventually(holds(lambda: len(told) == 6))
+            assert "cannot follow" in told[5]
+            assert answers == []
+            assert service.counts.malformed == 6
+
+    asyncio.run(scenario())
+
+
+def test_a2_a_log_of_an_older_rule_for_names_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as service:
+            old = first_of("日本 ?")
+            await service._store.handle(Swap(old.log, 0, old))
+            assert await ask(service, Get(old.log)) == Got(old.log, 0, old, ())
+            assert await ask(service, trim(old)) == Swapped(old.log, 2)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("state", [NodeState.RW, NodeState.CLIENT])
+def test_a1_places_are_bounded_and_a3_who_has_one_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: NodeState
+) -> None:
+    monkeypatch.setattr(admission, "NODES_MAX", 3)
+    monkeypatch.setattr(admission, "CLIENTS_MAX", 3)
+    monkeypatch.setattr(admission, "LOOK_AGAIN_S", 0.0)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as service:
+            infos = [replace(node(f"n{number}"), state=state) for number in range(4)]
+            for info in infos[:3]:
+                assert await ask(service, Register(info)) == Registered(info.node, 1)
+            told: list[str] = []
+            service.submit(Register(infos[3]), lambda _: None, told.append)
+            await eventually(holds(lambda: len(told) == 1))
+            assert "the limit; `trunkline node forget`" in told[0]
+            assert await ask(service, Register(infos[0])) == Registered("n0", 1)
+            await service._store.forget_node("n1")
+            assert await ask(service, Register(infos[3])) == Registered("n3", 1)
+
+    asyncio.run(scenario())
+
+
+def test_a1_the_fullest_registry_fits_an_answer_beside_the_largest_map() -> None:
+    info = NodeInfo("n" * 255, 2**63 - 1, 2**63 - 1, address="a" * 262, zone="z" * 128, damaged=2**63 - 1)
+    assert registration_fault(info) == ""
+    nodes = len(msgspec.msgpack.encode(info)) * admission.NODES_MAX
+    client = NodeInfo("c" * 20, 2**63 - 1, 2**63 - 1, NodeState.CLIENT)
+    clients = len(msgspec.msgpack.encode(client)) * (admission.CLIENTS_BYTES_MAX // admission._entry_bytes(client))
+    assert nodes + clients <= admission.REGISTRY_BYTES_MAX
+    assert Limits().head_bytes_max - 4096 > admission.REGISTRY_BYTES_MAX + admission.MAP_BYTES_MAX

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
@@ -253,6 +255,29 @@ def test_a_clock_that_was_stopped_for_long_accuses_nobody() -> None:
         clock.stop()
 
     asyncio.run(scenario())
+
+
+def test_the_files_are_for_their_user_alone_also_those_of_an_older_version(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "metadata.sqlite"
+
+    async def scenario() -> None:
+        for _ in range(2):
+            store = SqliteStore(path)
+            await store.start()
+            await store.handle(creation())
+            found = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+            await store.close()
+            assert len(found) == 4
+            assert set(found.values()) == {0o600}
+            for each in path.parent.iterdir():
+                each.chmod(0o644)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+    before = os.umask(0)
+    try:
+        asyncio.run(scenario())
+    finally:
+        os.umask(before)
 
 
 # -------------------------------------------------------------------------------------------------------- many segments

@@ -6,14 +6,33 @@ import asyncio
 import socket
 import struct
 
+import crc32c
+import msgspec
 import pytest
 
 from net.wiring import STORED, Inbox, Run, bare_socket, dialled, frames, greeting, serving, until
 from trunkline.core.siblings import Refresh
 from trunkline.errors import Unreachable
+from trunkline.net.admin import RequestRefused
 from trunkline.net.connection import Connection
 from trunkline.net.limits import MIB, Limits
-from trunkline.net.packets import Envelope, Kind, ProtocolViolation, RefusalCode, decode_refusal, encode, encode_message
+from trunkline.net.packets import (
+    BadRequest,
+    Envelope,
+    Kind,
+    RefusalCode,
+    decode_message,
+    decode_refusal,
+    encode,
+    encode_message,
+)
+
+
+def encode_head(head: bytes) -> bytes:
+    """A packet that is whole, around any head."""
+    fields = struct.pack("<IIBBH", len(head), len(head), Kind.MESSAGE, 0, 0)
+    return fields + struct.pack("<I", crc32c.crc32c(head, crc32c.crc32c(fields))) + head
+
 
 GOOD = encode_message("r", 1, 0, (), STORED)
 WITH_BODY = encode_message("r", 1, 0, (5,), STORED) + b"12345"
@@ -34,9 +53,18 @@ BAD_BYTES = {
     "oversized head": struct.pack("<IIBBHI", 18 * MIB, 17 * MIB, Kind.MESSAGE, 0, 0, 0),
     "head beyond the packet": struct.pack("<IIBBHI", 10, 11, Kind.MESSAGE, 0, 0, 0),
     "unknown kind": struct.pack("<IIBBHI", 10, 10, 77, 0, 0, 0),
-    "sizes do not fit": encode_message("r", 1, 0, (7, -2), STORED) + b"12345",
-    "a message that stays inside a process": encode_message("r", 1, 0, (), Refresh("log")),
     "no message": encode(Kind.MESSAGE),
+    "no address": encode_head(msgspec.msgpack.encode("r")),
+    "a token that is no number": encode_head(msgspec.msgpack.encode(("r", "1", 0, (), STORED))),
+}
+
+BAD_REQUESTS = {
+    "sizes do not fit": encode_message("r", 8, 0, (7, -2), STORED) + b"12345",
+    "sizes of nothing": encode_head(msgspec.msgpack.encode(("r", 8, 0, (3,), STORED))),
+    "a message that stays inside a process": encode_message("r", 8, 0, (), Refresh("log")),
+    "a message that nobody knows": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Unheard", 1)))),
+    "a field of another type": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Stored", 1, 2)))),
+    "no message behind the address": encode_head(msgspec.msgpack.encode(("r", 8))),
 }
 
 
@@ -65,16 +93,51 @@ def test_bad_bytes_are_refused_at_once_and_counted_and_hurt_nobody(run: Run, nam
     run(scene())
 
 
-def test_a_handler_that_finds_a_violation_has_the_peer_refused(run: Run) -> None:
-    def strict(_connection: Connection, _envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
-        raise ProtocolViolation("no such role; update the older of both ends")
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_a_request_that_means_nothing_is_answered_and_the_connection_goes_on(run: Run, name: str) -> None:
+    async def scene() -> None:
+        served = Inbox()
+        async with serving(served) as server, bare_socket(server) as peer:
+            await peer.greet()
+            await peer.say(GOOD, BAD_REQUESTS[name], GOOD)
+            envelope, _ = decode_message((await peer.packet()).head, memoryview(b""), 0)
+            assert envelope.token == 8
+            assert isinstance(envelope.message, RequestRefused)
+            await until(lambda: served.count == 2)
+            assert (server.connections, server.violations) == (1, 1)
+
+    run(scene())
+
+
+def test_an_answer_that_means_nothing_is_dropped_and_the_connection_goes_on(run: Run) -> None:
+    def answering(connection: Connection, envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
+        connection.write(BAD_REQUESTS["a message that nobody knows"])
+        connection.send("r", envelope.token, STORED)
 
     async def scene() -> None:
-        async with serving(strict) as server, dialled(server) as connection:
-            connection.send("nobody", 1, STORED)
-            await connection.gone()
-            assert connection.refused_by_peer
-            assert connection.reason == "no such role; update the older of both ends"
+        inbox = Inbox()
+        async with serving(answering) as server, dialled(server, inbox) as connection:
+            connection.send("r", 1, STORED)
+            assert (await inbox.next())[1].token == 1
+            assert connection.open
+            assert connection.violations == 1
+
+    run(scene())
+
+
+def test_a_handler_that_finds_a_bad_request_has_it_answered(run: Run) -> None:
+    def strict(_connection: Connection, _envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
+        raise BadRequest("no such role; update the older of both ends")
+
+    async def scene() -> None:
+        inbox = Inbox()
+        async with serving(strict) as server, dialled(server, inbox) as connection:
+            for token in (1, 2):
+                connection.send("nobody", token, STORED)
+                envelope = (await inbox.next())[1]
+                assert envelope.token == token
+                assert envelope.message == RequestRefused("no such role; update the older of both ends")
+            assert connection.open
 
     run(scene())
 
@@ -260,7 +323,7 @@ def test_a_server_that_takes_only_tiny_packets_is_not_used(run: Run) -> None:
 
 
 @pytest.mark.parametrize("what", ["packet", "head"])
-def test_an_answer_that_the_peer_cannot_take_ends_its_connection_and_no_other(run: Run, what: str) -> None:
+def test_an_answer_that_the_peer_cannot_take_is_told_instead_and_the_connection_goes_on(run: Run, what: str) -> None:
     sent: list[bool] = []
 
     def generous(connection: Connection, envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
@@ -281,8 +344,10 @@ def test_an_answer_that_the_peer_cannot_take_ends_its_connection_and_no_other(ru
         ):
             await peer.greet()
             await peer.say(GOOD)
-            assert (await peer.refusal()).text.endswith("is more than bare takes; ask for less at once")
-            assert sent == [False]
+            envelope, _ = decode_message((await peer.packet()).head, memoryview(b""), 0)
+            assert isinstance(envelope.message, RequestRefused)
+            assert envelope.message.why.endswith("is more than bare takes; ask for less at once")
+            assert (envelope.token, sent, server.connections) == (1, [False], 2)
             other.send("r", 2, STORED)
             assert (await inbox.next())[1].token == 2
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from net.wiring import STORED, Inbox, Run, bare_socket, dialled, foreign_server, greeting, serving, until
 from trunkline.errors import Unreachable
+from trunkline.net import refusals
+from trunkline.net.complaints import LINES_MAX, Complaints
 from trunkline.net.dialing import HandshakeRefused, dial
 from trunkline.net.limits import HANDSHAKE_BYTES_MAX, Limits
 from trunkline.net.packets import VERSION_MAX, Kind, RefusalCode, Welcome, decode_refusal, decode_welcome, encode
@@ -31,7 +35,7 @@ def test_the_right_token_and_cluster_are_welcome(run: Run, token: str, cluster: 
     [
         ({"token": "guess"}, "the token is missing or wrong; give the one"),
         ({}, "the token is missing or wrong; give the one"),
-        ({"token": "secret", "cluster": "c2"}, "node-1 belongs to cluster c1, not c2; check the address"),
+        ({"token": "secret", "cluster": "c2"}, "node-1 belongs to cluster c1, 'x' to cluster 'c2'; check the address"),
     ],
 )
 def test_a_wrong_token_or_cluster_is_refused_with_a_text(run: Run, options: dict[str, Any], text: str) -> None:
@@ -138,6 +142,60 @@ def test_the_newest_connection_above_the_limit_is_refused_and_the_others_stay(ru
                 assert three.open
 
     run(scene())
+
+
+def test_strangers_that_say_nothing_take_no_place_of_those_who_do(run: Run) -> None:
+    async def scene() -> None:
+        inbox = Inbox()
+        limits = Limits(connections_max=2, handshakes_max=3, linger_ms=20)
+        async with serving(limits=limits) as server, AsyncExitStack() as open_connections:
+            idle = [await open_connections.enter_async_context(bare_socket(server)) for _ in range(8)]
+            one = await open_connections.enter_async_context(dialled(server, inbox))
+            two = await open_connections.enter_async_context(dialled(server, inbox))
+            assert one.open
+            assert two.open
+            assert (await idle[0].refusal()).code is RefusalCode.BUSY  # the oldest makes room
+            await idle[0].closed()
+            with pytest.raises(HandshakeRefused, match="node-1 has 2 connections, its limit"):
+                await dial("127.0.0.1", server.port, name="x", handler=inbox)
+
+    run(scene())
+
+
+def test_those_that_are_being_refused_are_bounded_too(run: Run) -> None:
+    async def scene() -> None:
+        limits = Limits(handshakes_max=3, linger_ms=60_000)  # they would stay for a minute to hear why
+        async with serving(limits=limits, token="secret") as server, AsyncExitStack() as open_connections:
+            for _ in range(10):
+                peer = await open_connections.enter_async_context(bare_socket(server))
+                assert (await peer.greet(greeting(token="wrong"))).kind == Kind.REFUSED
+            await until(lambda: server.refused >= 7)
+            async with dialled(server, Inbox(), token="secret") as good:
+                assert good.open
+
+    run(scene())
+
+
+def test_a_refused_handshake_is_logged_and_told_and_a_flood_of_them_is_not(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "complaints", Complaints(logging.getLogger("trunkline.net")))
+
+    async def scene() -> None:
+        async with serving(token="secret", limits=Limits(linger_ms=20)) as server:
+            for number in range(50):
+                with pytest.raises(HandshakeRefused):
+                    await dial("127.0.0.1", server.port, name=f"n\n{number}", handler=Inbox(), token="wrong")
+            await until(lambda: server.refused == 50)
+            told = server.refusals()
+            assert len(told) == 32
+            assert told[-1]["name"] == "n?49"
+            assert "the token is missing or wrong" in str(told[-1]["why"])
+
+    run(scene())
+    lines = [record.getMessage() for record in caplog.records if "refused a connection" in record.getMessage()]
+    assert len(lines) == LINES_MAX
+    assert lines[0].startswith("node-1 refused a connection of n?0 from 127.0.0.1:")
 
 
 def test_nobody_listening_is_unreachable(run: Run) -> None:

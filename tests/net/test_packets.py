@@ -16,7 +16,7 @@ from trunkline.core.entries import Frame, Kind
 from trunkline.core.messages import Digested
 from trunkline.net import admin
 from trunkline.net.limits import Limits
-from trunkline.net.packets import Envelope, ProtocolViolation, decode_message, encode, encode_message
+from trunkline.net.packets import BadRequest, Envelope, ProtocolViolation, decode_message, encode, encode_message
 from trunkline.net.packets import Kind as PacketKind
 from trunkline.net.wire import WireMessage
 
@@ -65,15 +65,21 @@ def test_fields_that_a_newer_peer_added_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(), (4,), (6,), (2, 2), (5, 1), (6, -1), (1,) * 5])
-def test_attachments_that_do_not_fit_their_sizes_are_a_violation(sizes: tuple[int, ...]) -> None:
+def test_attachments_that_do_not_fit_their_sizes_are_a_bad_request(sizes: tuple[int, ...]) -> None:
     head = msgspec.msgpack.encode(("r", 1, 0, sizes, STORED))
-    with pytest.raises(ProtocolViolation, match="do not fit their sizes"):
+    with pytest.raises(BadRequest, match="do not fit their sizes") as bad:
         decode_message(head, memoryview(b"12345"), attachments_max=4)
+    assert bad.value.token == 1
 
 
-@pytest.mark.parametrize(
-    "head", [b"", b"\xc1", msgspec.msgpack.encode(["r", 1, 0, [], ["NoSuch"]]), b"\x91" * 100_000, b"\xa2\xff\xff"]
-)
+def test_a_message_that_cannot_be_decoded_is_a_bad_request_of_that_token() -> None:
+    head = msgspec.msgpack.encode(["r", 7, 0, [], ["NoSuch"]])
+    with pytest.raises(BadRequest, match="cannot be understood") as bad:
+        decode_message(head, memoryview(b""), 10)
+    assert bad.value.token == 7
+
+
+@pytest.mark.parametrize("head", [b"", b"\xc1", b"\x91" * 100_000, b"\xa2\xff\xff"])
 def test_a_head_that_cannot_be_decoded_is_a_violation(head: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="cannot be understood"):
         decode_message(head, memoryview(b""), 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.client.entries import encode_headers
+from trunkline.client.headers import encode_headers
 from trunkline.proxy.keys import KEY_HEADER, REQUEST_HEADER, KeyedAppend, KeyIndex, Stamp, digest_of, stamp_of
 
 DIGEST = "0" * 64

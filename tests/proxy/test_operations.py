@@ -7,7 +7,8 @@ import base64
 import pytest
 
 import trunkline
-from local_cluster import wait_until
+from local_cluster import RunningCluster, wait_until
+from lying_writer import GARBAGE, POISONED, append_corrupt_batch, append_poison, payload_of, writing
 from proxy.conftest import Library
 from proxy.proxy_process import Proxy
 from trunkline.proxy.limits import PAGE_BYTES_MAX
@@ -126,14 +127,35 @@ def test_a_page_that_waited_in_vain_is_empty(proxy: Proxy, log: str) -> None:
     assert (page.status, page.json) == (200, {"entries": [], "next": 1})
 
 
-def test_the_headers_of_an_untyped_application_do_not_make_an_entry_unreadable(
-    proxy: Proxy, log: str, library: Library[int]
+def test_a_poisoned_log_is_read_and_what_is_no_headers_is_shown(
+    proxy: Proxy, log: str, cluster: RunningCluster
 ) -> None:
-    async def append(handle: trunkline.Cluster) -> int:
-        return await (await handle.log(log)).append(b"a", headers={"n": 1})  # type: ignore[dict-item]
+    writing(cluster.connect, log, append_poison, create=False)
+    entries = proxy.get(f"/v1/logs/{log}/entries").json["entries"]
+    assert [entry["text"].encode() for entry in entries] == [payload_of(each) for each in range(len(POISONED))]
+    assert entries[1]["headers"] == {"source": "shöp", "n": {"base64": "/w=="}}
+    unreadable = [base64.b64decode(entry.get("unreadable_headers", "")) for entry in entries]
+    assert unreadable == [b"", b"", *GARBAGE, b""]
+    single = proxy.get(f"/v1/logs/{log}/entries/3").json
+    assert (single["headers"], single["unreadable_headers"]) == ({}, entries[2]["unreadable_headers"])
+    key = {"Idempotency-Key": "once"}
+    assert [proxy.post(f"/v1/logs/{log}/entries", {"text": "a"}, key).json["glsn"] for _ in range(2)] == [
+        len(POISONED) + 1
+    ] * 2
 
-    library(append)
-    assert proxy.get(f"/v1/logs/{log}/entries/1").json["headers"] == {}
+
+def test_a_corrupt_batch_is_told_and_passed_and_keys_work_behind_it(
+    proxy: Proxy, log: str, cluster: RunningCluster
+) -> None:
+    proxy.append(log, "before")
+    writing(cluster.connect, log, append_corrupt_batch, create=False)
+    key = {"Idempotency-Key": "once"}
+    assert [proxy.post(f"/v1/logs/{log}/entries", {"text": "a"}, key).json["glsn"] for _ in range(2)] == [5, 5]
+    assert proxy.get(f"/v1/logs/{log}/entries").json["next"] == 2
+    for path in ("entries?start=2", "entries/3"):
+        told = proxy.get(f"/v1/logs/{log}/{path}")
+        assert (told.status, told.problem, told.json["first"], told.json["end"]) == (410, "corrupt-entries", 2, 5)
+    assert [entry["text"] for entry in proxy.get(f"/v1/logs/{log}/entries?start=5").json["entries"]] == ["a"]
 
 
 def test_an_append_takes_the_position_that_it_expects_or_none(proxy: Proxy, log: str) -> None:

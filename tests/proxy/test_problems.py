@@ -13,6 +13,7 @@ from proxy.conftest import Library
 from proxy.proxy_process import Answer, Proxy, running
 from trunkline import errors
 from trunkline.client.cluster import log_settings
+from trunkline.client.headers import ENTRY_HEADERS_BYTES_MAX
 from trunkline.proxy.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, HEADERS_MAX
 from trunkline.proxy.problems import KINDS, refusal_of
 
@@ -63,6 +64,9 @@ def test_batches_and_headers_have_limits(proxy: Proxy, log: str) -> None:
         assert refused(proxy.post(path, {"entries": entries}), 400, "invalid-request")
     headers = {f"n{number}": "x" for number in range(HEADERS_MAX + 1)}
     assert refused(proxy.post(f"/v1/logs/{log}/entries", {**ONE, "headers": headers}), 400, "invalid-request")
+    for key in ({}, {"Idempotency-Key": "large"}):
+        large = {**ONE, "headers": {"large": "x" * ENTRY_HEADERS_BYTES_MAX}}
+        assert refused(proxy.post(f"/v1/logs/{log}/entries", large, key), 400, "invalid-request")
     assert proxy.post(path, {"entries": [ONE] * BATCH_ENTRIES_MAX}).json == {"first": 1, "count": BATCH_ENTRIES_MAX}
 
 
@@ -235,6 +239,7 @@ def test_without_the_token_nothing_but_health_is_shown(cluster: RunningCluster, 
         (errors.OutcomeUnknown("o"), "outcome-unknown", False),
         (errors.Hole("h"), "hole", False),
         (errors.EntriesLost(3, 9), "entries-lost", False),
+        (errors.CorruptEntry("c", 3, 9), "corrupt-entries", False),
         (errors.Refused("no space on n1; add nodes or trim"), "failed", True),
         (errors.ProtocolError("p"), "failed", True),
         (errors.StorageError("s"), "failed", True),

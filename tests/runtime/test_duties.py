@@ -16,7 +16,7 @@ from metadata.projections import creation, first_of, node, trim
 from trunkline.client.cluster import connect
 from trunkline.core.effects import Effects
 from trunkline.core.messages import NodeState, Register, Swap
-from trunkline.core.projection import DeleteLog, EndSegment, Owner, Projection, apply
+from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
 from trunkline.errors import ConfigError
 from trunkline.metadata.store import StoreUnavailable
 from trunkline.runtime.coordinator import (
@@ -172,7 +172,8 @@ def test_l5_a_log_is_blocked_as_long_as_looks_find_it_so(tmp_path: Path) -> None
             await until(lambda: duties.blocked)
             for name in ("a", "b"):
                 await server._store.handle(Register(node(name, start=1 + 2)))
-            back = replace(first_of(), epoch=2, segments=(replace(first_of().last, owner=Owner("a", 3)),))
+            opening = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 3))
+            back = apply(first_of(), EndSegment(0, 1, first_of().last.groups, opening))
             await server._store.handle(Swap("orders", 1, back))  # nothing has to be ended any more
             await until(lambda: not duties.blocked)
             assert [log["blocked"] for log in json.loads(await server._status())["logs"]] == [False]

@@ -76,6 +76,7 @@ class Notebook:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.tickets = 0
+        self.working: set[str] = set()  # processes that are seen at work
 
     def send(self, role: str, to: Address, message: Message, step: Step) -> None:
         assert isinstance(message, Said)
@@ -89,6 +90,9 @@ class Notebook:
 
     def completed(self, role: str, complete: Complete) -> None:
         self.lines.append(f"complete {complete.operation}")
+
+    def at_work(self, process: str, within_s: float) -> bool:
+        return process in self.working
 
     def announced(self, role: str, event: Event, step: Step) -> None:
         assert isinstance(event, Happened)
@@ -243,5 +247,58 @@ def test_messages_to_a_role_that_is_gone_are_lost() -> None:
         process.remove("r")
         process.deliver("r", OTHER, Said("go"))
         assert notes.lines == []
+
+    in_loop(run)
+
+
+class Waiting(Scripted):
+    """Waits for two processes with its timer."""
+
+    def awaits(self, key: str) -> tuple[str, ...]:
+        return ("slow", "other")
+
+    def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
+        return self._answer(f"{key} {' '.join(silent)}")
+
+
+def test_h7_a_timer_waits_on_while_all_that_it_waits_for_are_at_work() -> None:
+    async def run() -> None:
+        notes, role = Notebook(), Waiting(go=[SetTimer("t", 20)])
+        notes.working = {"slow", "other"}
+        looked = 0
+
+        def at_work(process: str, within_s: float) -> bool:
+            nonlocal looked
+            looked += 1
+            return process in notes.working
+
+        notes.at_work = at_work  # type: ignore[method-assign]
+        process = Process("p", notes)
+        process.add("r", role)
+        process.deliver("r", OTHER, Said("go"))
+        while looked < 6:
+            await asyncio.sleep(0.001)
+        assert role.seen == ["start", "go"]
+        notes.working = {"slow"}
+        while len(role.seen) < 3:
+            await asyncio.sleep(0.001)
+        assert role.seen[2] == "t other"  # it is told who is silent
+
+    in_loop(run)
+
+
+def test_h4_a_timer_that_waits_on_can_be_cancelled() -> None:
+    async def run() -> None:
+        notes, role = Notebook(), Waiting(go=[SetTimer("t", 4), SetTimer("end", 40)], halt=[CancelTimer("t")])
+        notes.working = {"slow", "other"}
+        process = Process("p", notes)
+        process.add("r", role)
+        process.deliver("r", OTHER, Said("go"))
+        await asyncio.sleep(0.01)
+        process.deliver("r", OTHER, Said("halt"))
+        notes.working = set()
+        while len(role.seen) < 4:
+            await asyncio.sleep(0.001)
+        assert role.seen == ["start", "go", "halt", "end slow other"]
 
     in_loop(run)

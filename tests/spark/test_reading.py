@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from local_cluster import RunningCluster
+from lying_writer import EXPECTED, GARBAGE, POISONED, append_body, append_corrupt_batch, append_poison, body_of, writing
 from spark.spark_log import SparkLog
 from trunkline import sync
 from trunkline.errors import Refused
@@ -182,3 +183,28 @@ def test_sql_reads_a_log_through_a_view(log: SparkLog) -> None:
     log.frame("glsn BIGINT, payload BINARY").createOrReplaceTempView("entries")
     found = log.spark.sql("SELECT max(glsn) AS last, count(*) AS count FROM entries WHERE glsn > 1").collect()
     assert [(row.last, row["count"]) for row in found] == [(3, 2)]
+
+
+def test_a_poisoned_log_is_read_and_headers_that_are_none_are_null(log: SparkLog, cluster: RunningCluster) -> None:
+    writing(cluster.connect, log.name, append_poison, create=False)
+    rows = log.frame().orderBy("glsn").collect()
+    assert [bytes(row.payload) for row in rows] == [entry.payload for entry in log.entries()]
+    found = [None if row.headers is None else {name: bytes(row.headers[name]) for name in row.headers} for row in rows]
+    assert found == [*EXPECTED[:2], *([None] * len(GARBAGE)), EXPECTED[-1]]
+    assert len(rows) == len(POISONED)
+
+
+def test_a_clock_that_says_nonsense_gives_no_time(log: SparkLog, cluster: RunningCluster) -> None:
+    body = body_of(None, 2)
+    body[16:24] = (2**63 - 1).to_bytes(8, "little")
+    writing(cluster.connect, log.name, lambda opened: append_body(opened, bytes(body), 2), create=False)
+    log.append(b"sane")
+    assert [row.time is None for row in log.frame().orderBy("glsn").collect()] == [True, True, False]
+
+
+def test_a_corrupt_batch_fails_the_read_that_meets_it_and_no_other(log: SparkLog, cluster: RunningCluster) -> None:
+    writing(cluster.connect, log.name, append_corrupt_batch, create=False)
+    log.append(b"behind")
+    with pytest.raises(PySparkException, match="read on from 4"):
+        log.payloads()
+    assert log.payloads(startingOffset=4) == [b"behind"]

@@ -15,7 +15,8 @@ from pyspark.sql import functions as f
 import trunkline
 from spark.spark_log import QUERY_S, SparkLog
 from trunkline.client.dedupe import Repeats, row_headers
-from trunkline.client.entries import Entry, encode_headers
+from trunkline.client.entries import Entry
+from trunkline.client.headers import encode_headers
 
 
 def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
@@ -133,3 +134,12 @@ def test_what_is_remembered_of_rows_is_bounded_and_the_longest_silent_goes_first
     assert len(repeats) == 2
     assert repeats.is_repeat(row("q", 0, 0, 0))
     assert not repeats.is_repeat(row("q", 0, 1, 0)), "it was forgotten"
+
+
+def test_h1_headers_beyond_the_limits_of_a_log_are_refused(spark: SparkSession, log: SparkLog) -> None:
+    rows = spark.range(1).select(
+        f.lit("payload").alias("payload"), f.create_map(f.lit("n" * 257), f.lit(b"x")).alias("headers")
+    )
+    with pytest.raises(PySparkException, match="the name of a header has 1 to 256 characters"):
+        log.write(rows)
+    assert log.entries() == []

@@ -11,6 +11,7 @@ from storage.workloads import LOG, ROOT, SMALL, Desk, Expected, Put, faults, for
 from trunkline.core.entries import Kind
 from trunkline.core.streams import (
     FrameWritten,
+    JunkWritten,
     Key,
     StreamDropping,
     StreamEnding,
@@ -64,9 +65,14 @@ class Life:
 
     def _write(self, name: str) -> None:
         first = self.next[name] + self.chance.choice((0, 0, 0, 1))
-        if self.chance.random() < 0.15:
+        drawn = self.chance.random()
+        if drawn < 0.15:
             self.desk.fill(name, first)
             self.next[name] = first + 1
+            return
+        if drawn < 0.25:
+            self.next[name] = first + self.chance.randrange(2, 90)  # more than an extent takes
+            self.desk.fill_run(name, first, self.next[name])
             return
         count = self.chance.randrange(1, 4)
         self.desk.write(name, first, count, self.chance.choice(SIZES), self.chance.choice(("w", "writer-2")))
@@ -140,5 +146,13 @@ def test_lives_have_some_of_everything() -> None:
             life.step()
     records = [put.record for life in lives for put in life.desk.puts]
     kinds = {type(record) for record in records}
-    assert kinds == {StreamOpened, FrameWritten, StreamSealing, StreamEnding, StreamTrimming, StreamDropping}
+    assert kinds == {
+        StreamOpened,
+        FrameWritten,
+        JunkWritten,
+        StreamSealing,
+        StreamEnding,
+        StreamTrimming,
+        StreamDropping,
+    }
     assert {record.frame.kind for record in records if isinstance(record, FrameWritten)} == {Kind.DATA, Kind.JUNK}

@@ -15,7 +15,7 @@ from trunkline.core.streams import (
     StreamSealing,
     StreamTrimming,
 )
-from trunkline.storage import CorruptDirectory, SyncPolicy
+from trunkline.storage import AnotherVersion, CorruptDirectory, SyncPolicy
 from trunkline.storage.manifest import (
     VERSION,
     Copy,
@@ -115,6 +115,16 @@ def test_m2_two_damaged_copies_are_not_believed(a: Copy, b: Copy) -> None:
         believed(a, b)
 
 
-def test_a_manifest_of_another_version_is_refused() -> None:
-    with pytest.raises(CorruptDirectory, match="version 99"):
-        read_copy(pack_block(msgspec.msgpack.encode(Snapshot(99, SyncPolicy.NEVER, "", clean=True)), 1))
+@pytest.mark.parametrize(
+    "snapshot", [Snapshot(99, SyncPolicy.NEVER, "", clean=True), [99], [99, {"streams": 7}, None], [99, "always", 1, 2]]
+)
+def test_a_manifest_of_a_newer_version_in_whatever_shape_asks_for_an_upgrade(snapshot: object) -> None:
+    with pytest.raises(AnotherVersion, match=r"version 99.*written by a newer version of Trunkline; upgrade"):
+        read_copy(pack_block(msgspec.msgpack.encode(snapshot), 1))
+
+
+@pytest.mark.parametrize("entry", [["unheard-of", b"\x90"], ["opened", 7], "opened", ["trimming", [["log", "1.0.0"]]]])
+def test_an_undamaged_record_that_this_version_does_not_know_asks_for_an_upgrade(entry: object) -> None:
+    known = pack_block(msgspec.msgpack.encode(Snapshot(VERSION, SyncPolicy.ALWAYS, "", clean=True)), 1)
+    with pytest.raises(AnotherVersion, match="written by a newer version of Trunkline; upgrade"):
+        read_copy(known + pack_block(msgspec.msgpack.encode([entry]), 2))

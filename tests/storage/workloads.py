@@ -18,6 +18,7 @@ from trunkline.core.messages import Descriptor, Target
 from trunkline.core.projection import Member, Owner, Policy
 from trunkline.core.streams import (
     FrameWritten,
+    JunkWritten,
     Key,
     StreamDropping,
     StreamEnding,
@@ -96,6 +97,9 @@ class Desk:
     def fill(self, stream: str, glsn: int) -> None:
         self.put(FrameWritten(key_of(stream), junk(glsn)))
 
+    def fill_run(self, stream: str, first: int, end: int) -> None:
+        self.put(JunkWritten(key_of(stream), first, end))
+
     def seal(self, stream: str) -> None:
         self.put(StreamSealing(key_of(stream)))
 
@@ -147,15 +151,16 @@ def mixed_workload(desk: Desk) -> None:
     for first in (5, 9, 7):
         desk.write("s1", first, size=1500)
     desk.fill("s1", 11)
+    desk.fill_run("s2", 3, 6)
     desk.sync()
     desk.write("s1", 12, size=2000)
     desk.write("s1", 14, size=13)
     desk.sync()
-    desk.write("s2", 3, size=77)
+    desk.write("s2", 6, size=77)
     desk.seal("s2")
     desk.open("s3", base=5)
     desk.sync()
-    desk.end("s2", 4)
+    desk.end("s2", 7)
     desk.write("s3", 5)
     desk.sync()
     desk.trim("s1", 8)
@@ -203,6 +208,9 @@ class Expected:
                 self.opened[key], self.frames[key], self.written[key] = found, {}, {}
             case FrameWritten(key, frame):
                 self.frames[key][frame.first] = self.written[key][frame.first] = (frame, put.body)
+            case JunkWritten(key, first, end):
+                for glsn in range(first, end):
+                    self.frames[key][glsn] = self.written[key][glsn] = (junk(glsn), b"")
             case StreamSealing(key):
                 self.sealed.setdefault(key, list(self.frames[key]))
             case StreamEnding(key, end):

@@ -11,6 +11,7 @@ import pytest
 import trunkline
 from etcd_server import Etcd
 from system.processes import Processes
+from trunkline.core.projection import Projection
 
 LEASE_MS = 600_000
 AT_ONCE_S = 10.0  # for a loaded machine; a lease is far longer
@@ -62,3 +63,44 @@ def test_writers_of_a_broadcast_log_follow_each_other_if_each_closes(processes: 
     assert asyncio.run(write(b"0", create=True)) == 1
     for number in range(1, 4):
         assert asyncio.run(write(b"%d" % number)) == number + 1
+
+
+def test_c9_a_node_that_is_away_for_a_moment_keeps_its_places_in_repaired_segments(processes: Processes) -> None:
+    """A fourth node could take a copy at once. A rolling restart would then copy everything, again and again."""
+    processes.add_node("n4")
+    processes.start("n4")
+    processes.wait_live("n4")
+
+    async def write() -> None:
+        async with trunkline.connect(processes.coordinators) as cluster:
+            log = await cluster.log("orders", create=True)
+            await log.append([b"one", b"two"])
+            await log.seal()
+            await log.reopen()
+
+    async def described() -> Projection:
+        async with trunkline.connect(processes.coordinators) as cluster:
+            return await cluster.describe("orders")
+
+    def members() -> list[str]:
+        return [member.stream for member in asyncio.run(described()).segments[0].members()]
+
+    def nothing_is_due() -> bool:
+        facts = processes.log_facts("orders")
+        return facts is not None and facts["duty"] == "idle"
+
+    def is_open_without(node: str) -> bool:
+        last = asyncio.run(described()).last
+        return last.is_open and all(member.node != node for member in last.members())
+
+    asyncio.run(write())
+    processes.wait(lambda: asyncio.run(described()).segments[0].repaired, "the repair of segment 0")
+    before = members()
+    [away, *_] = [member.node for member in asyncio.run(described()).last.members()]
+    processes.stop(away)
+    processes.wait(lambda: is_open_without(away), "another segment, as the coordinator has seen who is away", AT_ONCE_S)
+    processes.wait(nothing_is_due, "the duties to be done")
+    assert members() == before
+    processes.start(away)
+    processes.wait_live(away)
+    assert members() == before

@@ -104,6 +104,11 @@ def bounds_text(scenario: Scenario) -> str:
         "FIFO network" if scenario.fifo else "bag network",
         ("faults: " + ", ".join(budgets)) if scenario.faults != Faults() else "no faults",
     ]
+    free = [f"{each.process}.{each.role} {each.key} {each.count} times" for each in scenario.free_timers]
+    given_up = [f"{each.source}>{each.target} {each.message} {each.count} times" for each in scenario.drops]
+    parts += ["free timers: " + ", ".join(free)] if free else []
+    parts += ["given up: " + ", ".join(given_up)] if given_up else []
+    parts += [f"{scenario.copies} copies of a message"] if scenario.copies > 1 else []
     return "; ".join(parts)
 
 

@@ -24,6 +24,7 @@ examples:
   trunkline check takeover --seed 2483               replays one schedule exactly
   trunkline check takeover --actions f.actions       replays a list of actions
   trunkline check --mutants                          every known bug, put back on purpose, must be found
+  trunkline check --rules                            which known bug shows that each rule is watched
   trunkline check --trace ./traces                   judges what running processes recorded, with the same monitors
   trunkline check --history ./histories              judges what clients were told
 """
@@ -47,6 +48,9 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     mode.add_argument("--trace", type=Path, metavar="PATH", help="judge a recorded run: a directory, or a file")
     mode.add_argument("--history", type=Path, metavar="DIR", help="judge the histories that clients wrote")
     mode.add_argument("--list", action="store_true", help="list scenarios and mutants")
+    mode.add_argument(
+        "--rules", action="store_true", help="list the rules of the roles, and the mutants that break each"
+    )
     parser.add_argument("--strategy", choices=("random", "pct", "swarm"), help="of random schedules (default: swarm)")
     parser.add_argument("--first-seed", type=_natural, metavar="N", help="seed of the first schedule (default: 0)")
     parser.add_argument("--max-states", type=_positive, metavar="N", help="stop exhaustive search after N states")
@@ -86,6 +90,8 @@ def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, 
     bounds = Bounds(options.max_states, options.max_depth, options.max_depth or STEPS_MAX, HEAL_STEPS_MAX)
     if options.list:
         return check_one.list_all(known, output, with_lakes=with_lakes)
+    if options.rules:
+        return check_one.list_rules(output)
     if options.trace is not None:
         return check_recorded.judge_trace(known, options.trace, output)
     if options.history is not None:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from trunkline.check import report
+from trunkline.check import report, rules
 from trunkline.check.campaign import Bounds, Plan, check_by_default, check_exhaustively, check_schedules, hunt, survive
 from trunkline.check.catalogue import Catalogue
 from trunkline.check.mutant import Mutant, Strategy
@@ -86,6 +86,8 @@ def mutants(
         good, document = good and hunts.good, document | {"lake_mutants": hunts.json()}
         if not output.as_json:
             output.print(("\n" if chosen else "") + hunts.text(time.monotonic() - started))
+    if with_lakes and not names and not scenarios and not output.as_json:
+        output.print("\n" + rules.closing_line(rules.shipped_table()))
     if output.as_json:
         output.print_json(document)
     return 0 if good else 1

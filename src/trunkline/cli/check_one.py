@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from trunkline.check import report
+from trunkline.check import report, rules
 from trunkline.check.action_file import ActionFile, ActionFileError, parse_action_file
 from trunkline.check.campaign import Bounds
 from trunkline.check.catalogue import Catalogue
@@ -36,6 +36,18 @@ def list_all(known: Catalogue, output: Output, *, with_lakes: bool) -> int:
     if mutants:
         output.print("\n" + report.table(("mutant", "scenario", "summary"), mutants))
     return 0
+
+
+def list_rules(output: Output) -> int:
+    """Fails where a rule has neither a mutant nor a sentence."""
+    rows = rules.shipped_table()
+    if output.as_json:
+        output.print_json({"rules": [{**vars(rule), "mutants": list(rule.mutants)} for rule in rows]})
+    else:
+        cells = [(rule.name, ", ".join(rule.mutants) or rule.sentence or "MISSING") for rule in rows]
+        output.print(report.table(("rule", "mutants that break it, or why none can be seen"), cells))
+        output.print("\n" + rules.closing_line(rows))
+    return 1 if any(rule.missing for rule in rows) else 0
 
 
 def replay_seed(known: Catalogue, name: str, seed: int, strategy: Strategy, bounds: Bounds, output: Output) -> int:

@@ -20,7 +20,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     log = commands.add_parser("log", help="create, list, describe, seal, reopen, trim or delete logs")
     actions = log.add_subparsers(required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a log", parents=[cluster_options()])
-    create.add_argument("name", metavar="NAME", help="letters, digits, '.', '_', '-'")
+    create.add_argument("name", metavar="NAME", help="up to 128 letters, digits, '.', '_', '-'")
     create.add_argument(
         "--policy", choices=POLICIES, help="chain: many writers; broadcast: one (default: the cluster's)"
     )

@@ -23,7 +23,7 @@ DRAIN_LOOK_S = 0.5
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    node = commands.add_parser("node", help="add, list, drain or remove nodes")
+    node = commands.add_parser("node", help="add, list, drain, remove or forget nodes")
     actions = node.add_subparsers(required=True, metavar="ACTION")
     add = actions.add_parser("add", help="start a node in a cluster of this machine", parents=[cluster_options()])
     add.add_argument("--dir", type=Path, default=Path("cluster"), help="of the cluster (default: ./cluster)")
@@ -40,6 +40,8 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     remove.add_argument("--force", action="store_true", help="even if logs still have data on it")
     remove.add_argument("--dir", type=Path, help="of a cluster of this machine: stop the process, too")
     remove.set_defaults(run=cluster_command(_remove))
+    forget = _of_one(actions, "forget", "take a node that is gone out of the list; not while it is live or needed")
+    forget.set_defaults(run=cluster_command(_forget))
 
 
 def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
@@ -133,6 +135,11 @@ async def _remove(options: argparse.Namespace, cluster: Cluster) -> None:
         files.remove_node(options.name)
         send_signal(record.pid, record.started, LOOK_AGAIN)
     _say(options, "gone", f"node {options.name} is gone for ever")
+
+
+async def _forget(options: argparse.Namespace, cluster: Cluster) -> None:
+    await cluster.forget_node(options.name)
+    _say(options, "forgotten", f"node {options.name} is forgotten")
 
 
 def streams_on(facts: Mapping[str, Any], node: str) -> int:

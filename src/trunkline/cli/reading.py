@@ -167,16 +167,24 @@ def _json_lines(batch: Batch) -> bytes:
 
 def _json_line(entry: Entry) -> bytes:
     payload, encoding = _text(entry.payload)
-    facts = {
+    facts: dict[str, object] = {
         "glsn": entry.glsn,
         "payload": payload,
         "encoding": encoding,
-        "headers": {name: _text(value)[0] for name, value in entry.headers.items()},
+        "headers": {name: _header(value) for name, value in entry.headers.items()},
         "writer": entry.writer,
         "seq": entry.seq,
         "time_ms": entry.time_ms,
     }
+    if entry.unreadable_headers:
+        facts["unreadable_headers"] = base64.b64encode(entry.unreadable_headers).decode()
     return msgspec.json.encode(facts) + b"\n"
+
+
+def _header(value: bytes) -> str | dict[str, str]:
+    """As the proxy shows it: a text, or an object that says that it is none."""
+    shown, encoding = _text(value)
+    return shown if encoding == "utf-8" else {encoding: shown}
 
 
 def _text(payload: bytes) -> tuple[str, str]:

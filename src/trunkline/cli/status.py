@@ -91,6 +91,7 @@ def status_text(facts: Mapping[str, Any]) -> str:
     if len(facts["coordinators"]) > 1:
         parts.append(coordinator_table(facts["coordinators"]))
     parts.append(node_table(facts["nodes"]))
+    parts += [f"REFUSED: {each['name'] or 'a stranger'} at {each['address']}: {each['why']}" for each in refused(facts)]
     if logs:
         parts.append(log_table(logs))
         if facts.get("logs_left_out"):
@@ -99,6 +100,11 @@ def status_text(facts: Mapping[str, Any]) -> str:
     else:
         parts.append("no logs yet; make one with `trunkline log create NAME`")
     return "\n\n".join(parts)
+
+
+def refused(facts: Mapping[str, Any]) -> list[Facts]:
+    """Who could not connect within the last minute."""
+    return list(facts.get("refused", []))
 
 
 def _coordinator_line(facts: Mapping[str, Any]) -> str:
@@ -119,7 +125,7 @@ def node_table(nodes: list[Facts]) -> str:
     rows: list[list[object]] = []
     for node in nodes:
         own = node.get("self") or {}
-        state = node["state"] + (" FULL" if own.get("full") else "")
+        state = node["state"] + (" FULL" if own.get("full") else " TIGHT" if own.get("tight") else "")
         disk = [size(own.get("bytes_used")), size(own.get("bytes_free"))]
         row = [node["name"], node["address"], node["zone"] or "-", state, "yes" if node["live"] else "NO", *disk]
         row += [own.get("sync", "-"), own.get("streams"), node["damaged"]]

@@ -184,6 +184,8 @@ class Batcher:
             size, count = size + following.size_bytes, count + len(following.payloads)
             if following.expect is not None or size > self._options.batch_bytes or count > self._entries_max:
                 break
+            if following.takeover and not taken[0].takeover:
+                break  # who does not ask for a takeover is judged without it
             self._queue.popleft()
             if following.future.done():
                 self._queued_bytes -= following.size_bytes

@@ -21,11 +21,13 @@ from trunkline.client.session import Session, Timing
 from trunkline.core.effects import Address, Message
 from trunkline.core.events import Created, CreateRefused
 from trunkline.core.messages import CreateLog, Get, Got, NodeInfo, NodeState
+from trunkline.core.names import log_name_fault, may_be_log
 from trunkline.core.projection import Policy, Projection, Settings
 from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
+    ForgetNode,
     ListLogs,
     LogsListed,
     NodeStateSet,
@@ -92,7 +94,7 @@ class Cluster:
             await self.close()
             raise
         assert isinstance(answer, ClusterAnswer)
-        self.id = answer.cluster
+        self.id = self._peers.cluster = answer.cluster
 
     async def close(self) -> None:
         """Settle what is under way, and disconnect."""
@@ -144,6 +146,8 @@ class Cluster:
 
     async def describe(self, name: str) -> Projection:
         """The log's map as the metadata has it now."""
+        if not may_be_log(name):
+            raise NoSuchLog(log_name_fault(name))
         answer = await self._ask(REGISTER, Get(name), f"the description of {name}")
         assert isinstance(answer, Got)
         if answer.projection is None or answer.projection.deleted:
@@ -168,6 +172,13 @@ class Cluster:
         assert isinstance(answer, NodeStateSet)
         if not answer.done:
             raise Refused(answer.why or f"there is no node {node}")
+
+    async def forget_node(self, node: str) -> None:
+        """Take a node that is gone out of the registry: it must not be live, and no log may name it."""
+        answer = await self._ask(ADMIN, ForgetNode(node), f"forgetting {node}")
+        assert isinstance(answer, NodeStateSet)
+        if not answer.done:
+            raise Refused(answer.why)
 
     async def status(self, *, logs: bool = True, timeout: float | None = None) -> dict[str, Any]:
         """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
@@ -241,16 +252,10 @@ def log_settings(
     return Settings(kind, replicas, min_replicas, groups, stripe_unit)
 
 
-NAME_CHARACTERS_MAX = 128
-
-
 def check_log_name(name: str) -> None:
-    allowed = all(character.isalnum() or character in "._-" for character in name)
-    if not name or not allowed or len(name) > NAME_CHARACTERS_MAX or not name[0].isalnum():
-        raise ConfigError(
-            f"{name!r} is no name of a log: up to {NAME_CHARACTERS_MAX} letters, digits, '.', '_', '-', "
-            "beginning with a letter or digit"
-        )
+    """Raise ``ConfigError`` for a name under which no log is made."""
+    if fault := log_name_fault(name):
+        raise ConfigError(fault)
 
 
 def _address_list(addresses: str | Sequence[str]) -> list[str]:

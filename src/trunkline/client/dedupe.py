@@ -10,12 +10,15 @@ are appended in order, and an attempt that is run again begins at the first. So 
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from trunkline.client.entries import Entry
 
+DIGITS_MAX: Final = 19  # of a number of a job
+QUERY_BYTES_MAX: Final = 64  # of a query's name that is remembered as it is
 PARTITIONS_MAX: Final = 65_536  # (query, partition) pairs that are remembered; those silent for longest are forgotten
 
 
@@ -43,8 +46,8 @@ class Repeats:
         """Whether the row was seen before. An entry that no job appended is never a repeat."""
         headers = entry.headers
         try:
-            key = headers["query"], int(headers["partition"])
-            row = int(headers["batch"]), int(headers["index"])
+            key = _short(headers["query"]), _number(headers["partition"])
+            row = _number(headers["batch"]), _number(headers["index"])
         except (KeyError, ValueError):
             return False
         newest = self._newest.get(key)
@@ -59,3 +62,14 @@ class Repeats:
     def without_repeats(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries without repeats."""
         return (entry for entry in entries if not self.is_repeat(entry))
+
+
+def _number(text: bytes) -> int:
+    """What is remembered is small, whoever wrote the headers."""
+    if len(text) > DIGITS_MAX:
+        raise ValueError("no number of a job")
+    return int(text)
+
+
+def _short(query: bytes) -> bytes:
+    return query if len(query) <= QUERY_BYTES_MAX else hashlib.sha256(query).digest()

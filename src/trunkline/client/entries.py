@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from trunkline.client.bodies import Body, Buffer
+from trunkline.client.bodies import Body, Buffer, CorruptBody, ends_of
+from trunkline.client.headers import decode_headers
 from trunkline.core.entries import Frame
+from trunkline.errors import CorruptEntry
+
+OFFSET_BYTES: Final = 4
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -24,15 +28,13 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> Mapping[str, bytes]:
-        return decode_headers(self.encoded_headers)
+        """Empty where there are none, and where they cannot be read: ``unreadable_headers`` tells."""
+        return decode_headers(self.encoded_headers) or {}
 
-
-def encode_headers(headers: Mapping[str, bytes] | None) -> bytes:
-    return msgspec.msgpack.encode(dict(headers)) if headers else b""
-
-
-def decode_headers(encoded: bytes) -> dict[str, bytes]:
-    return msgspec.msgpack.decode(encoded, type=dict[str, bytes]) if encoded else {}
+    @property
+    def unreadable_headers(self) -> bytes:
+        """What lies in the place of headers and is none, so that it is not lost; empty as a rule."""
+        return self.encoded_headers if decode_headers(self.encoded_headers) is None else b""
 
 
 class Batch:
@@ -40,17 +42,24 @@ class Batch:
 
     ``offsets`` (int32) and ``data`` are views of the received bytes in Arrow's layout; ``to_arrow`` wraps them. A
     batch that a reader enters in the middle begins with ``skip`` entries that are not part of what was asked for.
+
+    A writer that lies may have stored anything under a right checksum. Whatever looks at its entries then raises
+    ``CorruptEntry`` before it returns one of them.
     """
 
-    __slots__ = ("_body", "first", "frame", "last", "skip", "stop")
+    __slots__ = ("_body", "_log", "first", "frame", "last", "skip", "stop")
 
-    def __init__(self, frame: Frame, body: Buffer, position: int, until: int | None = None) -> None:
+    def __init__(self, frame: Frame, body: Buffer, position: int, until: int | None = None, log: str = "") -> None:
         self.frame = frame
-        self._body = Body(body, frame.count)
+        self._log = log
         self.skip = max(position - frame.first, 0)
         self.stop = frame.count if until is None else min(frame.count, until - frame.first + 1)
         self.first = frame.first + self.skip
         self.last = frame.first + self.stop - 1
+        try:
+            self._body = Body(body, frame.count)
+        except CorruptBody as error:
+            raise self._corrupt(error) from error
 
     def __len__(self) -> int:
         return self.stop - self.skip
@@ -65,6 +74,10 @@ class Batch:
 
     @property
     def offsets(self) -> memoryview:
+        try:
+            ends_of(self._body.offsets)
+        except CorruptBody as error:
+            raise self._corrupt(error) from error
         return self._body.offsets[self.skip : self.stop + 1]
 
     @property
@@ -80,34 +93,57 @@ class Batch:
         return len(self._body.data)
 
     def payloads(self) -> list[bytes]:
-        return self._body.payloads()[self.skip : self.stop]
+        try:
+            return self._body.payloads()[self.skip : self.stop]
+        except CorruptBody as error:
+            raise self._corrupt(error) from error
 
     @property
     def has_headers(self) -> bool:
         """Whether any entry of it was appended with headers."""
-        return self._body.header_offsets is not None
+        return self._body.has_headers
 
     def headers(self) -> list[dict[str, bytes]]:
-        """The headers of each entry; empty for those that have none."""
-        if not self.has_headers:
-            return [{} for _ in range(len(self))]
-        return [decode_headers(self._body.header(index)) for index in range(self.skip, self.stop)]
+        """The headers of each entry; empty for those that have none, or none that can be read."""
+        return [decode_headers(encoded) or {} for encoded in self.encoded_headers()]
+
+    def encoded_headers(self) -> list[bytes]:
+        try:
+            return self._body.headers()[self.skip : self.stop]
+        except CorruptBody as error:
+            raise self._corrupt(error) from error
 
     def __iter__(self) -> Iterator[Entry]:
         writer, seq, time_ms = self.frame.writer, self.frame.seq, self._body.last_ms
         glsn = self.first
-        if self._body.header_offsets is None:
+        if not self.has_headers:
             for payload in self.payloads():
                 yield Entry(glsn, payload, writer, seq, time_ms)
                 glsn += 1
             return
-        for index, payload in enumerate(self.payloads(), start=self.skip):
-            yield Entry(glsn, payload, writer, seq, time_ms, self._body.header(index))
+        for payload, headers in zip(self.payloads(), self.encoded_headers(), strict=True):
+            yield Entry(glsn, payload, writer, seq, time_ms, headers)
             glsn += 1
 
     def to_arrow(self) -> Any:
         """The payloads as a ``pyarrow.BinaryArray`` over the received bytes. Needs pyarrow, which is optional."""
         arrow = importlib.import_module("pyarrow")
-        buffers = [None, arrow.py_buffer(self._body.offsets), arrow.py_buffer(self._body.data)]
-        whole = arrow.Array.from_buffers(arrow.binary(), self.frame.count, buffers)
+        offsets, data = arrow.py_buffer(self._body.offsets), arrow.py_buffer(self._body.data)
+        if offsets.address % OFFSET_BYTES:  # bytes may arrive anywhere, numbers may not lie anywhere
+            offsets = arrow.py_buffer(bytes(self._body.offsets))
+        try:
+            whole = arrow.Array.from_buffers(arrow.binary(), self.frame.count, [None, offsets, data])
+            whole.validate(full=True)  # Arrow itself believes offsets, and reads wherever they point
+        except arrow.ArrowInvalid as error:
+            raise self._corrupt(error) from error
         return whole.slice(self.skip, len(self))
+
+    def _corrupt(self, why: Exception) -> CorruptEntry:
+        first, end = self.frame.first, self.frame.first + self.frame.count
+        of = f" of {self._log}" if self._log else ""
+        return CorruptEntry(
+            f"positions {first} to {end - 1}{of} hold no batch of entries ({why}); read on from {end}, and mend their "
+            f"writer {self.frame.writer}",
+            first,
+            end,
+        )

@@ -11,7 +11,8 @@ from msgspec import Struct
 from trunkline.client.batcher import Batcher, BatchOptions
 from trunkline.client.bodies import Buffer
 from trunkline.client.dedupe import Repeats
-from trunkline.client.entries import Batch, Entry, encode_headers
+from trunkline.client.entries import Batch, Entry
+from trunkline.client.headers import encode_all
 from trunkline.client.session import Session
 from trunkline.client.subscription import Subscription
 from trunkline.core.effects import Event
@@ -77,7 +78,8 @@ class Log:
         """Append one entry or a batch, and answer the first GLSN once everything is committed.
 
         ``expect``: only if the (first) entry gets exactly this position, else ``ConditionFailed`` (chain logs).
-        ``takeover``: take a broadcast log from its present writer.
+        ``takeover``: take a broadcast log from its present writer. ``headers``: of every entry, or a list with those of
+        each. ``ConfigError``: nothing of it was appended.
         """
         single = isinstance(payload, bytes | bytearray | memoryview)
         payloads: Sequence[Buffer] = (payload,) if single else payload  # type: ignore[assignment]
@@ -85,7 +87,7 @@ class Log:
             raise ConfigError("an append needs at least one entry")
         if expect is not None and self._view.settings.policy is not Policy.CHAIN:
             raise ConfigError("expect= is for chain logs: a broadcast log has one writer, which knows its positions")
-        encoded = _encoded_headers(headers, len(payloads))
+        encoded = encode_all(headers, len(payloads))
         if self._batcher is None:
             self._batcher = Batcher(self._session, self._newest(), self._options)
         limit = self._limit(timeout)
@@ -266,17 +268,6 @@ def _ended(result: Event) -> Ended:
 def _check_position(glsn: int) -> None:
     if glsn < 1:
         raise ConfigError(f"positions begin at 1; {glsn} is none")
-
-
-def _encoded_headers(
-    headers: Mapping[str, bytes] | Sequence[Mapping[str, bytes] | None] | None, count: int
-) -> list[bytes] | None:
-    if headers is None:
-        return None
-    each = [headers] * count if isinstance(headers, Mapping) else list(headers)
-    if len(each) != count:
-        raise ConfigError(f"{len(each)} headers were given for {count} entries")
-    return [encode_headers(header) for header in each]
 
 
 __all__ = ["Batch", "Ended", "Entry", "Log"]

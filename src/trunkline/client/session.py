@@ -210,6 +210,9 @@ class Session:
     def persist(self, record: Record, step: Step) -> int:
         raise AssertionError(f"a client keeps nothing, yet it was to persist {record}")
 
+    def at_work(self, process: str, within_s: float) -> bool:
+        return self.links.at_work(process, within_s)
+
     def announced(self, role: str, event: Event, step: Step) -> None:
         if self._recorder is not None:
             self._recorder.event(role, event)

@@ -98,7 +98,7 @@ class Subscription(AsyncIterator[Batch]):
         if checksum(body) != frame.checksum:
             return ProtocolError(f"the bytes of position {frame.first} were damaged on their way; read it again")
         try:
-            return Batch(frame, body, position, self._until)
+            return Batch(frame, body, position, self._until, self._session.log)
         except ProtocolError as error:
             return error
 

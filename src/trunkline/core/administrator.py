@@ -5,6 +5,7 @@ States
     idle --trim--> settling --everything up to the point read or filled--> viewing --> changing --> idle
     idle --seal--> ending --> idle
     idle --delete--> ending --closed--> changing --> idle
+    ending --could not be done now--> waiting --after a while--> viewing --> ending
 
 Rules
  B1  Creating again with the same settings is a no-op; with others it is refused. Two at once: one wins.
@@ -13,13 +14,15 @@ Rules
  B3  A trim is a swap on the projection; nodes follow later.
  B4  A sealed log stays read-only until an operator opens it again.
  B5  A log is closed before it is deleted; then nothing can be done with it any more, and its name is never used again.
+ B6  An ending that cannot be done now is tried again, each time after a longer wait: busy nodes answer late. Only after
+     the last try it is refused.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send
+from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.events import (
     Created,
     CreateRefused,
@@ -48,6 +51,8 @@ NOBODY = Owner("", 0)  # owns a broadcast log until its first writer takes it
 class AdministratorConfig(Struct, frozen=True):
     cluster: str
     log: str
+    tries: int = 8  # too small: refused by busy nodes; too big: what cannot be done is refused late (here: 10 s)
+    retry_ms: int = 200  # before the second try; longer by this before each further one
 
 
 Task = CreateLog | TrimRequested | SealRequested | DeleteRequested
@@ -62,6 +67,7 @@ class Administrator:
         self.task: Task | None = None
         self.reached = 0  # how far the log has been read for a trim
         self.asked = -1  # the segment that is to be ended
+        self.tried = 0  # how often in vain
         self.point: int | None = None  # of a trim, once everything up to it is settled
 
     @property
@@ -72,12 +78,12 @@ class Administrator:
         return []
 
     def on_timer(self, key: str) -> Effects:
-        raise AssertionError(f"an administrator sets no timer, yet {key} fired")
+        return self._look()
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case CreateLog() | SealRequested() | TrimRequested() | DeleteRequested():
-                self.task, self.point = message, None
+                self.task, self.point, self.tried = message, None, 0
                 return self._look()
             case ReadThrough(settled, reached):
                 self.point, self.reached = settled, reached
@@ -126,7 +132,7 @@ class Administrator:
             change = ChangeProjection(view.epoch, apply(view, DeleteLog()))
             return [Send(Address(SELF, "reconfigurer"), change)]
         if self.state == "ending" and self.asked == view.last.index:
-            return self._done(RequestRefused("the log cannot be closed: no intact member of a group can be reached"))
+            return self._try_again("the log cannot be closed: no intact member of a group can be reached")
         self.state, self.asked = "ending", view.last.index
         job = EndOpenSegment(self.config.log, view.last.index, reopen=False)
         return [Send(Address(SELF, "reconfigurer"), job)]
@@ -165,7 +171,7 @@ class Administrator:
             end = view.last.base if view.last.end is None else view.last.end
             return self._done(SegmentEnded(self.asked, end))
         if self.state == "ending" and self.asked == view.last.index:
-            return self._done(RequestRefused("no intact member of a group can be reached, or no node is left"))
+            return self._try_again("no intact member of a group can be reached, or no node is left")
         self.state, self.asked = "ending", view.last.index  # also when somebody else was faster and it is not so yet
         if view.last.is_open or not task.reopen:
             declared = task.declared_end
@@ -178,6 +184,14 @@ class Administrator:
         if task.reopen:
             return view.last.is_open and view.last.index > self.asked
         return not view.last.is_open
+
+    def _try_again(self, why: str) -> Effects:
+        """It could not be done now (R8)."""
+        self.tried += 1
+        if self.tried >= self.config.tries:  # B6
+            return self._done(RequestRefused(f"{why}; see `trunkline status`"))
+        self.state = "waiting"
+        return [SetTimer("again", self.config.retry_ms * self.tried)]
 
     def _done(self, result: Event) -> Effects:
         assert self.task is not None

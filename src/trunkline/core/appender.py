@@ -21,6 +21,7 @@ Rules
  A10 Who meets a seal leaves the end to whoever sealed, for a while: that one knows which node is to be left out.
  A11 Who lost positions to readers that did not wait long enough says so with the next one, and is waited for longer
      (Q5).
+ A12 After a suspicion the time of silence doubles until something is committed: slow nodes are not left all the time.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class AppenderConfig(Struct, frozen=True):
 TIMER = "append:"
 BEATEN_MAX = 16  # readers wait no longer for who was beaten more often
 CALM_AFTER = 64  # appends; too small: a slow writer is beaten again and again; too big: its death is noticed late
+DOUBTS_MAX = 4  # how often in a row the time of silence doubles
 
 
 class Attempt:
@@ -107,6 +109,7 @@ class Appender:
         self.queue: deque[AppendRequested] = deque()
         self.beaten = 0  # as often as its appends were beaten of late: the next ones begin with that
         self.calm = 0  # how many appends went through since, while there is something to forget
+        self.doubts = 0  # suspicions since something was committed
 
     @property
     def phase(self) -> str:
@@ -146,13 +149,21 @@ class Appender:
         raise AssertionError(f"an appender does not take {message}")
 
     def on_timer(self, key: str) -> Effects:
+        return self.on_silence(key, self.awaits(key))
+
+    def awaits(self, key: str) -> tuple[str, ...]:
+        """The node whose answer the timer waits for, if it is one."""
         attempt = self.attempts[int(key.removeprefix(TIMER))]
-        segment = self._segment(attempt)
         if attempt.state == "asking":
-            return self._end(attempt, (segment.owner.process,))
-        if attempt.state in ("writing", "opening"):
-            return self._end(attempt, (self._member(attempt).node,))
-        return self._look_again(attempt)
+            return (self._segment(attempt).owner.process,)
+        return (self._member(attempt).node,) if attempt.state in ("writing", "opening") else ()
+
+    def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
+        attempt = self.attempts[int(key.removeprefix(TIMER))]
+        if not silent:
+            return self._look_again(attempt)
+        self.doubts = min(self.doubts + 1, DOUBTS_MAX)  # A12
+        return self._end(attempt, silent)
 
     def ignores(self, source: Address, message: Message) -> bool:
         """A seq is used once and a position is granted once: an answer to an attempt that moved on is never awaited
@@ -258,6 +269,7 @@ class Appender:
 
     def _committed(self, attempt: Attempt) -> Effects:
         assert attempt.first is not None
+        self.doubts = 0
         event = Committed(self.config.log, self._segment(attempt).index, None, attempt.frame(self.config.writer))
         self._grow_calm()
         return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
@@ -278,7 +290,7 @@ class Appender:
         return effects
 
     def _suspect_later(self, attempt: Attempt) -> SetTimer:
-        return SetTimer(attempt.timer, self.config.suspect_after_ms)
+        return SetTimer(attempt.timer, self.config.suspect_after_ms << self.doubts)
 
     # ---------------------------------------------------------------------------------------------------- the bad paths
 
@@ -401,6 +413,8 @@ class Appender:
             if done.why is Reason.NO_SPACE:  # the head has an entry there: it had space after all
                 attempt.at, attempt.giving_up = max(attempt.at, 1), False
                 return self._on_full(attempt, done.node)
+            if done.why is Reason.SEALED:  # the end was begun, perhaps by us, and not brought about
+                return self._end(attempt, ())
             return [self._suspect_later(attempt)]  # a member is away: look again after a while
         if done.frames[0] == attempt.frame(self.config.writer):
             return self._committed(attempt)

@@ -12,13 +12,20 @@ Rules
  C3  A stream is dropped only after its id has left the projection. What is to be dropped is asked of the nodes, so it
      is not forgotten with this process.
  C4  It is never on the append path.
- C5  A member is removed only after another one of its group has said, when asked for this, that it is intact.
+ C5  A serving member is removed only after another one of its group, that serves and stays, has said that it is
+     intact: when asked for this, since the projection that is to be changed. A joiner has not served, and needs
+     nobody's word.
  C6  What a node said of its streams holds until it restarts or finds damage; then it is asked again. Answers to
      earlier questions do not count.
  C7  An open segment is made wider only when it has been as it is for some time: a lease outlives its node.
  C8  A long procedure is begun anew only after a silence, never because it takes long.
  C9  A node that went away is given some time to come back before its repaired segments are copied elsewhere. The time
      begins with the first look that shows it away, and ends when it is back; each absence has its own.
+ C10 A node whose lease holds and that does not answer is passed over, longer each time, until it is heard again. A
+     segment whose repair or copy failed comes after all other duties. So neither keeps other duties waiting.
+ C11 A joiner whose node has no space, or is passed over, gives its place to another node if there is one.
+ C12 A look takes a bounded time: of a long map a part is examined, and the next look goes on from there. It rests only
+     when it went around without a change.
 """
 
 from __future__ import annotations
@@ -26,17 +33,20 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trunkline.core.duties import (
+    ASKED_MAX,
     AddMember,
     CopyToJoiner,
     Done,
     Duty,
     EndTheSegment,
     FinalizeMembers,
-    ForgetTheSegment,
-    RemoveDeadMember,
+    ForgetTheSegments,
+    RemoveJoiner,
+    RemoveServingMember,
     RepairSegment,
     TidyNode,
     TrimMembers,
+    left_members,
     left_streams,
     next_duty,
 )
@@ -50,7 +60,6 @@ from trunkline.core.messages import (
     Inventoried,
     Inventory,
     NodeInfo,
-    NodeState,
     Reason,
     Rejected,
     Target,
@@ -59,6 +68,7 @@ from trunkline.core.messages import (
     descriptor_of,
     target_of,
 )
+from trunkline.core.patience import Patience, PatienceConfig
 from trunkline.core.projection import (
     AddJoiner,
     AdmitJoiner,
@@ -84,6 +94,10 @@ class CoordinatorConfig(Struct, frozen=True):
     widen_ms: int = 10_000  # too small: a node that just failed is taken in again; too big: less redundancy for longer
     absent_ms: int = 30_000  # too small: a restart has its data copied away; too big: fewer copies for longer
     duty_ms: int = 5000  # a duty without an answer for this long is looked at anew
+    silences_max: int = 4  # a node is passed over for 2 ** this times duty_ms at most. Bigger: it is heard of late
+    full_ms: int = 60_000  # too small: a full node is tried in vain; too big: it is found late that it has space again
+    examined_max: int = 1000  # segments in a look. Too small: a long map is gone around slowly; too big: it takes long
+    span: int = 4096  # positions compared or copied at a time. Too small: more round trips; too big: memory
 
 
 class Coordinator:
@@ -92,14 +106,21 @@ class Coordinator:
         self.state = "idle"
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
-        self.done = Done()
+        self.done = Done(config.examined_max)
+        self.patience = Patience(
+            PatienceConfig(
+                config.log, config.widen_ms, config.absent_ms, config.duty_ms, config.silences_max, config.full_ms
+            ),
+            self.done,
+        )
         self.look_again = False  # something changed since the look whose duty is in work
-        self.given_up: set[str] = set()  # nodes that are away and were awaited for long enough
-        self.narrow = -1  # the open segment that is to be as it is for some time, if it is narrow
         self.question = 0  # only answers that repeat this number count (C5, C6)
+        self.questioned = 0  # the epoch for which it was raised last
         self.duty: Duty | None = None
         self.procedure: SegmentRepair | MemberCopy | None = None
-        self.dropping: set[str] = set()  # streams that the node that is being tidied was asked to drop
+        self.asked: set[str] = set()  # streams of which the duty still wants an answer
+        self.unasked = 0  # streams that are left to be dropped after those
+        self.heard: set[str] = set()  # nodes that said something since the duty began
 
     @property
     def phase(self) -> str:
@@ -112,16 +133,55 @@ class Coordinator:
         raise AssertionError(f"a coordinator asks for no choice, yet {key} was made")
 
     def on_timer(self, key: str) -> Effects:
-        what, _, node = key.partition(" ")
-        if what == "tick":
+        if key == "tick":
+            passed_over = self.patience.pass_over_silent(self._silent_nodes()) if self.state == "working" else []
             self.done.blocked = -1
-            return self._look()
-        if what == "widen":
-            self.done.may_widen = True
-        elif what == "absent":
-            self.done.awaited.discard(node)
-            self.given_up.add(node)
-        return self._look_soon()
+            return [*passed_over, *self._look()]
+        self.done.begin_round(self.view)
+        return [*self.patience.on_timer(key), *self._look_soon()]
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        match message:
+            case LookNow():
+                return self._look_soon()
+            case ViewChanged(_, projection, nodes) if self.procedure is None:
+                return self._on_view(projection, nodes)
+            case ViewChanged():
+                return []  # an answer to an earlier look: the procedure goes on from what it began with
+        return [*self._hear(source), *self._on_answer(source, message)]
+
+    def _hear(self, source: Address) -> Effects:
+        """A node that has said something is not passed over any more, be it to an earlier question (C10)."""
+        if source.role != "storage":
+            return []
+        if self.state == "working":
+            self.heard.add(source.process)
+        back = self.patience.on_word(source.process)
+        return [*back, *self._look_soon()] if back else []
+
+    def _on_answer(self, source: Address, message: Message) -> Effects:
+        match message:
+            case Finalized(stream, intact, nonce) if nonce == self.question:
+                self._learn(stream, intact=intact)
+                if self.procedure is None:
+                    return self._on_witness(stream, intact=intact)
+            case TrimDone(stream, point):
+                self.done.trimmed[stream] = max(point, self.done.trimmed.get(stream, 0))
+                return self._on_answered(stream)
+            case Inventoried(_, streams):
+                return self._on_inventory(source, streams)
+            case Dropped(stream):
+                return self._on_answered(stream)
+            case Rejected(stream, _, reason):
+                return self._on_rejected(source, message, stream, reason)
+        return self._on_procedure_message(message)
+
+    # --------------------------------------------------------------------------------------------------------- deciding
+
+    def _look(self) -> Effects:
+        self.state, self.duty, self.procedure, self.look_again = "viewing", None, None, False
+        self.asked, self.heard, self.unasked = set(), set(), 0
+        return [CancelTimer("tick"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     def _look_soon(self) -> Effects:
         """Something has changed: one that works looks again before it rests."""
@@ -131,131 +191,66 @@ class Coordinator:
         self.look_again = True
         return []
 
-    def _be_patient(self) -> Effects:
-        """Begin and end to wait, as the view that was just read shows (C7, C9)."""
-        return [*self._await_steadiness(), *self._await_the_absent()]
-
-    def _await_steadiness(self) -> Effects:
-        """A segment is made wider only when it has been as it is for some time: a lease outlives its node (C7)."""
-        view = self.view
-        narrow = view is not None and view.last.is_open and min(map(len, view.last.groups)) < view.settings.replicas
-        index = view.last.index if view is not None and narrow else -1
-        if index == self.narrow:
-            return []
-        self.narrow = index
-        self.done.may_widen = self.config.widen_ms == 0
-        wait = narrow and not self.done.may_widen
-        return [SetTimer("widen", self.config.widen_ms) if wait else CancelTimer("widen")]
-
-    def _await_the_absent(self) -> Effects:
-        """A node that went away is given some time before its repaired segments are copied elsewhere (C9)."""
-        if not self.config.absent_ms:
-            return []
-        states = (NodeState.RW, NodeState.DRAINING)
-        away = [info.node for info in self.nodes if not info.live and info.state in states]
-        known = self.done.awaited | self.given_up
-        begun = [node for node in away if node not in known]
-        over = sorted(self.done.awaited.difference(away))
-        self.done.awaited = (self.done.awaited | set(begun)).intersection(away)
-        self.given_up.intersection_update(away)
-        timers: Effects = [SetTimer(f"absent {node}", self.config.absent_ms) for node in begun]
-        return [*timers, *(CancelTimer(f"absent {node}") for node in over)]
-
-    def on_message(self, source: Address, message: Message) -> Effects:
-        match message:
-            case ViewChanged(_, projection, nodes) if self.procedure is None:
-                self._doubt(projection, nodes)
-                self.view, self.nodes = projection, nodes
-                return [*self._be_patient(), *self._on_view()]
-            case ViewChanged():
-                return []  # an answer to an earlier look: the procedure goes on from what it began with
-            case Finalized(stream, intact, nonce) if self.procedure is None:
-                if nonce != self.question:
-                    return []
-                (self.done.finalized if intact else self.done.damaged).add(stream)
-                return self._on_witness(stream, intact=intact) or self._check_members()
-            case TrimDone(stream, point):
-                self.done.trimmed[stream] = max(point, self.done.trimmed.get(stream, 0))
-                return self._check_members()
-            case LookNow():
-                return self._look_soon()
-            case Inventoried(_, streams):
-                return self._on_inventory(source, streams)
-            case Dropped(stream):
-                return self._on_dropped(stream)
-            case Rejected(stream, _, Reason.CORRUPT):
-                self.done.damaged.add(stream)
-            case Rejected(stream, _, Reason.UNKNOWN) if isinstance(self.duty, TrimMembers) and self.view is not None:
-                self.done.trimmed[stream] = self.view.trim  # it never held anything
-                return self._check_members()
-            case Rejected() if self.procedure is None:
-                return []  # the next look decides
-        return self._on_procedure_message(message)
-
-    # --------------------------------------------------------------------------------------------------------- deciding
-
-    def _look(self) -> Effects:
-        self.state, self.duty, self.procedure, self.look_again = "viewing", None, None, False
-        return [CancelTimer("tick"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
-
-    def _on_view(self) -> Effects:
-        still_open = self.view is not None and self.view.last.is_open
-        if isinstance(self.duty, EndTheSegment) and still_open and self.view is not None:
-            blocked = self.view.last.index == self.duty.segment
-            self.done.blocked = self.view.last.index if blocked else -1
-        return self._decide()
+    def _on_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
+        if view is not None and self.view is not None and view.epoch == self.view.epoch:
+            view = self.view  # the same one, read again
+        if view is not self.view or nodes != self.nodes:
+            self.done.begin_round(view)
+        effects = self._doubt(view, nodes)
+        self.view, self.nodes = view, nodes
+        if isinstance(self.duty, EndTheSegment) and view is not None and view.last.is_open:
+            self.done.blocked = view.last.index if view.last.index == self.duty.segment else -1
+        return [*effects, *self.patience.on_look(view, nodes), *self._decide()]
 
     def _decide(self) -> Effects:
         self.duty = next_duty(self.view, self.nodes, self.done) if self.view is not None else None
         if self.duty is None:
             return self._look() if self.look_again else self._rest()
         assert self.view is not None
-        self.state = "working"
+        self.state, self.asked, self.heard, self.unasked = "working", set(), set(), 0
         return [*self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
 
     def _rest(self) -> Effects:
-        self.state = "idle"
-        blocked = self.done.blocked >= 0  # it may be over without a sign
-        return [SetTimer("tick", self.config.tick_ms if blocked else self.config.rest_ms)]
+        """Until a change; only what failed, was blocked or not looked at is due without one (C10, C12)."""
+        soon = self.done.blocked >= 0 or self.done.failed or self.done.unseen  # it may be over without a sign
+        self.state, self.done.failed = "idle", set()
+        return [SetTimer("tick", self.config.tick_ms if soon else self.config.rest_ms)]
 
     def _begin(self, duty: Duty, view: Projection) -> Effects:
         match duty:
             case EndTheSegment(index, suspects):
                 job = EndOpenSegment(self.config.log, index, suspects)
                 return [Send(Address(SELF, "reconfigurer"), job)]
-            case RemoveDeadMember(_, _, witnesses) if not witnesses:
-                return self._remove(duty)
-            case RemoveDeadMember(index, _, members):
-                self.question += 1  # what was said before is no witness (C5)
-                return self._finalize(view, index, members)
-            case FinalizeMembers(index, members):
-                return self._finalize(view, index, members)
+            case RemoveJoiner(index, stream):
+                return self._remove(index, stream)
+            case RemoveServingMember(index, _, witnesses):
+                if self.questioned != view.epoch:  # what was said before this projection was there is no witness (C5)
+                    self.question, self.questioned = self.question + 1, view.epoch
+                return self._finalize(view, index, witnesses)
+            case FinalizeMembers(segments):
+                return [effect for index, members in segments for effect in self._finalize(view, index, members)]
             case RepairSegment(index):
-                return self._run(SegmentRepair(view, self._segment(view, index)))
-            case CopyToJoiner(index, joiner):
-                return self._run(self._copy(view, self._segment(view, index), joiner))
+                return self._run(SegmentRepair(view, self._segment(view, index), self.config.span))
+            case CopyToJoiner(index, joiner, source):
+                segment = self._segment(view, index)
+                return self._run(MemberCopy(view, segment, source, joiner, self.config.span))
             case AddMember(index, group, seat):
                 return self._change(AddJoiner(index, group, seat))
             case TrimMembers(index, members):
                 segment = self._segment(view, index)
+                self.asked = {member.stream for member in members}
                 return [Send(_storage(m), Trim(target_of(view, segment, m), view.trim)) for m in members]
-            case ForgetTheSegment(index):
-                return self._change(ForgetSegment(index))
+            case ForgetTheSegments(indexes):
+                return self._change(ForgetSegment(indexes[0], indexes[1:]))
             case TidyNode(node):
-                self.dropping = set()
                 return [Send(Address(node, "storage"), Inventory(self.config.log))]
 
     def _finalize(self, view: Projection, index: int, members: Group) -> Effects:
         segment = self._segment(view, index)
         assert segment.end is not None
+        self.asked.update(member.stream for member in members)
         asks = [(m, Finalize(descriptor_of(view, segment, m), segment.end, self.question)) for m in members]
         return [Send(_storage(member), ask) for member, ask in asks]
-
-    def _copy(self, view: Projection, segment: Segment, joiner: Member) -> MemberCopy:
-        group = next(group for group in segment.groups if joiner in group)
-        live = {info.node for info in self.nodes if info.live}
-        source = next(member for member in segment.serving(group) if member.node in live)
-        return MemberCopy(view, segment, source, joiner)
 
     def _segment(self, view: Projection, index: int) -> Segment:
         segment = view.segment(index)
@@ -269,31 +264,66 @@ class Coordinator:
 
     # --------------------------------------------------------------------------------------------------------- working
 
+    def _learn(self, stream: str, *, intact: bool) -> None:
+        if intact and stream not in self.done.damaged:
+            self.done.finalized.add(stream)
+        else:
+            self.done.found_damaged(stream)
+
     def _on_witness(self, stream: str, *, intact: bool) -> Effects:
-        """A member that stays has answered while another waits to be removed (C5)."""
+        """A member has answered; perhaps another waits for its word to be removed (C5)."""
         duty = self.duty
-        if not isinstance(duty, RemoveDeadMember) or stream not in [m.stream for m in duty.witnesses]:
-            return []
+        if not isinstance(duty, RemoveServingMember) or stream not in self.asked:
+            return self._on_answered(stream)
         if not intact:
             return self._look()
-        self.duty = RemoveDeadMember(duty.segment, duty.stream)  # one word is enough
-        return self._remove(duty)
+        self.asked = set()  # one word is enough
+        return self._remove(duty.segment, duty.stream)
 
-    def _remove(self, duty: RemoveDeadMember) -> Effects:
-        event = Announce(MemberRemoved(self.config.log, duty.segment, duty.stream))
-        return [event, *self._change(RemoveMember(duty.segment, duty.stream))]
+    def _remove(self, index: int, stream: str) -> Effects:
+        return [Announce(MemberRemoved(self.config.log, index, stream)), *self._change(RemoveMember(index, stream))]
 
-    def _check_members(self) -> Effects:
-        """A duty towards several members is over when all have answered (C2: otherwise it is due again)."""
+    def _on_answered(self, stream: str) -> Effects:
+        """A duty towards several streams is over when all have answered (C2: otherwise it is due again)."""
+        if stream not in self.asked or self.procedure is not None:
+            return []  # a late answer, perhaps of another node
+        self.asked.discard(stream)
+        if self.asked:
+            return []
+        if isinstance(self.duty, TidyNode) and not self.unasked:
+            return self._tidied(self.duty.node)
+        return self._look()
+
+    def _on_rejected(self, source: Address, message: Message, stream: str, reason: Reason) -> Effects:
+        if reason is Reason.CORRUPT:
+            self.done.found_damaged(stream)
+        if self.procedure is not None:
+            return self._on_procedure_message(message)
+        if stream not in self.asked:
+            return []
         match self.duty:
-            case FinalizeMembers(_, members):
-                known = self.done.finalized | self.done.damaged
-                return self._look() if all(m.stream in known for m in members) else []
-            case TrimMembers(_, members) if self.view is not None:
-                point = self.view.trim
-                if all(self.done.trimmed.get(m.stream, 0) >= point for m in members):
-                    return self._look()
-        return []
+            case TrimMembers() if self.view is not None:
+                self.done.trimmed[stream] = self.view.trim  # nothing is there that could be trimmed
+            case FinalizeMembers() | RemoveServingMember() if reason is Reason.NO_SPACE:
+                return [*self.patience.pass_over_full(source.process), *self._on_answered(stream)]
+            case FinalizeMembers() | RemoveServingMember():
+                self.done.found_damaged(stream)  # it is not, and never will be, what the projection says
+        return self._on_answered(stream)
+
+    def _silent_nodes(self) -> tuple[str, ...]:
+        """Who did not say a word although the duty asked (C10)."""
+        if self.procedure is not None:
+            return self.procedure.silent_nodes()
+        members: Group = ()
+        match self.duty:
+            case FinalizeMembers(segments):
+                members = tuple(member for _, group in segments for member in group)
+            case RemoveServingMember(_, _, group) | TrimMembers(_, group):
+                members = group
+            case TidyNode(node):
+                return () if node in self.heard else (node,)
+        nodes = (m.node for m in members if m.stream in self.asked and m.node not in self.heard)
+        return tuple(dict.fromkeys(nodes))
 
     def _run(self, procedure: SegmentRepair | MemberCopy) -> Effects:
         self.procedure = procedure
@@ -312,50 +342,50 @@ class Coordinator:
         procedure, duty = self.procedure, self.duty
         if procedure is None or not (procedure.finished or procedure.failed):
             return []
+        assert isinstance(duty, RepairSegment | CopyToJoiner)
         self.procedure = None
         if procedure.failed:
-            self.state, self.duty = "idle", None
-            return [SetTimer("tick", self.config.tick_ms)]
-        match duty:
-            case RepairSegment(index):
-                return self._change(MarkRepaired(index))
-            case CopyToJoiner(index, joiner):
-                event = Announce(MemberRebuilt(self.config.log, index, joiner.stream))
-                return [event, *self._change(AdmitJoiner(index, joiner.stream))]
-        raise AssertionError(f"{duty} has no procedure")
+            self.done.failed.add(duty.segment)
+            no_space = isinstance(procedure, MemberCopy) and procedure.no_space  # C11
+            full = self.patience.pass_over_full(duty.joiner.node) if no_space and isinstance(duty, CopyToJoiner) else []
+            return [*full, *self._look()]
+        if isinstance(duty, RepairSegment):
+            return self._change(MarkRepaired(duty.segment))
+        event = Announce(MemberRebuilt(self.config.log, duty.segment, duty.joiner.stream))
+        return [event, *self._change(AdmitJoiner(duty.segment, duty.joiner.stream))]
 
-    def _doubt(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> None:
+    def _doubt(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
         """Forget what nodes said that have restarted or found damage since, or that lost a stream (C3, C6)."""
         if self.view is None or view is None:
-            return
-        named = view.streams()
-        self.done.tidied -= {m.node for s in self.view.segments for m in s.members() if m.stream not in named}
+            return []
+        for member in left_members(self.view, view) if view is not self.view else ():
+            self.done.forget(member.stream)
+            self.done.tidied.discard(member.node)
         known = {info.node: (info.start, info.damaged) for info in self.nodes}
         changed = [n for n in nodes if known.get(n.node, (n.start, n.damaged)) != (n.start, n.damaged)]
+        effects: Effects = []
         for info in changed:
-            self._doubt_node(view, info, restarted=known[info.node][0] != info.start)
+            restarted = known[info.node][0] != info.start
+            self._doubt_node(view, info, restarted=restarted)
+            effects += self.patience.on_restart(info.node) if restarted else []
         self.question += 1 if changed else 0
+        return effects
 
     def _doubt_node(self, view: Projection, info: NodeInfo, *, restarted: bool) -> None:
-        members = [member for segment in view.segments for member in segment.members() if member.node == info.node]
-        self.done.finalized.difference_update(member.stream for member in members)
+        groups = [group for segment in view.segments for group in segment.groups]
+        self.done.finalized.difference_update([m.stream for group in groups for m in group if m.node == info.node])
         if restarted:
             self.done.tidied.discard(info.node)
-        elif view.last.is_open and any(member in members for member in view.last.members()):
+        elif view.last.is_open and any(member.node == info.node for member in view.last.members()):
             self.done.harmed = (view.last.index, info.node)  # an open segment cannot be asked: it is ended
 
     def _on_inventory(self, source: Address, streams: tuple[Target, ...]) -> Effects:
-        if not isinstance(self.duty, TidyNode) or source.process != self.duty.node or self.view is None:
+        if not isinstance(self.duty, TidyNode) or source.process != self.duty.node or self.view is None or self.asked:
             return []
         left = left_streams(self.view, streams)  # C3
-        self.dropping = {target.stream for target in left}
-        return [Send(source, Drop(target)) for target in left] if left else self._tidied(self.duty.node)
-
-    def _on_dropped(self, stream: str) -> Effects:
-        if not isinstance(self.duty, TidyNode) or stream not in self.dropping:
-            return []  # a late answer, perhaps of another node
-        self.dropping.remove(stream)
-        return [] if self.dropping else self._tidied(self.duty.node)
+        asked, self.unasked = left[:ASKED_MAX], len(left[ASKED_MAX:])
+        self.asked = {target.stream for target in asked}
+        return [Send(source, Drop(target)) for target in asked] if asked else self._tidied(source.process)
 
     def _tidied(self, node: str) -> Effects:
         self.done.tidied.add(node)

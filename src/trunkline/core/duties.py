@@ -1,17 +1,23 @@
 """What the coordinator should do next for a log: a pure function of projection, registry and what was done already.
 
-The order is that of urgency: keep the log writable, make what has ended safe, make it wide again, tidy up.
+The order is that of urgency: keep the log writable, forget what is trimmed away, make what has ended safe, make it
+wide again, tidy up. Of a long map a part is examined at a time: ``Done`` remembers where to go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import takewhile
+
 from msgspec import Struct
 
-from trunkline.core.messages import NodeInfo, NodeState, Target
-from trunkline.core.placement import eligible, replacement
+from trunkline.core.messages import NodeInfo, NodeState, Space, Target
+from trunkline.core.placement import replacement, with_space
 from trunkline.core.projection import Group, Member, Policy, Projection, Seat, Segment, epoch_of
 
 DIGITS_MAX = 19  # of a number in a stream's id
+ASKED_MAX = 256  # streams in a duty; too small: more looks; too big: many messages at once
+PRESENT = (NodeState.RW, NodeState.DRAINING)
 
 
 class EndTheSegment(Struct, frozen=True):
@@ -25,22 +31,33 @@ class EndTheSegment(Struct, frozen=True):
     suspects: tuple[str, ...]
 
 
-class RemoveDeadMember(Struct, frozen=True):
-    """A member of an ended segment is away for good, or lost data: a rebuild under a new stream id takes its place. Or
-    its node is being drained, and its place has been taken.
+class RemoveServingMember(Struct, frozen=True):
+    """A serving member of an ended segment is away for good, or lost data: a rebuild under a new stream id takes its
+    place. Or its node is being drained, and its place has been taken.
 
-    One of the ``witnesses`` must say first, when asked for this, that it is intact: never remove the last one that is.
-    A joiner needs no witness.
+    One of the ``witnesses``, who stay, must say first, when asked for this, that it is intact: never remove the last
+    one that is. Without a witness there is no such duty.
     """
 
     segment: int
     stream: str
-    witnesses: Group = ()
+    witnesses: Group
+
+    def __post_init__(self) -> None:
+        assert self.witnesses and all(w.stream != self.stream and not w.joining for w in self.witnesses)
+
+
+class RemoveJoiner(Struct, frozen=True):
+    """A joiner is dead, damaged, in the wrong place, or without room. Nobody needs it: it has not served yet."""
+
+    segment: int
+    stream: str
 
 
 class FinalizeMembers(Struct, frozen=True):
-    segment: int
-    members: Group
+    """Tell members of ended segments the end, and ask them whether they are intact: index and members of each."""
+
+    segments: tuple[tuple[int, Group], ...]
 
 
 class RepairSegment(Struct, frozen=True):
@@ -50,6 +67,7 @@ class RepairSegment(Struct, frozen=True):
 class CopyToJoiner(Struct, frozen=True):
     segment: int
     joiner: Member
+    source: Member
 
 
 class AddMember(Struct, frozen=True):
@@ -63,8 +81,10 @@ class TrimMembers(Struct, frozen=True):
     members: Group
 
 
-class ForgetTheSegment(Struct, frozen=True):
-    segment: int
+class ForgetTheSegments(Struct, frozen=True):
+    """Ended segments that hold no position any more: they were trimmed away, or never held one."""
+
+    segments: tuple[int, ...]
 
 
 class TidyNode(Struct, frozen=True):
@@ -75,13 +95,14 @@ class TidyNode(Struct, frozen=True):
 
 Duty = (
     EndTheSegment
-    | RemoveDeadMember
+    | RemoveServingMember
+    | RemoveJoiner
     | FinalizeMembers
     | RepairSegment
     | CopyToJoiner
     | AddMember
     | TrimMembers
-    | ForgetTheSegment
+    | ForgetTheSegments
     | TidyNode
 )
 
@@ -89,40 +110,105 @@ Duty = (
 class Done:
     """What this coordinator has seen done. Volatile: after a restart it is done once more, which is harmless."""
 
-    def __init__(self) -> None:
+    def __init__(self, examined_max: int = 1000) -> None:
+        """``examined_max``: a map with more segments than this is long, and examined in parts."""
+        self.examined_max = examined_max
         self.finalized: set[str] = set()  # streams that know their end; they said that they are intact
-        self.blocked = -1  # the open segment, if it could not be ended at the last try
+        self.damaged: set[str] = set()  # streams that said that they lost data, or are not what they should be
         self.trimmed: dict[str, int] = {}
-        self.damaged: set[str] = set()  # streams that said that they lost data
-        self.harmed: tuple[int, str] | None = None  # an open segment, and its member's node that found damage
-        self.awaited: set[str] = set()  # nodes that went away a short while ago and may come back
-        self.may_widen = True  # the open segment has been as it is for a while
         self.tidied: set[str] = set()  # nodes that keep no stream that has left the log
+        self.blocked = -1  # the open segment, if it could not be ended at the last try
+        self.harmed: tuple[int, str] | None = None  # an open segment, and its member's node that found damage
+        self.failed: set[int] = set()  # segments whose repair or copy failed; others come first
+        self.awaited: set[str] = set()  # nodes that went away a short while ago and may come back
+        self.silent: set[str] = set()  # nodes that did not answer, although their leases hold
+        self.full: set[str] = set()  # nodes that had no space for a copy
+        self.may_widen = True  # the open segment has been as it is for a while
+        self.place = 0  # of the segment where the next look at a long map begins
+        self.unseen = 0  # segments of a long map that were not examined since something changed
+
+    def found_damaged(self, stream: str) -> None:
+        self.damaged.add(stream)
+        self.finalized.discard(stream)
+
+    def forget(self, stream: str) -> None:
+        """It has left the log."""
+        self.damaged.discard(stream)
+        self.finalized.discard(stream)
+        self.trimmed.pop(stream, None)
+
+    def begin_round(self, view: Projection | None) -> None:
+        """Something has changed: every segment of a long map is to be examined anew."""
+        count = len(view.segments) if view is not None else 0
+        self.unseen = count if count > self.examined_max else 0
+
+
+class Situation:
+    """The registry and what was done, ready to be asked about each member."""
+
+    def __init__(self, view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> None:
+        self.view = view
+        self.nodes = nodes
+        self.done = done
+        self.alive = {i.node: i for i in nodes if i.live and i.state in PRESENT}
+        self.draining = {i.node for i in nodes if i.state is NodeState.DRAINING}
+        self.tight = {i.node for i in nodes if i.space is not Space.ROOMY}  # they refuse copies
+        self._present = {i.node: i.incarnation for i in self.alive.values()}
+        self._steady = {n: at for n, at in self._present.items() if n not in self.draining}
+        self._spares: dict[tuple[str, ...], NodeInfo | None] = {}
+
+    def lives(self, member: Member) -> bool:
+        return self._present.get(member.node) == member.incarnation and member.stream not in self.done.damaged
+
+    def answers(self, member: Member) -> bool:
+        return self.lives(member) and member.node not in self.done.silent
+
+    def vouches(self, member: Member) -> bool:
+        """It serves, has said that it is intact, and can be asked."""
+        return not member.joining and member.stream in self.done.finalized and self.answers(member)
+
+    def spare(self, group: Group) -> NodeInfo | None:
+        """A node that could join the group."""
+        taken = tuple(member.node for member in group)
+        if taken not in self._spares:
+            unfit = (self.done.silent | self.done.full).difference(taken)
+            fit = tuple(info for info in self.nodes if info.node not in unfit)
+            self._spares[taken] = replacement(fit, taken)
+        return self._spares[taken]
+
+    def is_trimmed(self, segment: Segment) -> bool:
+        return segment.end is not None and segment.end <= self.view.trim + 1
+
+    def is_empty(self, segment: Segment) -> bool:
+        """It never held a position, and need not stay."""
+        return segment.base == segment.end and segment is not self.view.last
+
+    def is_fine(self, segment: Segment) -> bool:
+        """Nothing is due for an ended segment: what most of a long map is, so it is told fast."""
+        if not segment.repaired:
+            return False
+        replicas, steady, finalized = self.view.settings.replicas, self._steady, self.done.finalized
+        for group in segment.groups:
+            if len(group) != replicas:
+                return False
+            for member in group:
+                if member.joining or member.stream not in finalized or steady.get(member.node) != member.incarnation:
+                    return False
+        return True
 
 
 def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
     """The most urgent duty that can be done now, or None."""
-    alive = {i.node: i for i in nodes if i.live and i.state in (NodeState.RW, NodeState.DRAINING)}
-
-    def lives(member: Member) -> bool:
-        info = alive.get(member.node)
-        here = info is not None and info.incarnation == member.incarnation
-        return here and member.stream not in done.damaged
-
+    now = Situation(view, nodes, done)
     if view.deleted:
-        return _tidy_duty(alive, done)
+        return _tidy_duty(now)
     can_end = view.last.is_open and view.last.index != done.blocked
-    duty: Duty | None = _open_segment_duty(view, nodes, alive, done) if can_end else None
+    duty: Duty | None = _open_segment_duty(now) if can_end else None
+    duty = duty or _forget_duty(now, takewhile(now.is_trimmed, view.segments)) or _ended_segments_duty(now)
     if duty is not None:
+        done.begin_round(view)
         return duty
-    for segment in view.segments:
-        if segment.end is None:
-            continue
-        duty = _ended_segment_duty(view, segment, [m for m in segment.members() if lives(m)], nodes, done)
-        if duty is not None:
-            return duty
-    living = [m for s in view.segments for m in s.members() if lives(m)]
-    return _trim_duty(view, living, done) or _tidy_duty(alive, done)
+    return _trim_duty(now) or _tidy_duty(now)
 
 
 def names_node(view: Projection, node: str) -> bool:
@@ -130,7 +216,7 @@ def names_node(view: Projection, node: str) -> bool:
     if view.deleted:
         return False
     orders = view.last.is_open and view.last.policy is Policy.CHAIN and view.last.owner.process == node
-    return orders or any(member.node == node for segment in view.segments for member in segment.members())
+    return orders or any(member.node == node for s in view.segments for group in s.groups for member in group)
 
 
 def left_streams(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
@@ -139,9 +225,23 @@ def left_streams(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ..
     A stream is named from the epoch in its id on until it leaves: one that this view is too old to name may be in use.
     Of a stream whose id no projection gave (a client may open any) that cannot be told: it stays.
     """
-    named = view.streams()
-    ours = (t for t in kept if _is_stream_id(t.stream))
-    return tuple(t for t in ours if epoch_of(t.stream) <= view.epoch and t.stream not in named)
+    named = set(view.streams())
+    unnamed = (t for t in kept if t.stream not in named and _is_stream_id(t.stream))
+    return tuple(t for t in unnamed if epoch_of(t.stream) <= view.epoch)
+
+
+def left_members(before: Projection, after: Projection) -> list[Member]:
+    """Members that a later projection does not name any more."""
+    kept = {} if after.deleted else {segment.index: segment for segment in after.segments}
+    left: list[Member] = []
+    for segment in before.segments:
+        now = kept.get(segment.index)
+        if now is segment or (now is not None and now.groups == segment.groups):
+            continue
+        named = now.members() if now is not None else ()
+        streams = {member.stream for member in named}
+        left += [member for member in segment.members() if member.stream not in streams]
+    return left
 
 
 def _is_stream_id(stream: str) -> bool:
@@ -150,19 +250,14 @@ def _is_stream_id(stream: str) -> bool:
     return len(parts) == 3 and all(p.isascii() and p.isdigit() and len(p) <= DIGITS_MAX for p in parts)
 
 
-def _open_segment_duty(
-    view: Projection, nodes: tuple[NodeInfo, ...], alive: dict[str, NodeInfo], done: Done
-) -> EndTheSegment | None:
-    last = view.last
-    suspects = [
-        m.node for m in last.members() if (info := alive.get(m.node)) is None or info.incarnation != m.incarnation
-    ]
-    draining = [
-        i.node for i in nodes if i.state is NodeState.DRAINING and any(m.node == i.node for m in last.members())
-    ]
+def _open_segment_duty(now: Situation) -> EndTheSegment | None:
+    view, done, last = now.view, now.done, now.view.last
+    members = last.members()
+    suspects = [m.node for m in members if (info := now.alive.get(m.node)) is None or info.incarnation != m.incarnation]
+    draining = [i.node for i in now.nodes if i.node in now.draining and any(m.node == i.node for m in members)]
     if done.harmed is not None and done.harmed[0] == last.index:
         suspects.append(done.harmed[1])
-    owner = alive.get(last.owner.process)
+    owner = now.alive.get(last.owner.process)
     if last.policy is Policy.BROADCAST:
         pass  # its owner is no node
     elif owner is None or owner.start != last.owner.start:
@@ -170,70 +265,118 @@ def _open_segment_duty(
     elif owner.state is NodeState.DRAINING:
         draining.append(owner.node)
     width = min(len(group) for group in last.groups)
-    could_be = min(view.settings.replicas, len(eligible(nodes, ())))
+    silent = tuple(info.node for info in now.nodes if info.node in done.silent)
+    could_be = min(view.settings.replicas, len(with_space(now.nodes, silent)))
     if could_be < width:
         draining = []  # nobody would take its place
     if suspects or draining or (width < could_be and done.may_widen):
-        return EndTheSegment(last.index, tuple(dict.fromkeys((*suspects, *draining))))
+        return EndTheSegment(last.index, tuple(dict.fromkeys((*suspects, *draining, *silent))))
     return None
 
 
-def _ended_segment_duty(
-    view: Projection, segment: Segment, living: list[Member], nodes: tuple[NodeInfo, ...], done: Done
-) -> Duty | None:
-    unfinished = tuple(m for m in living if m.stream not in done.finalized)
+def _ended_segments_duty(now: Situation) -> Duty | None:
+    """What is due for the ended segments; of a long map, for those where the last look left off and the newest."""
+    segments, done = now.view.segments, now.done
+    is_long = len(segments) > done.examined_max
+    begin = done.place if is_long and done.place < len(segments) else 0
+    examined = segments[begin : begin + done.examined_max]
+    newest = segments[max(begin + done.examined_max, len(segments) - done.examined_max // 10) :] if is_long else ()
+    unfinished: list[tuple[int, Group]] = []
+    asked = 0
+    for place, segment in enumerate((*newest, *examined), start=begin - len(newest)):
+        if segment.end is None or now.is_fine(segment) or now.is_empty(segment):
+            continue
+        members = _unfinished(now, segment)
+        if members:
+            unfinished.append((segment.index, members))
+            asked += len(members)
+            if asked >= ASKED_MAX:
+                break
+        elif not unfinished and segment.index not in done.failed:
+            duty = _ended_segment_duty(now, segment)
+            if duty is not None:
+                done.place = max(begin, place) if is_long else 0
+                return duty
     if unfinished:
-        return FinalizeMembers(segment.index, unfinished)
-    draining = [info.node for info in nodes if info.state is NodeState.DRAINING]
+        return FinalizeMembers(tuple(unfinished))
+    if is_long:
+        done.place = (begin + len(examined)) % len(segments)
+        done.unseen = max(0, done.unseen - len(examined))
+    return _forget_duty(now, (segment for segment in (*examined, *newest) if now.is_empty(segment)))
+
+
+def _forget_duty(now: Situation, segments: Iterable[Segment]) -> ForgetTheSegments | None:
+    indexes = tuple(segment.index for segment in segments if segment is not now.view.last)
+    return ForgetTheSegments(indexes) if indexes else None
+
+
+def _unfinished(now: Situation, segment: Segment) -> Group:
+    """Members that can be asked and have not said that they know the end. A joiner without space has no need to."""
+    finalized, full = now.done.finalized, now.done.full | now.tight
+    asked = (m for m in segment.members() if m.stream not in finalized and not (m.joining and m.node in full))
+    return tuple(member for member in asked if now.answers(member))
+
+
+def _ended_segment_duty(now: Situation, segment: Segment) -> Duty | None:
+    done = now.done
     for group in segment.groups:
-        others = tuple(m for m in segment.serving(group) if m in living)
+        witnesses = tuple(member for member in group if now.vouches(member))
         for member in group:
-            useless = member.joining and member.node in draining
-            if segment.repaired and member.node in done.awaited and not member.joining:
+            if member.joining:
+                if _is_useless(now, group, member):
+                    return RemoveJoiner(segment.index, member.stream)
+            elif segment.repaired and member.node in done.awaited:
                 continue  # others have all that it has
-            if useless or (member not in living and (others or member.joining)):
-                return RemoveDeadMember(segment.index, member.stream, () if member.joining else others)
+            elif not now.lives(member) and witnesses:
+                return RemoveServingMember(segment.index, member.stream, witnesses)
     if not segment.repaired:
-        everyone = all(member in living for member in segment.members())
+        everyone = all(now.vouches(member) for member in segment.members())
         return RepairSegment(segment.index) if everyone else None
-    return _width_duty(view, segment, living, nodes, draining)
+    return None if now.is_trimmed(segment) else _width_duty(now, segment)
 
 
-def _width_duty(
-    view: Projection, segment: Segment, living: list[Member], nodes: tuple[NodeInfo, ...], draining: list[str]
-) -> CopyToJoiner | AddMember | RemoveDeadMember | None:
+def _is_useless(now: Situation, group: Group, joiner: Member) -> bool:
+    """It will never serve, or somebody else can do so sooner."""
+    if not now.lives(joiner) or joiner.node in now.draining or joiner.node in now.tight:
+        return True
+    unfit = joiner.node in now.done.silent or joiner.node in now.done.full
+    return unfit and now.spare(group) is not None
+
+
+def _width_duty(now: Situation, segment: Segment) -> CopyToJoiner | AddMember | RemoveServingMember | None:
     """Members on nodes that are being drained serve on, but do not count, until others have taken their places."""
-    if segment.end is not None and segment.end <= view.trim + 1:
-        return None  # nothing left to copy
     for index, group in enumerate(segment.groups):
-        if not any(member in living for member in segment.serving(group)):
+        source = next((member for member in group if now.vouches(member)), None)
+        if source is None:
             continue  # nobody to copy from
-        joiner = next((m for m in group if m.joining), None)
+        joiner = next((member for member in group if member.joining), None)
         if joiner is not None:
-            return CopyToJoiner(segment.index, joiner)
-        staying = tuple(member for member in group if member.node not in draining)
-        if len(staying) < view.settings.replicas:
-            spare = replacement(nodes, tuple(member.node for member in group))
+            if now.answers(joiner) and joiner.node not in now.done.full:
+                return CopyToJoiner(segment.index, joiner, source)
+            continue
+        staying = tuple(member for member in group if member.node not in now.draining)
+        if len(staying) < now.view.settings.replicas:
+            spare = now.spare(group)
             if spare is not None:
                 return AddMember(segment.index, index, Seat(spare.node, spare.incarnation))
-        elif len(staying) < len(group):
+        elif len(staying) < len(group) and all(map(now.lives, staying)):
             leaving = next(member for member in group if member not in staying)
-            return RemoveDeadMember(segment.index, leaving.stream, tuple(m for m in staying if m in living))
+            witnesses = tuple(member for member in staying if now.vouches(member))
+            if witnesses:
+                return RemoveServingMember(segment.index, leaving.stream, witnesses)
     return None
 
 
-def _tidy_duty(alive: dict[str, NodeInfo], done: Done) -> TidyNode | None:
-    return next((TidyNode(node) for node in alive if node not in done.tidied), None)
+def _tidy_duty(now: Situation) -> TidyNode | None:
+    left = (node for node in now.alive if node not in now.done.tidied and node not in now.done.silent)
+    return next(map(TidyNode, left), None)
 
 
-def _trim_duty(view: Projection, living: list[Member], done: Done) -> TrimMembers | ForgetTheSegment | None:
-    oldest = view.segments[0]
-    if oldest.end is not None and oldest.end <= view.trim + 1 and len(view.segments) > 1:
-        return ForgetTheSegment(oldest.index)
-    for segment in view.segments:
-        if segment.base > view.trim:
-            break
-        behind = tuple(m for m in segment.members() if m in living and done.trimmed.get(m.stream, 0) < view.trim)
+def _trim_duty(now: Situation) -> TrimMembers | None:
+    """What is trimmed away as a whole was forgotten before: one segment is left that the trim goes through."""
+    trim, trimmed = now.view.trim, now.done.trimmed
+    for segment in takewhile(lambda each: each.base <= trim, now.view.segments):
+        behind = tuple(m for m in segment.members() if now.answers(m) and trimmed.get(m.stream, 0) < trim)
         if behind:
             return TrimMembers(segment.index, behind)
     return None

@@ -69,6 +69,16 @@ class StreamFinalized(Event, frozen=True):
     end: int
 
 
+class StreamTrimmed(Event, frozen=True):
+    """Everything up to ``point`` has been deleted."""
+
+    node: str
+    log: str
+    segment: int
+    stream: str
+    point: int
+
+
 class StreamDropped(Event, frozen=True):
     node: str
     log: str
@@ -155,6 +165,13 @@ class MemberRemoved(Event, frozen=True):
     log: str
     segment: int
     stream: str
+
+
+class NodeGivenUp(Event, frozen=True):
+    """A node has been away for so long that its repaired segments are copied elsewhere."""
+
+    log: str
+    node: str
 
 
 class LeaseLost(Event, frozen=True):

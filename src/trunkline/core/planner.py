@@ -31,7 +31,7 @@ Rules
      makes it so; a grant, an unknown outcome and a position that moved end it. Until then every window is written, rows
      or not: an older flush that lands late would otherwise change what an empty window was measured from.
  P12 Idle is idle: without news nothing is asked for, and where nothing waits no timer runs.
- P13 A destination is released only when nothing is in flight to it.
+ P13 A destination is released only when nothing is in flight to it. Who has stopped gives back what it is granted.
 """
 
 from __future__ import annotations

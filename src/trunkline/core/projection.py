@@ -12,6 +12,9 @@ Rules
  P6  The last member of a group that is not joining is never removed.
  P7  The trim point only grows and stays below the base of an open segment's unwritten part (the caller has settled it).
  P8  A deleted log is closed, names no stream any more, and never changes again.
+ P9  A segment is forgotten when it holds no position above the trim: it was trimmed away, with all before it, or is
+     empty. The last one stays. So a position above the trim whose segment is not there any more lies, for certain, at
+     or past that segment's end.
 
 Stream ids are made from the epoch that first names them, so that no two memberships ever share one.
 """
@@ -19,6 +22,8 @@ Stream ids are made from the epoch that first names them, so that no two members
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -128,15 +133,20 @@ class Projection(Struct, frozen=True, array_like=True):
         return self.segments[-1]
 
     def segment(self, index: int) -> Segment | None:
-        at = index - self.segments[0].index
-        return self.segments[at] if 0 <= at < len(self.segments) else None
+        place = self.place_of(index)
+        return self.segments[place] if place is not None else None
+
+    def place_of(self, index: int) -> int | None:
+        """Where a segment stands among those that are left (P9)."""
+        place = bisect_left(self.segments, index, key=_index_of)
+        return place if place < len(self.segments) and self.segments[place].index == index else None
 
     def segment_of(self, glsn: int) -> Segment | None:
         """The segment that holds a position: the open one holds all that comes after the ended ones."""
-        for segment in reversed(self.segments):
-            if segment.holds(glsn):
-                return segment
-        return None
+        place = (
+            bisect_right(self.segments, glsn, key=_base_of) - 1
+        )  # of several with one base, the last: others are empty
+        return self.segments[place] if place >= 0 and self.segments[place].holds(glsn) else None
 
     def brief(self) -> str:
         segments = " | ".join(segment.brief() for segment in self.segments)
@@ -148,10 +158,24 @@ class Projection(Struct, frozen=True, array_like=True):
         """The ids of all streams that the log is made of."""
         if self.deleted:  # P8
             return ()
-        return tuple(member.stream for segment in self.segments for member in segment.members())
+        return tuple(member.stream for segment in self.segments for group in segment.groups for member in group)
 
     def gap_at(self, glsn: int) -> Gap | None:
-        return next((gap for gap in self.gaps if gap.first <= glsn < gap.end), None)
+        """Gaps are whole segments, so they are in order."""
+        place = bisect_right(self.gaps, glsn, key=_first_of) - 1
+        return self.gaps[place] if place >= 0 and glsn < self.gaps[place].end else None
+
+
+def _index_of(segment: Segment) -> int:
+    return segment.index
+
+
+def _base_of(segment: Segment) -> int:
+    return segment.base
+
+
+def _first_of(gap: Gap) -> int:
+    return gap.first
 
 
 class Seat(NamedTuple):
@@ -207,9 +231,10 @@ class RaiseTrim(Struct, frozen=True):
 
 
 class ForgetSegment(Struct, frozen=True):
-    """Drop the oldest segment: everything in it has been trimmed."""
+    """Drop an ended segment that holds no position above the trim (P9), and perhaps others with it."""
 
     index: int
+    others: tuple[int, ...] = ()
 
 
 class DeleteLog(Struct, frozen=True):
@@ -252,14 +277,8 @@ def apply(projection: Projection, change: Change) -> Projection:
         case RaiseTrim(point):
             _require(point > projection.trim, "the trim point only grows")
             return replace(projection, epoch=projection.epoch + 1, trim=point)
-        case ForgetSegment(index):
-            oldest = projection.segments[0]
-            _require(
-                index == oldest.index and oldest.end is not None, "only the oldest, ended segment can be forgotten"
-            )
-            _require(oldest.end is not None and oldest.end <= projection.trim + 1, "the segment is not trimmed")
-            _require(len(projection.segments) > 1, "a log keeps its last segment")
-            return _next(projection, projection.segments[1:])
+        case ForgetSegment(index, others):
+            return _forget(projection, {index, *others})
         case DeleteLog():
             _require(not projection.last.is_open, "an open log is closed before it is deleted")
             return replace(projection, epoch=projection.epoch + 1, deleted=True)
@@ -281,6 +300,18 @@ def _end_segment(projection: Projection, change: EndSegment) -> Projection:
     if change.opening is None:
         return _next(without_next, without_next.segments)
     return _next(without_next, (*without_next.segments, _following(without_next, change.opening)))
+
+
+def _forget(projection: Projection, indexes: set[int]) -> Projection:
+    gone = [segment for segment in projection.segments if segment.index in indexes]
+    _require(len(gone) == len(indexes) > 0, "no such segment")
+    _require(gone[-1] is not projection.last, "a log keeps its last segment")
+    for segment in gone:  # P9
+        held = segment.end is None or segment.end > max(segment.base, projection.trim + 1)
+        _require(not held, "the segment is neither trimmed nor empty")
+    kept = tuple(segment for segment in projection.segments if segment.index not in indexes)
+    _require(all(before.end == after.base for before, after in pairwise(kept)), "older segments are forgotten first")
+    return _next(projection, kept)
 
 
 def _following(projection: Projection, opening: Opening) -> Segment:
@@ -338,8 +369,9 @@ def _ended(projection: Projection, index: int) -> Segment:
 
 
 def _with_segment(projection: Projection, segment: Segment) -> Projection:
-    segments = tuple(segment if old.index == segment.index else old for old in projection.segments)
-    return _next(projection, segments)
+    place = projection.place_of(segment.index)
+    assert place is not None
+    return _next(projection, (*projection.segments[:place], segment, *projection.segments[place + 1 :]))
 
 
 def _next(projection: Projection, segments: tuple[Segment, ...]) -> Projection:

@@ -20,6 +20,7 @@ from trunkline.core.messages import (
     Fetched,
     Finalize,
     Finalized,
+    Reason,
     Rejected,
     Stored,
     Target,
@@ -30,11 +31,10 @@ from trunkline.core.messages import (
 )
 from trunkline.core.projection import Member, Projection, Segment
 
-SPAN = 4096  # positions fetched at a time; too big: memory; too small: more round trips
-
 
 class MemberCopy:
-    def __init__(self, view: Projection, segment: Segment, source: Member, joiner: Member) -> None:
+    def __init__(self, view: Projection, segment: Segment, source: Member, joiner: Member, span: int) -> None:
+        """``span``: how many positions are fetched, and proved, at a time."""
         assert segment.repaired and segment.end is not None  # J1
         self.descriptor = descriptor_of(view, segment, joiner)
         self.end = segment.end
@@ -43,35 +43,52 @@ class MemberCopy:
         self.source: Target = target_of(view, segment, source)
         self.joiner: Target = target_of(view, segment, joiner)
         self.first = max(segment.base, view.trim + 1)
+        self.span = span
+        self.prepared = False
         self.cursor = self.first
-        self.pending: list[Frame] = []
+        self.pending: set[Frame] = set()
         self.proved = self.first  # everything below it is the same in both streams
         self.proofs: dict[str, tuple[Frame, ...]] = {}
         self.finished = False
         self.failed = False
+        self.no_space = False  # it failed because the joiner has none
 
     def start(self) -> Effects:
         return [Send(Address(self.joiner_node, "storage"), Finalize(self.descriptor, self.end))]
 
     def on_message(self, message: Message) -> Effects:
         match message:
-            case Finalized(stream) if stream == self.joiner.stream and self.cursor == self.first and not self.pending:
+            case Finalized(stream) if stream == self.joiner.stream and not self.prepared:
+                self.prepared = True
                 return self._fetch()
-            case Fetched(stream, first, end, frames) if stream == self.source.stream and first == self.cursor:
-                self.pending, self.cursor = list(frames), end
-                return self._write()
+            case Fetched(stream, first, end, frames) if stream == self.source.stream and self._wants(first, end):
+                self.pending, self.cursor = set(frames), end
+                return self._write(frames)
             case Stored(stream, frame) if stream == self.joiner.stream and frame in self.pending:
                 self.pending.remove(frame)
                 return [] if self.pending else self._fetch()
             case Digested(stream, first, end, frames) if self._proving and (first, end) == self._span(self.proved):
                 return self._on_proof(stream, frames)
-            case Written() | Rejected():
+            case Written(stream) | Rejected(stream) if stream in (self.source.stream, self.joiner.stream):
                 self.failed = True
+                self.no_space = isinstance(message, Rejected) and message.reason is Reason.NO_SPACE
         return []
+
+    def silent_nodes(self) -> tuple[str, ...]:
+        """Whose answer is waited for."""
+        if not self._proving:
+            fetching = self.prepared and not self.pending
+            return (self.source_node if fetching else self.joiner_node,)
+        asked = ((self.source_node, self.source), (self.joiner_node, self.joiner))
+        return tuple(node for node, target in asked if target.stream not in self.proofs)
 
     @property
     def _proving(self) -> bool:
-        return self.cursor >= self.end and not self.pending
+        return self.prepared and self.cursor >= self.end and not self.pending
+
+    def _wants(self, first: int, end: int) -> bool:
+        """A node may answer with less than the span that it was asked for."""
+        return self.prepared and not self.pending and first == self.cursor < end <= self.end
 
     def _fetch(self) -> Effects:
         if self.cursor >= self.end:
@@ -79,14 +96,14 @@ class MemberCopy:
         return [Send(Address(self.source_node, "storage"), Fetch(self.source, *self._span(self.cursor)))]
 
     def _span(self, first: int) -> tuple[int, int]:
-        return first, min(first + SPAN, self.end)
+        return first, min(first + self.span, self.end)
 
-    def _write(self) -> Effects:
+    def _write(self, frames: tuple[Frame, ...]) -> Effects:
         """All that was fetched at once: the joiner's positions are its own, so their order does not matter."""
-        if not self.pending:
+        if not frames:
             return self._fetch()
         joiner = Address(self.joiner_node, "storage")
-        return [Send(joiner, Write(self.joiner, frame, repair=True)) for frame in self.pending]
+        return [Send(joiner, Write(self.joiner, frame, repair=True)) for frame in frames]
 
     def _prove(self) -> Effects:
         if self.proved >= self.end:

@@ -6,11 +6,12 @@ States
       +--job is done-+ +---------------------+----------------------+---------------------+
 Rules
  R1  Decide before repairing: nothing is cut or filled before the boundary is in the metadata.
- R2  Each group needs an intact answer. A wrong incarnation, a dropped stream and lost data do not count. An uncertain
-     answer counts only when every member of its group has answered and none is certain: one that is merely silent may
-     know better.
- R3  The end is the largest over groups of the smallest within each group: every committed entry is on every member.
- R4  Survivors are those that answered, in their old order.
+ R2  Each group needs an answer that counts. A wrong incarnation, a dropped stream and lost data do not. A certain one
+     does. Uncertain ones count only when all members of their group have answered and each is uncertain: one that is
+     silent may know better, and one that has lost data cannot say any more what an uncertain one may have lost, too.
+ R3  The end is the largest over groups of what each group decides. Every committed entry is on every member: of certain
+     answers the smallest decides. Of uncertain ones the largest does, as a smaller one may have lost the difference.
+ R4  Survivors are those whose answers counted and that have what their group decided, in their old order.
  R5  After a swap, whatever its answer: read again, and believe only what is read. An answer may belong to an earlier
      proposal for the same epoch; the owner written in the projection tells whose segment it is.
  R6  A roll needs no seal: the owner has frozen and gives its exact count, and gives the same count again if the epoch
@@ -38,7 +39,7 @@ from trunkline.core.effects import (
 )
 from trunkline.core.events import NoRedundancy, ReconfigurationBlocked
 from trunkline.core.messages import Get, Got, NodeInfo, Rejected, Seal, Sealed, Swap, SwapLost, Swapped, descriptor_of
-from trunkline.core.placement import eligible, openings
+from trunkline.core.placement import eligible, openings, with_space
 from trunkline.core.projection import EndSegment, Gap, Group, Opening, Policy, Projection, Reopen, Segment, apply
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
@@ -143,7 +144,7 @@ class Reconfigurer:
     def _end(self, job: EndOpenSegment, view: Projection) -> Effects:
         if job.end is not None:  # R6
             return self._choose(view, job) if view.last.owner == job.owner else self._finish()
-        if job.reopen and self._spares(()) < view.settings.min_replicas:
+        if job.reopen and len(eligible(self.nodes, ())) < view.settings.min_replicas:
             return self._blocked(view)  # sealing it would only take away what is left
         if job.only_to_spares and self._spares(job.suspects) < min(map(len, view.last.groups)):
             return self._finish()
@@ -191,7 +192,7 @@ class Reconfigurer:
         return [Choose("opening", options)] if options else self._blocked(view)
 
     def _spares(self, suspects: tuple[str, ...]) -> int:
-        return len(eligible(self.nodes, suspects))
+        return len(with_space(self.nodes, suspects))
 
     def _silent(self, segment: Segment) -> tuple[str, ...]:
         return tuple(member.node for member in segment.members() if member.stream not in self.answers)
@@ -212,13 +213,13 @@ class Reconfigurer:
 
 def _voters(group: Group, answers: dict[str, Sealed | Rejected]) -> Group:
     """The members whose answers count, in their old order (R2, R4)."""
-    sealed = [(member, answers.get(member.stream)) for member in group]
-    intact = [(m, answer) for m, answer in sealed if isinstance(answer, Sealed) and answer.intact]
+    told = [(member, answers.get(member.stream)) for member in group]
+    intact = [(member, answer) for member, answer in told if isinstance(answer, Sealed) and answer.intact]
     certain = tuple(member for member, answer in intact if not answer.uncertain)
-    everybody_answered = all(answer is not None for _, answer in sealed)
-    if certain or not everybody_answered:
+    if certain or len(intact) < len(group):
         return certain
-    return tuple(member for member, _ in intact)
+    largest = max(answer.next for _, answer in intact)  # R3
+    return tuple(member for member, answer in intact if answer.next == largest)
 
 
 def _ending(view: Projection, job: Job, answers: dict[str, Sealed | Rejected], opening: Opening | None) -> Projection:

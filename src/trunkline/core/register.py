@@ -8,10 +8,12 @@ Rules
  M2  A swap that was answered is never lost.
  M3  Leases are hints for choosing nodes and for duties. No safety rests on them, and their clock is the host's: it says
      ``LeaseExpired``.
- M4  A client is in the registry as long as its lease holds, and is forgotten with it.
+ M4  A client is in the registry as long as its lease holds, and is forgotten with it. No client takes a node's name,
+     and no node a client's.
  M5  Who knows the log's present epoch is told just that; who knows another one, older or newer, is told the projection.
      There is one projection for each epoch of a log (M1), so nothing is missed, and the map of a long log travels only
      when it has changed.
+ M6  A projection that cannot follow the one that is stored is not stored, whoever sends it; there is no answer.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from trunkline.core.messages import (
     Swapped,
 )
 from trunkline.core.projection import Projection
+from trunkline.core.transitions import transition_fault
 
 
 class RegisterImage(Struct, frozen=True):
@@ -109,7 +112,8 @@ class MetadataRegister:
         current = self.projections.get(log)
         if (current.epoch if current is not None else 0) != expected:  # M1
             return [Send(source, SwapLost(log, expected))]
-        assert projection.epoch == expected + 1
+        if transition_fault(current, projection):  # M6
+            return []
         self.projections[log] = projection
         accepted: Effects = [Persist(ProjectionAccepted(projection)), Announce(Projected(projection))]
         return [*accepted, Send(source, Swapped(log, projection.epoch))]
@@ -119,6 +123,8 @@ class MetadataRegister:
         effects: Effects = []
         if known is not None and (known.start, known.damaged) > (info.start, info.damaged):
             return []  # a late message
+        if known is not None and (known.state is NodeState.CLIENT) != (info.state is NodeState.CLIENT):  # M4
+            return []
         if known is not None and known.state is not NodeState.RW:
             info = replace(info, state=known.state)
         if known is None or replace(known, live=True) != info:

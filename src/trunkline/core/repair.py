@@ -16,14 +16,15 @@ from trunkline.core.messages import Digest, Digested, Rejected, target_of
 from trunkline.core.projection import Group, Projection, Segment
 from trunkline.core.siblings import Fill, FillDone
 
-SPAN = 4096  # positions compared at a time; too big: large messages; too small: more round trips
-
 
 class SegmentRepair:
-    def __init__(self, view: Projection, segment: Segment) -> None:
-        assert segment.end is not None
+    def __init__(self, view: Projection, segment: Segment, span: int) -> None:
+        """``span``: how many positions are compared at a time."""
+        assert segment.end is not None  # E1
         self.view = view
         self.segment = segment
+        self.span = span
+        self.serving = {m.stream: m.node for m in segment.members() if not m.joining}
         self.cursor = max(segment.base, view.trim + 1)
         self.digests: dict[str, tuple[Frame, ...]] = {}
         self.unsettled: list[tuple[int, int]] = []  # runs of positions: first, end
@@ -43,24 +44,28 @@ class SegmentRepair:
 
     def on_message(self, message: Message) -> Effects:
         match message:
-            case Digested(stream, first, _, frames) if not self.unsettled and first == self.cursor:
+            case Digested(stream, first, end, frames) if not self.unsettled and (first, end) == self._span():
                 return self._on_digest(stream, frames)
             case FillDone(_, glsn, frames) if self.unsettled and glsn == self.unsettled[0][0]:
                 return self._on_filled(frames)
-            case Rejected():
+            case Rejected(stream) if stream in self.serving:
                 self.failed = True
         return []
 
+    def silent_nodes(self) -> tuple[str, ...]:
+        """Whose answer is waited for. The filler tells by itself whom it cannot reach."""
+        waiting = (node for stream, node in self.serving.items() if stream not in self.digests)
+        return () if self.unsettled else tuple(waiting)
+
     def _span(self) -> tuple[int, int]:
         assert self.segment.end is not None
-        return self.cursor, min(self.cursor + SPAN, self.segment.end)
+        return self.cursor, min(self.cursor + self.span, self.segment.end)
 
     def _on_digest(self, stream: str, frames: tuple[Frame, ...]) -> Effects:
-        serving = [m.stream for m in self.segment.members() if not m.joining]
-        if stream not in serving:
+        if stream not in self.serving:
             return []
         self.digests[stream] = frames
-        if len(self.digests) < len(serving):
+        if len(self.digests) < len(self.serving):
             return []
         self.unsettled = [run for group in self.segment.groups for run in self._differing(self.segment.serving(group))]
         return self._next()

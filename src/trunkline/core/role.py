@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from trunkline.core.effects import Address, Effects, Message
 
@@ -28,3 +28,18 @@ class Role(Protocol):
     def on_timer(self, key: str) -> Effects: ...
 
     def on_choice(self, key: str, option: object) -> Effects: ...
+
+
+@runtime_checkable
+class Patient(Role, Protocol):
+    """A role whose timers wait for answers of other processes. A host that sees such a process at work lets a timer
+    wait on; nothing but time depends on it.
+    """
+
+    def awaits(self, key: str) -> tuple[str, ...]:
+        """Whose answers the timer waits for now."""
+        ...
+
+    def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
+        """The timer fired, and these of them are not at work. ``on_timer`` is the same with all of them."""
+        ...

@@ -3,7 +3,7 @@
 States
     idle --first append--> claiming --segment with me as owner--> owning --all replicas have it--> committed ...
     owning --a replica is silent, sealed or full--> rolling --new segment of mine--> owning
-                                                      |--segment ended by another, log owned by another--> idle
+                                                      |--log owned by another--> idle, or claiming (takeover)
 
     base        committed        next
      |-- acknowledged --|-- in flight --|            positions below `committed` are on every replica
@@ -14,9 +14,11 @@ Rules
  W3  After a segment has ended, its end settles what was in flight: below it committed, at or past it not.
  W4  What is not committed is sent again only in a segment of my own, under a new seq; otherwise it is refused.
  W5  The owner is this process start. Another owner's log is taken only on request, or if the owner keeps no lease while
-     this process does: by ending its segment.
+     this process does: by ending its segment. Each append is judged by itself, and takes a log at most once.
  W6  The LAC never runs ahead of what is committed. It rides on the next batch, or on Release when nothing is in flight.
  W7  Where no node has space, what is in flight is settled by a roll, and what was not committed is refused.
+ W8  The time of silence counts from the oldest batch in flight, whatever is sent after it; after a suspicion it doubles
+     until something is committed, so that slow replicas are not left again and again.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 from collections import deque
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.core.effects import (
     SELF,
@@ -66,6 +69,9 @@ class WriterConfig(Struct, frozen=True):
         return f"{self.me.process}#{self.me.start}"
 
 
+DOUBTS_MAX = 4  # how often in a row the time of silence doubles
+
+
 class Sending:
     """One batch in flight: where it goes and who has it."""
 
@@ -81,7 +87,8 @@ class Writer:
         self.view = view
         self.state = "idle"
         self.seq = 0
-        self.taken_from = config.me  # whose segment is being ended for a takeover
+        self.taken_from: Owner | None = None  # whose segment is being ended for a takeover
+        self.doubts = 0  # suspicions since something was committed
         self.segment = -1
         self.next = 0
         self.committed = 0  # every position below it is committed
@@ -100,12 +107,19 @@ class Writer:
         raise AssertionError(f"a writer asks for no choice, yet {key} was made")
 
     def on_timer(self, key: str) -> Effects:
+        return self.on_silence(key, self.awaits(key))
+
+    def awaits(self, key: str) -> tuple[str, ...]:
+        """Nodes whose answers the timer waits for."""
+        return tuple(node for node in self._lacking() if node not in self.full) if self.state == "owning" else ()
+
+    def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
         if self.state == "claiming":
             return self._claim()
         if self.state == "rolling":
             return self._roll(())
-        missing = self.in_flight[0].missing
-        return self._roll(tuple(m.node for m in self._current().members() if m.stream in missing))
+        self.doubts = min(self.doubts + 1, DOUBTS_MAX)  # W8
+        return self._roll(tuple(node for node in self._lacking() if node in silent or node in self.full))
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
@@ -136,6 +150,11 @@ class Writer:
         assert segment is not None
         return segment
 
+    def _lacking(self) -> tuple[str, ...]:
+        """Nodes that have not stored the oldest batch in flight."""
+        missing = self.in_flight[0].missing
+        return tuple(member.node for member in self._current().members() if member.stream in missing)
+
     def _pump(self) -> Effects:
         """Begin what can be begun now."""
         if self.state == "idle" and self.queue:
@@ -158,29 +177,31 @@ class Writer:
         if view.last.is_open and owner == self.config.me:
             return self._own(view)
         if not view.last.is_open:
-            return self._refuse_queue(
-                "the log was deleted" if view.deleted else "the log is sealed; reopen it to append"
-            )
-        if not self.queue[0].takeover and owner.process and not self._is_abandoned(owner, nodes):  # W5
-            return self._refuse_queue(f"owned by {owner.process}")
-        self.state, self.taken_from = "claiming", owner
+            return self._refuse_queue(_closed(view))
+        free = not owner.process or owner == self.taken_from or self._is_abandoned(owner, nodes)
+        allowed = [request for request in self.queue if free or request.takeover]
+        refused = [request for request in self.queue if not (free or request.takeover)]  # W5
+        self.state, self.taken_from = ("claiming", owner) if allowed else ("idle", None)
+        self.queue = deque(request if free else replace(request, takeover=False) for request in allowed)
+        effects = _refusals(refused, f"owned by {owner.process}")
         job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me)
-        return [Send(Address(SELF, "reconfigurer"), job)]
+        return [*effects, Send(Address(SELF, "reconfigurer"), job)] if allowed else effects
 
     def _is_abandoned(self, owner: Owner, nodes: tuple[NodeInfo, ...]) -> bool:
         """A process without a lease of its own knows nothing of others' leases. (A new log is nobody's.)"""
         leased = [(info.node, info.start) for info in nodes if info.live]
         return tuple(self.config.me) in leased and tuple(owner) not in leased
 
-    def _on_claimed(self, view: Projection) -> Effects:
+    def _on_claimed(self, view: Projection, nodes: tuple[NodeInfo, ...]) -> Effects:
         if view.last.is_open and view.last.owner == self.config.me:
             return self._own(view)
         if view.last.owner == self.taken_from:  # blocked, or ended by somebody who wants nothing: go on
             return [self._suspect_later()]
-        return self._refuse_queue(f"owned by {view.last.owner.process}")
+        self.taken_from = None
+        return self._claim_from(view, nodes)  # another was faster: only who came later may take it from that one
 
     def _own(self, view: Projection) -> Effects:
-        self.state, self.segment = "owning", view.last.index
+        self.state, self.segment, self.taken_from = "owning", view.last.index, None
         self.next = self.committed = view.last.base
         return self._pump()
 
@@ -189,8 +210,10 @@ class Writer:
         frame = Frame(self.next, request.count, Kind.DATA, self.config.writer, self.seq, request.checksum)
         self.next = frame.next
         members = self._current().members()
+        oldest = not self.in_flight
         self.in_flight.append(Sending(request, frame, [member.stream for member in members]))
-        return [*(self._append(member, frame) for member in members), self._suspect_later()]
+        sends: Effects = [self._append(member, frame) for member in members]
+        return [*sends, self._suspect_later()] if oldest else sends  # W8
 
     def _append(self, member: Member, frame: Frame) -> Send:
         assert self.view is not None
@@ -198,7 +221,7 @@ class Writer:
         return Send(Address(member.node, "storage"), Append(target, self.config.me, frame, self.committed - 1))
 
     def _suspect_later(self) -> SetTimer:
-        return SetTimer("ack", self.config.suspect_after_ms)
+        return SetTimer("ack", self.config.suspect_after_ms << self.doubts)
 
     def _on_stored(self, stream: str, frame: Frame) -> Effects:
         sending = self._sending(frame)
@@ -225,7 +248,7 @@ class Writer:
         return [*effects, *(more if more else [CancelTimer("ack"), *self._release()])]
 
     def _committed(self, sending: Sending) -> Effects:
-        self.committed = sending.frame.next
+        self.committed, self.doubts = sending.frame.next, 0
         event = Committed(self.config.log, self.segment, self.config.me, sending.frame)
         return [Announce(event), Complete(sending.request.operation, Appended(sending.frame.first))]
 
@@ -284,7 +307,7 @@ class Writer:
             case "viewing":
                 return self._claim_from(view, nodes)
             case "claiming":
-                return self._on_claimed(view)
+                return self._on_claimed(view, nodes)
             case "rolling":
                 return self._settle(view)
         return []
@@ -310,15 +333,24 @@ class Writer:
         if view.last.is_open and view.last.owner == self.config.me:
             if full:  # W7
                 why = f"no space on {', '.join(full)}; add nodes or trim"
-                return [*effects, *(Complete(r.operation, AppendRefused(why)) for r in unsettled), *self._own(view)]
+                return [*effects, *_refusals(unsettled, why), *self._own(view)]
             self.queue.extendleft(reversed(unsettled))
             return [*effects, *self._own(view)]
-        owner = view.last.owner.process
-        why = f"owned by {owner}" if view.last.is_open else "the log is sealed; reopen it to append"
-        refused = [Complete(request.operation, AppendRefused(why)) for request in unsettled]
+        why = f"owned by {view.last.owner.process}" if view.last.is_open else _closed(view)
+        takers = [request for request in unsettled if request.takeover and view.last.is_open]  # W5
+        self.queue.extendleft(reversed(takers))
+        refused = _refusals([request for request in unsettled if request not in takers], why)
         return [*effects, *refused, *self._pump()]
 
     def _refuse_queue(self, why: str) -> Effects:
-        self.state = "idle"
+        self.state, self.taken_from = "idle", None
         refused, self.queue = self.queue, deque()
-        return [Complete(request.operation, AppendRefused(why)) for request in refused]
+        return _refusals(list(refused), why)
+
+
+def _refusals(requests: list[AppendRequested], why: str) -> Effects:
+    return [Complete(request.operation, AppendRefused(why)) for request in requests]
+
+
+def _closed(view: Projection) -> str:
+    return "the log was deleted" if view.deleted else "the log is sealed; reopen it to append"

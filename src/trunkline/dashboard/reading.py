@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from trunkline.client.entries import Batch, Entry
 from trunkline.client.log import Log
 from trunkline.dashboard.payloads import Kind, shown, shown_header
-from trunkline.errors import ConfigError, EntriesLost, Refused, Trimmed
+from trunkline.errors import ConfigError, CorruptEntry, EntriesLost, Refused, Trimmed
 
 ENTRIES_MAX: Final = 200  # of a page
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024  # of payloads that are read for a page
@@ -114,6 +113,9 @@ class PageReader:
         except EntriesLost as error:
             self._skip(error.end, f"positions {error.first:,} to {error.end - 1:,} were declared lost")
             return True
+        except CorruptEntry as error:
+            self._skip(error.end, f"positions {error.first:,} to {error.end - 1:,} hold no batch of entries")
+            return True
         finally:
             self._holes += batches.holes
             batches.close()
@@ -144,11 +146,9 @@ def _shown(entry: Entry) -> ShownEntry:
 
 
 def _headers(entry: Entry) -> tuple[tuple[str, str], ...]:
-    try:
-        headers = entry.headers
-    except msgspec.DecodeError:  # of a writer that is not ours
-        return (("(unreadable)", shown_header(entry.encoded_headers)),)
-    return tuple((name, shown_header(value)) for name, value in list(headers.items())[:HEADERS_MAX])
+    if entry.unreadable_headers:  # of a writer that is not ours
+        return (("(unreadable)", shown_header(entry.unreadable_headers)),)
+    return tuple((name, shown_header(value)) for name, value in list(entry.headers.items())[:HEADERS_MAX])
 
 
 def page_range(start: str, count: str) -> tuple[int, int]:

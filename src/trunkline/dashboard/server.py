@@ -22,6 +22,7 @@ from trunkline.dashboard.stores import StoreWatch, check_address
 from trunkline.dashboard.watching import Watch
 from trunkline.errors import ConfigError, NoSuchLog, TrunklineError, Unreachable
 from trunkline.net.addresses import format_address, parse_address
+from trunkline.net.http_site import BoundedSite
 from trunkline.runtime.serving import Lifetime
 
 FILES: Final = Path(__file__).with_name("page")
@@ -32,6 +33,10 @@ READING_SUSPECT_MS: Final = 2_000  # twice what other readers wait for a silent 
 PULSE_S: Final = 15.0  # a stream that says nothing for longer is taken for dead by whatever lies between
 RETRY_MS: Final = 1_000  # what a page waits before it comes back
 SHUTDOWN_S: Final = 1.0
+CONNECTIONS_MAX: Final = 256  # a browser opens six for a page; 32 pages may watch
+IDLE_S: Final = 20.0  # a connection that has sent no whole request for so long is closed
+BODY_S: Final = 10.0  # to send a request's body
+STALLED_S: Final = 30.0  # a page that takes nothing for so long is let go
 
 
 class DashboardConfig(Struct, frozen=True):
@@ -102,10 +107,10 @@ class Dashboard:
                 web.get("/check-out/{name}", self._counterexample),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, keepalive_timeout=IDLE_S)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            await BoundedSite(self._runner, self._host, self._port, CONNECTIONS_MAX).start()
         except OSError as error:
             why = error.strerror or error
             raise ConfigError(f"cannot listen on {self._config.listen} ({why}); choose another --listen") from None
@@ -146,19 +151,23 @@ class Dashboard:
         try:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
             await response.prepare(request)
-            await response.write(b"retry: %d\n\n" % RETRY_MS)
+            await _send(response, b"retry: %d\n\n" % RETRY_MS)
             while True:
                 try:
                     async with asyncio.timeout(PULSE_S):
                         patch = await page.waiting.get()
                 except TimeoutError:
-                    await response.write(b": still here\n\n")
+                    await _send(response, b": still here\n\n")
                     continue
                 if patch is None:
                     return response
-                await response.write(b"data: %b\n\n" % patch)
+                await _send(response, b"data: %b\n\n" % patch)
         except ConnectionError:
             return response  # the page was closed
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()  # it takes nothing: there is no end to wait for
+            return response
         finally:
             self.watch.close_page(page)
 
@@ -173,7 +182,11 @@ class Dashboard:
     async def _wish(self, request: web.Request) -> web.StreamResponse:
         must_be_allowed(may_operate=not self._config.read_only)
         try:
-            asked = msgspec.json.decode(await request.read(), type=WishRequest)
+            async with asyncio.timeout(BODY_S):
+                content = await request.read()
+            asked = msgspec.json.decode(content, type=WishRequest)
+        except TimeoutError:
+            raise ConfigError(f"a request arrives within {BODY_S:.0f} s; send it again") from None
         except msgspec.DecodeError as error:
             raise ConfigError(f"the request cannot be read: {error}") from None
         if not 0 <= asked.store < len(self._stores):
@@ -200,6 +213,12 @@ def _status_of(error: TrunklineError) -> int:
         case Unreachable():
             return 503
     return 409
+
+
+async def _send(response: web.StreamResponse, content: bytes) -> None:
+    """Raises ``TimeoutError`` for a page that does not read."""
+    async with asyncio.timeout(STALLED_S):
+        await response.write(content)
 
 
 def _page_file(name: str) -> web.StreamResponse:

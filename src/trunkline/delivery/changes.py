@@ -9,20 +9,25 @@ Rules
      the broken one counts.
  X4  Headers also say the source's own position after the transaction, so that whoever writes finds out how far it was.
      A mark is an entry without changes and without a position: a writer leaves it when it takes the log over.
+ X5  Nothing of an entry is believed: its stream, its types and its kinds of changes are checked before a row is used.
+     An entry that does not hold is corrupt, and is never taken for fewer or other rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 
+from trunkline.client.entries import Entry
+from trunkline.delivery.arrow_stream import Malformed, read_stream
 from trunkline.delivery.columns import Columns, arrow_schema
 from trunkline.delivery.rule_ordered import KIND_COLUMN, Kind
-from trunkline.errors import ProtocolError
+from trunkline.errors import ConfigError, CorruptEntry
 
 COLUMNS_KEY: Final = b"trunkline.columns"
 INDEX_HEADER: Final = "trunkline-index"
@@ -30,6 +35,9 @@ LAST_HEADER: Final = "trunkline-last"
 POSITION_HEADER: Final = "trunkline-position"
 ENTRY_ROWS_MOST: Final = 20_000  # of one entry; more: readers hold more in memory at once
 ENTRY_BYTES_MOST: Final = 2 * 1024 * 1024  # about; a log takes entries of up to 16 MiB
+DECODED_BYTES_MOST: Final = 64 * 1024 * 1024  # of an entry whose writer compressed it; ours does not
+INDEX_DIGITS_MOST: Final = 18
+REASON_LETTERS_MOST: Final = 300
 
 
 class Place(Struct, frozen=True):
@@ -51,16 +59,27 @@ class Place(Struct, frozen=True):
 MARK: Final = Place()
 
 
-def place_of(headers: Mapping[str, bytes]) -> Place:
-    """An entry that says nothing is a transaction by itself."""
-    if INDEX_HEADER not in headers:
+def place_of(entry: Entry) -> Place:
+    """An entry that says nothing is a transaction by itself. Raises ``CorruptEntry`` for what no capture wrote."""
+    headers = entry.headers
+    if INDEX_HEADER not in headers and not entry.unreadable_headers:
         return Place()
-    position = headers.get(POSITION_HEADER)
     try:
-        index = int(headers[INDEX_HEADER])
+        index = _index(headers[INDEX_HEADER])
+        position = headers.get(POSITION_HEADER)
         return Place(index, LAST_HEADER in headers, None if position is None else position.decode())
-    except ValueError as error:
-        raise ProtocolError("an entry has headers that are none of a capture; is this log a capture's?") from error
+    except (LookupError, ValueError) as error:
+        raise CorruptEntry(
+            f"entry {entry.glsn} has headers that are none of a capture; is this log a capture's?",
+            entry.glsn,
+            entry.glsn + 1,
+        ) from error
+
+
+def _index(text: bytes) -> int:
+    if not text.isdigit() or len(text) > INDEX_DIGITS_MOST:
+        raise ValueError("no number of an entry")
+    return int(text)
 
 
 def change_rows(kind: Kind, rows: pa.Table) -> pa.Table:
@@ -77,9 +96,7 @@ def truncation(columns: Columns) -> pa.Table:
 
 def encoded(columns: Columns, changes: pa.Table) -> bytes:
     """The payload of an entry."""
-    stated = msgspec.json.encode(columns)
-    fields = [pa.field(KIND_COLUMN, pa.string()), *arrow_schema(columns)]
-    schema = pa.schema(fields, metadata={COLUMNS_KEY: stated})
+    schema = _schema(columns).with_metadata({COLUMNS_KEY: msgspec.json.encode(columns)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_table(changes.select(schema.names).cast(schema))
@@ -94,12 +111,39 @@ def payloads(columns: Columns, changes: Iterable[pa.Table]) -> Iterator[bytes]:
             yield encoded(columns, table.slice(start, rows))
 
 
-def decoded(payload: bytes) -> tuple[Columns, pa.Table]:
-    """The columns and the changes of an entry; raises ``ProtocolError`` for one that holds none."""
+def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MOST) -> tuple[Columns, pa.Table]:
+    """The columns and the changes of an entry; raises ``CorruptEntry`` for one that holds none (X5)."""
+    stated: Columns = ()
+
+    def check(schema: pa.Schema) -> None:
+        nonlocal stated
+        stated = _stated_columns(schema)
+
     try:
-        with pa.ipc.open_stream(payload) as reader:
-            table = reader.read_all()
-        columns = msgspec.json.decode((table.schema.metadata or {})[COLUMNS_KEY], type=Columns)
-        return columns, table.select([KIND_COLUMN, *(column.name for column in columns)]).replace_schema_metadata(None)
-    except (pa.ArrowInvalid, OSError, KeyError, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"an entry holds no batch of changes ({error}); is this log a capture's?") from error
+        schema, batches = read_stream(payload, bytes_most, check)
+        changes = pa.Table.from_batches(batches, schema).replace_schema_metadata(None)
+        _check_kinds(changes.column(KIND_COLUMN))
+    except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError, ConfigError) as error:
+        why = f"{error}"[:REASON_LETTERS_MOST]
+        raise CorruptEntry(f"an entry holds no batch of changes ({why}); is this log a capture's?") from error
+    return stated, changes
+
+
+def _stated_columns(schema: pa.Schema) -> Columns:
+    """Those that a stream says in our vocabulary; raises where they are not those that it has."""
+    columns = msgspec.json.decode((schema.metadata or {})[COLUMNS_KEY], type=Columns)
+    if len({column.name for column in columns}) != len(columns):
+        raise Malformed("two columns have the same name")
+    if not schema.equals(_schema(columns)):
+        raise Malformed("its columns are not those that it states")
+    return columns
+
+
+def _schema(columns: Columns) -> pa.Schema:
+    return pa.schema([pa.field(KIND_COLUMN, pa.string()), *arrow_schema(columns)])
+
+
+def _check_kinds(kinds: pa.ChunkedArray) -> None:
+    known = pa.array([kind.value for kind in Kind], pa.string())
+    if kinds.null_count or pc.all(pc.is_in(kinds, value_set=known)).as_py() is False:
+        raise Malformed("a change is of no kind that is known")

@@ -240,7 +240,7 @@ class Story:
         """The shop's version that the log tells last."""
         log = self._log()
         for glsn in range(log.tail() - 1, 0, -1):
-            position = place_of(log.read(glsn).headers).position
+            position = place_of(log.read(glsn)).position
             if position is not None:
                 return int(json.loads(position)["version"])
         return 0

@@ -167,6 +167,13 @@ class EtcdStore:
                 return True
         raise StoreUnavailable(f"node {node} changed {ATTEMPTS_MAX} times meanwhile; try again")
 
+    async def forget_node(self, node: str) -> bool:
+        key, live = self._keys.node(node), self._keys.live(node)
+        answer = await self._gateway.once("/v3/kv/txn", {"success": [delete(live), delete(key)]})
+        self._leases.forget(node)
+        deleted = answer["responses"][1]["response_delete_range"]
+        return int(deleted.get("deleted", 0)) > 0
+
     async def cluster(self) -> str:
         answer = await self._gateway.repeatable("/v3/kv/range", range_of(self._keys.cluster))
         return from64(answer["kvs"][0]["value"]).decode() if answer.get("kvs") else ""

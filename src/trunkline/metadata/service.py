@@ -11,7 +11,9 @@ Rules
      ``endings_window_ms``, a further one is set aside until the first of them is that old: delayed by at most the
      window, never refused. Everything else of that log goes on. At most ``ASIDE_MAX`` endings of a log are set aside;
      only one of them can win, so more are dropped.
- G5  A swap that does not fit into the store gets no answer, as if it were lost; operators are told why, until a smaller
+ G5  A request that is out of bounds (``admission.py``), or a map that cannot follow the one that is stored, changes
+     nothing; its sender is told why.
+ G6  A swap that does not fit into the store gets no answer, as if it were lost; operators are told why, until a smaller
      one of that log has been stored.
 """
 
@@ -27,7 +29,8 @@ from msgspec import Struct
 from trunkline.core.effects import Message
 from trunkline.core.messages import Get, LeaseExpired, Register, Swap, Swapped
 from trunkline.errors import StorageError
-from trunkline.metadata.store import MapTooLarge, Request, Store, StoreUnavailable, require_sound
+from trunkline.metadata.admission import Places, request_fault
+from trunkline.metadata.store import MapTooLarge, Request, Store, StoreUnavailable
 
 log = logging.getLogger("trunkline.metadata")
 
@@ -56,11 +59,14 @@ class ServiceCounts(Struct):
 class Job(Struct, frozen=True):
     message: Request | LeaseExpired
     answer: Callable[[Message], None]
+    refuse: Callable[[str], None]
 
 
 class RegisterService:
     def __init__(self, store: Store, options: ServiceOptions | None = None) -> None:
+        self.cluster = ""  # may be set once it is known
         self._store = store
+        self._places = Places(store)
         self._options = options if options is not None else ServiceOptions()
         self._endings = Endings(self._options.endings_burst, self._options.endings_window_ms)
         self._lines: dict[str, deque[Job]] = {}  # per log or node; a line that is here is ready or being served
@@ -70,18 +76,31 @@ class RegisterService:
         self._aside: dict[asyncio.TimerHandle, str] = {}
         self._closed = False
         self.counts = ServiceCounts()
-        self.refused: dict[str, str] = {}  # logs whose last swap did not fit into the store, and why (G5)
+        self.refused: dict[str, str] = {}  # logs whose last swap did not fit into the store, and why (G6)
 
-    def submit(self, message: Message, answer: Callable[[Message], None]) -> None:
-        """Carry out a request some time; ``answer`` is called at most once, in the event loop. Never blocks."""
-        if not isinstance(message, Get | Swap | Register) or not _is_sound(message):
-            self.counts.malformed += 1
+    def submit(
+        self, message: Message, answer: Callable[[Message], None], refuse: Callable[[str], None] | None = None
+    ) -> None:
+        """Carry out a request some time; ``answer`` is called at most once, in the event loop. Never blocks.
+
+        ``refuse`` is told why a request means nothing (G5), perhaps at once; there is no answer then.
+        """
+        refuse = refuse if refuse is not None else _to_nobody
+        if not isinstance(message, Get | Swap | Register):
+            self._refuse(refuse, f"a {type(message).__name__} is no request to the metadata")
             return
-        self._submit(Job(message, answer))
+        if fault := request_fault(message, self.cluster):
+            self._refuse(refuse, fault)
+        else:
+            self._submit(Job(message, answer, refuse))
+
+    def _refuse(self, refuse: Callable[[str], None], why: str) -> None:
+        self.counts.malformed += 1
+        refuse(why)
 
     def leave(self, node: str, start: int) -> None:
         """A node says that it ends. That stands behind what it said before (G1): a renewal must not undo it."""
-        self._submit(Job(LeaseExpired(node, start), _to_nobody))
+        self._submit(Job(LeaseExpired(node, start), _to_nobody, _to_nobody))
 
     def _submit(self, job: Job) -> None:
         self._start_worker()  # first of all: what is dropped starts nobody, and what waits must not wait for ever
@@ -146,12 +165,18 @@ class RegisterService:
             await self._end_lease(job.message)
             return
         try:
+            if isinstance(job.message, Register) and (full := await self._places.fault(job.message.info)):
+                self._refuse(job.refuse, full)
+                return
             answer = await self._store.handle(job.message)
         except MapTooLarge as error:
-            self._refuse(job.message, error)
+            self._put_off(job.message, error)
             return
         except (StoreUnavailable, StorageError):
             self.counts.unanswered += 1  # G3
+            return
+        if answer is None and isinstance(job.message, Swap):
+            self._refuse(job.refuse, f"the map of {job.message.log} cannot follow the one that is stored")  # G5
             return
         if answer is None:
             self.counts.unanswered += 1
@@ -163,8 +188,8 @@ class RegisterService:
         self.counts.answered += 1
         job.answer(answer)
 
-    def _refuse(self, message: Request, error: MapTooLarge) -> None:
-        """G5; said once, as who asked will ask again."""
+    def _put_off(self, message: Request, error: MapTooLarge) -> None:
+        """G6; said once, as who asked will ask again."""
         self.counts.unanswered += 1
         if isinstance(message, Swap) and message.log not in self.refused:
             log.error("%s", error)
@@ -227,15 +252,6 @@ def ends_segment(swap: Swap) -> bool:
     return last.epoch == swap.projection.epoch and last.index > 0
 
 
-def _is_sound(message: Request) -> bool:
-    try:
-        if isinstance(message, Swap):
-            require_sound(message)
-    except ValueError:
-        return False
-    return True
-
-
 def _line_of(message: Request | LeaseExpired) -> str:
     match message:
         case Register(info):
@@ -246,4 +262,4 @@ def _line_of(message: Request | LeaseExpired) -> str:
             return f"log {log_name}"
 
 
-def _to_nobody(answer: Message) -> None: ...
+def _to_nobody(told: object) -> None: ...

@@ -11,6 +11,7 @@ written.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sqlite3
@@ -29,6 +30,8 @@ from trunkline.metadata.stored_json import decode, encode
 
 FORMAT_VERSION = 2  # 1: the segments of a log are part of its projection
 APPLICATION_ID = 0x54524B4C  # "TRKL", in the file's header: another program's file is not taken for ours
+PRIVATE_FILE = 0o600  # who may write it decides what is true; who may read it knows all addresses
+PRIVATE_DIRECTORY = 0o700
 BUSY_MS = 1000  # how long a commit waits for a program that has locked the file; longer: callers wait in vain
 
 SEGMENTS = """CREATE TABLE segments
@@ -58,8 +61,9 @@ class SqliteFile:
     def open(self) -> None:
         """Lock the file, make it if it is not there, check it. Raises ``StorageError``."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             self._lock_file()
+            self._make_private()
             self._prepare(self._connect())
         except (OSError, sqlite3.Error) as error:
             self.close()
@@ -179,7 +183,7 @@ class SqliteFile:
         self._segments[log] = segments
 
     def _lock_file(self) -> None:
-        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -188,6 +192,13 @@ class SqliteFile:
                 f"{self._path}: another coordinator uses it; stop that one, or give this one another file"
             ) from None
         self._lock = lock
+
+    def _make_private(self) -> None:
+        """SQLite gives the files beside it the mode of this one. Those of an older version are tightened."""
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+        for suffix in ("", "-wal", "-shm", ".lock"):
+            with contextlib.suppress(OSError):  # it is not there, or not ours
+                os.chmod(f"{self._path}{suffix}", PRIVATE_FILE)
 
     def _connect(self) -> sqlite3.Connection:
         """The connection, made anew if the last one failed."""

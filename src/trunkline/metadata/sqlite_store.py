@@ -39,7 +39,7 @@ from trunkline.core.messages import (
     Swapped,
 )
 from trunkline.core.projection import Projection
-from trunkline.core.register import MetadataRegister, NodeRegistered
+from trunkline.core.register import MetadataRegister, NodeForgotten, NodeRegistered
 from trunkline.errors import StorageError, TrunklineError
 from trunkline.metadata.changes import Changes, Watcher
 from trunkline.metadata.leases import LeaseClock
@@ -141,6 +141,13 @@ class SqliteStore:
             return False
         role.nodes[node] = replace(known, state=state)
         await self._answer([Persist(NodeRegistered(replace(known, state=state, live=True)))], nodes_changed=True)
+        return True
+
+    async def forget_node(self, node: str) -> bool:
+        role = await self._running()
+        if role.nodes.pop(node, None) is None:
+            return False
+        await self._answer([Persist(NodeForgotten(node))], nodes_changed=True)
         return True
 
     async def cluster(self) -> str:

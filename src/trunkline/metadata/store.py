@@ -20,7 +20,7 @@ from typing import Protocol
 
 from trunkline.core.effects import Event
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Registered, Swap, SwapLost, Swapped
-from trunkline.core.projection import Projection, Segment
+from trunkline.core.projection import Projection
 from trunkline.errors import OutcomeUnknown, StorageError
 
 Request = Get | Swap | Register
@@ -71,6 +71,9 @@ class Store(Protocol):
     async def set_node_state(self, node: str, state: NodeState) -> bool:
         """An operator's word on a node; it outlives later registrations. False: no such node (a client is none)."""
 
+    async def forget_node(self, node: str) -> bool:
+        """Take an entry out of the registry, whatever it says; should it register again, it is new. False: no entry."""
+
     async def cluster(self) -> str:
         """The cluster's id, "" before there is one."""
 
@@ -108,23 +111,3 @@ def require_sound(swap: Swap) -> None:
         raise ValueError(f"a swap of {swap.log!r} needs a projection of that log, with segments; it has {projection}")
     if swap.expected < 0 or projection.epoch != swap.expected + 1:
         raise ValueError(f"a swap from epoch {swap.expected} leads to the next, not to {projection.epoch}")
-    _require_shape(projection)
-
-
-def _require_shape(projection: Projection) -> None:
-    """What every reader of a projection takes for granted. One that lacks it would break them all, again and again."""
-    first = projection.segments[0].index
-    if [segment.index for segment in projection.segments] != list(range(first, first + len(projection.segments))):
-        raise ValueError(f"the segments of {projection.log!r} are not numbered one after another")
-    if any(segment.is_open for segment in projection.segments[:-1]):
-        raise ValueError(f"a segment of {projection.log!r} that is not the last one is open")
-    if min(projection.settings.stripe_unit, *(segment.stripe_unit for segment in projection.segments)) < 1:
-        raise ValueError(f"a stripe unit of {projection.log!r} is below 1")
-    for segment in projection.segments:
-        may_be_lost = not segment.is_open and len(projection.gaps) > 0  # an operator gave its last members up
-        if not segment.groups or not (may_be_lost or all(segment.groups)) or not _members_named(segment):
-            raise ValueError(f"segment {segment.index} of {projection.log!r} needs groups of members with names")
-
-
-def _members_named(segment: Segment) -> bool:
-    return all(member.node and member.stream for member in segment.members())

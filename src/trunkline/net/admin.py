@@ -43,12 +43,24 @@ class SetNodeState(Message, frozen=True):
     state: NodeState
 
 
+class ForgetNode(Message, frozen=True):
+    """An operator takes a node that is gone out of the registry. ``NodeStateSet`` answers."""
+
+    node: str
+
+
 class NodeStateSet(Message, frozen=True):
     """``why`` says, where it was not done, what stood against it."""
 
     node: str
     done: bool
     why: str = ""
+
+
+class RequestRefused(Message, frozen=True):
+    """The answer to a request that means nothing to whoever got it: out of bounds, or of another version."""
+
+    why: str
 
 
 class Leaving(Message, frozen=True):
@@ -68,4 +80,6 @@ AdminMessage = (
     | Leaving
     | ClusterRequest
     | ClusterAnswer
+    | RequestRefused
+    | ForgetNode
 )

@@ -2,28 +2,38 @@
 
 1. Until the handshake is done, a peer gets little memory and little time.
 2. A message that does not fit the send buffer is not sent, and ``send`` says so. Nothing is ever sent in part.
-   Whoever asks for an answer that is larger than it takes is refused: a server never fails by what it is asked.
+   Whoever asks for an answer that is larger than it takes is told so: a server never fails by what it is asked.
 3. Whoever serves stops reading requests from a peer that does not read the answers, and closes when even those that
    were under way pile up. Whoever dials always reads: if both stopped, both would wait for ever.
 4. Attachments are sent from where they are. Their bytes must not change after ``send``.
 5. Messages that are sent in one turn of the loop leave together: a system call costs more than making a message.
 6. A peer that breaks the rules is told why (REFUSED); what it sends after that is thrown away until it closes, so that
    the text reaches it (closing on unread bytes would reset the connection and lose it).
+7. A packet that is whole with a message that means nothing breaks no rule: many share a connection, and one of them
+   must not close it for all. Whoever serves answers that request with ``RequestRefused``, whoever dialled drops it.
+   Only where framing, checksum or the address of an answer is broken is there nothing to go on with.
 """
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import itertools
+import logging
 import socket
+import termios
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from trunkline.core.effects import Message
 from trunkline.net.addresses import format_address
+from trunkline.net.admin import RequestRefused
+from trunkline.net.complaints import Complaints
 from trunkline.net.limits import HANDSHAKE_BYTES_MAX, KIB, PEER_PACKET_BYTES_MIN, Limits
 from trunkline.net.packets import (
     HEADER_BYTES,
+    BadRequest,
     Envelope,
     Kind,
     ProtocolViolation,
@@ -35,6 +45,7 @@ from trunkline.net.packets import (
     encode_message,
 )
 from trunkline.net.parser import Packet, PacketParser
+from trunkline.net.progress import Progress
 
 GATHERED_BYTES_MAX = 64 * KIB  # of messages that leave together; up to here one copy is cheaper than many pieces
 KEEPALIVE_IDLE_S = 10
@@ -43,6 +54,8 @@ KEEPALIVE_PROBES = 3
 USER_TIMEOUT_MS = 30_000  # bytes that the peer's kernel does not take for so long: the peer is gone
 
 _SLOW_PEER = "the peer does not read"
+
+complaints = Complaints(logging.getLogger("trunkline.net"))
 
 Attachment = bytes | bytearray | memoryview
 Handler = Callable[["Connection", Envelope, tuple[memoryview, ...]], None]
@@ -72,8 +85,9 @@ class Connection(asyncio.BufferedProtocol):
         self.address = ""
         self.open = False  # the handshake is done and the connection not closed
         self.closed = False
-        self.violated = False  # the peer broke the rules of the wire
+        self.violations = 0  # what the peer sent that no peer may send
         self.refused_by_peer = False
+        self.told_off = False  # the peer was refused by us
         self.reason = "the connection was closed"  # why it is closed, for people
         self.received_at = 0.0  # by the loop's clock: when the last bytes came
         self.active_at = 0.0  # when the last message came or went
@@ -95,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stuck_ticks = 0  # how often in a row a packet was still not complete
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._made = False
+        self._progress = Progress(self._loop, self._outstanding_bytes, self._ping)
         self._transport: asyncio.Transport  # once it is made
 
     # ------------------------------------------------------------------------------------------------ for its users
@@ -114,8 +129,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> bool:
         """False: closed or overfull, and the message is lost, which the protocol allows.
 
-        A message that the peer could never take: whoever serves refuses that peer, whoever dials gets ``ValueError``;
-        hosts bound what they ask.
+        A message that the peer could never take: whoever serves tells it so, whoever dials gets ``ValueError``; hosts
+        bound what they ask.
         """
         if not self.open:
             return False
@@ -123,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         head = encode_message(role, token, budget_ms, sizes, message)
         size = len(head) + sum(sizes)
         if size > self._peer_packet_bytes_max + HEADER_BYTES or len(head) > self._limits.head_bytes_max + HEADER_BYTES:
-            return self._on_oversized(size)
+            return self._on_oversized(token, size)
         waiting = self.buffered_bytes
         if waiting and waiting + size > self._limits.send_buffer_max:
             if self._serving:
@@ -133,12 +148,17 @@ class Connection(asyncio.BufferedProtocol):
         self._gathered.append(head)
         self._gathered += attachments
         self._gathered_bytes += size
+        self._progress.sent(size)
         if self._gathered_bytes > GATHERED_BYTES_MAX:
             self._flush()
         elif not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
         return True
+
+    def at_work(self, within_s: float) -> bool:
+        """Whether the peer is busy with large messages, and no slower than can be waited for (``progress.py``)."""
+        return not self.closed and self._progress.at_work(within_s, self.received_at)
 
     def pause(self, reason: str = "the host is busy") -> None:
         """Deliver nothing more until this reason is taken back with ``resume``. Saying it twice changes nothing."""
@@ -175,7 +195,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self.reason = text
-        self.violated = code is RefusalCode.PROTOCOL
+        self.told_off = True
+        self.violations += code is RefusalCode.PROTOCOL
         self._flush()
         self._stop()
         self._transport.write(encode(Kind.REFUSED, Refusal(code, text)))
@@ -186,7 +207,17 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write_eof()
         self._timer = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
 
+    def refuse_request(self, token: int, why: str) -> None:
+        """Say that one request means nothing; the connection goes on (rule 7)."""
+        self.violations += 1
+        complaints.warn(f"a request of {self.peer_name} at {self.address} was refused: {why}")
+        self.send("", token, RequestRefused(why))
+
     # -------------------------------------------------------------------------------------------- for its handshake
+
+    def drop(self) -> None:
+        """Wait for nothing more."""
+        self._transport.abort()
 
     def write(self, packet: bytes) -> None:
         if not self.closed:
@@ -284,10 +315,19 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(gathered)
 
     def _on_message(self, packet: Packet) -> None:
-        envelope, attachments = decode_message(packet.head, packet.body, self._limits.attachments_max)
-        now = self.active_at = self._loop.time()
-        if not envelope.expired(now - self.received_at):
-            self._handler(self, envelope, attachments)
+        token = 0
+        try:
+            envelope, attachments = decode_message(packet.head, packet.body, self._limits.attachments_max)
+            token = envelope.token
+            now = self.active_at = self._loop.time()
+            if not envelope.expired(now - self.received_at):
+                self._handler(self, envelope, attachments)
+        except BadRequest as bad:  # rule 7
+            if self._serving:
+                self.refuse_request(token or bad.token, str(bad))
+            else:
+                self.violations += 1
+                complaints.warn(f"an answer of {self.peer_name} at {self.address} was dropped: {bad}")
 
     def _on_other(self, packet: Packet) -> None:
         if packet.body:
@@ -303,12 +343,24 @@ class Connection(asyncio.BufferedProtocol):
         elif packet.kind != Kind.PONG:
             raise ProtocolViolation("the handshake is over; update the older of both ends")
 
-    def _on_oversized(self, size: int) -> bool:
+    def _on_oversized(self, token: int, size: int) -> bool:
         text = f"a packet of {size} bytes is more than {self.peer_name} takes"
         if not self._serving:
             raise ValueError(f"{text}; send less at once")
-        self.refuse(RefusalCode.PROTOCOL, f"{text}; ask for less at once")
+        self.send("", token, RequestRefused(f"{text}; ask for less at once"))
         return False
+
+    def _outstanding_bytes(self) -> int:
+        """What the peer's kernel has not taken yet."""
+        if self.closed:
+            return 0
+        unacknowledged = array.array("i", [0])
+        fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, unacknowledged)
+        return self.buffered_bytes + unacknowledged[0]
+
+    def _ping(self) -> None:
+        if not self.closed:
+            self._transport.write(encode(Kind.PING))
 
     def _go_on(self) -> None:
         """Deliver what had arrived before the pause, then read on."""
@@ -336,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
             self._abort(f"{self.peer_name} was silent for {limits.silent_ms} ms; is it stopped?")
         else:
             if not self._serving and self._quiet_ticks:
-                self._transport.write(encode(Kind.PING))
+                self._ping()
             self._timer = self._loop.call_later(limits.ping_ms / 1000, self._watch)
 
     def _abort(self, reason: str) -> None:
@@ -349,6 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         self.open = False
         self._gathered, self._gathered_bytes = [], 0
         self._release_waiters()
+        self._progress.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -24,4 +24,5 @@ class Limits(Struct, frozen=True):
     linger_ms: int = 1_000  # the last words do not reach the peer / closing takes long
     send_buffer_high: int = 4 * MIB  # the peer's requests stop all the time / answers pile up
     send_buffer_max: int = 64 * MIB  # peers are dropped in bursts / one that does not read takes memory
+    handshakes_max: int = 256  # many clients that come back at once are turned away / strangers take files
     connections_max: int = 1024  # clients are turned away / the process runs out of files

@@ -44,6 +44,14 @@ class ProtocolViolation(ProtocolError):
     """A peer broke the rules of the wire. Its connection is refused and closed; others do not notice."""
 
 
+class BadRequest(ProtocolError):
+    """A packet that is whole, and a message that means nothing here. Its sender is told; the connection goes on."""
+
+    def __init__(self, text: str, token: int = 0) -> None:
+        super().__init__(text)
+        self.token = token  # of the request; 0: whoever raises it does not know
+
+
 class Kind(enum.IntEnum):
     HELLO = 1
     WELCOME = 2
@@ -102,6 +110,13 @@ class Envelope(Struct, frozen=True, array_like=True):
         return 0 < self.budget_ms < waited_s * 1000
 
 
+class _Address(Struct, frozen=True, array_like=True):
+    """As much of an envelope as an answer needs, whatever the message is."""
+
+    role: str
+    token: int
+
+
 T = TypeVar("T")
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -109,6 +124,7 @@ _hellos = msgspec.msgpack.Decoder(Hello)
 _welcomes = msgspec.msgpack.Decoder(Welcome)
 _refusals = msgspec.msgpack.Decoder(Refusal)
 _envelopes = msgspec.msgpack.Decoder(Envelope)
+_addresses = msgspec.msgpack.Decoder(_Address)
 
 
 def encode(kind: Kind, head: Struct | None = None) -> bytes:
@@ -156,13 +172,20 @@ def decode_refusal(head: bytes) -> Refusal:
 
 
 def decode_message(head: bytes, body: memoryview, attachments_max: int) -> tuple[Envelope, tuple[memoryview, ...]]:
-    """An envelope and views into ``body``, one for each attachment."""
-    envelope = _decoded(_envelopes, head)
+    """An envelope and views into ``body``, one for each attachment.
+
+    Raises ``BadRequest`` where only the message is at fault, ``ProtocolViolation`` where nobody could be answered.
+    """
+    try:
+        envelope = _decoded(_envelopes, head)
+    except ProtocolViolation as violation:
+        raise BadRequest(str(violation), _decoded(_addresses, head).token) from violation
     sizes = envelope.sizes
     if not sizes and not body:
         return envelope, ()
     if len(sizes) > attachments_max or min(sizes, default=0) < 0 or sum(sizes) != len(body):
-        raise ProtocolViolation("the attachments of a packet do not fit their sizes; update the older of both ends")
+        text = "the attachments of a packet do not fit their sizes; update the older of both ends"
+        raise BadRequest(text, envelope.token)
     if len(sizes) == 1:
         return envelope, (body,)
     views = []

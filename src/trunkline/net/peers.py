@@ -133,6 +133,11 @@ class Peers:
         connection = self.connection(address)
         return connection is not None and connection.open
 
+    def at_work(self, address: str, within_s: float) -> bool:
+        """Whether the peer is busy with large messages that it was sent."""
+        connection = self.connection(address)
+        return connection is not None and connection.at_work(within_s)
+
     def error(self, address: str) -> str | None:
         """Why there is no connection, for people; None while there is one, or none was needed yet."""
         peer = self._peers.get(address)

@@ -1,8 +1,10 @@
 """Accepts connections, checks who asks, and hands on their messages.
 
 1. Whoever speaks another version, belongs to another cluster or lacks the token is refused with a text.
-2. At most ``connections_max`` connections: the newest is refused. Those that are being refused count apart, and there
-   are never more of them than that.
+2. At most ``connections_max`` connections that were let in: the newest is refused.
+3. Those that have not said who they are take nobody's place: there are at most ``handshakes_max``, and when another
+   one comes, the oldest of them goes. The same holds for those that are being refused.
+4. Who is refused is logged, a few lines at a time, and told for a while (``refusals``).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hmac
 import ssl
 from collections.abc import Callable
 
+from trunkline.core.names import NAME_BYTES_MAX, shown
 from trunkline.net.connection import Connection, Handler
 from trunkline.net.limits import Limits
 from trunkline.net.packets import (
@@ -26,6 +29,7 @@ from trunkline.net.packets import (
     decode_hello,
     encode,
 )
+from trunkline.net.refusals import Refusals
 
 BACKLOG = 512
 
@@ -46,7 +50,6 @@ class Server:
         self.port = 0
         self.accepted = 0  # connections that completed the handshake
         self.refused = 0  # connections that did not
-        self.violations = 0  # open connections that broke the rules of the wire
         self._handler = handler
         self._cluster = cluster
         self._name = name
@@ -54,7 +57,11 @@ class Server:
         self._limits = limits
         self._on_closed = on_closed
         self._connections: dict[int, Connection] = {}  # by number; every one that has a socket
+        self._pending: dict[int, Connection] = {}  # no handshake yet, the oldest first
+        self._leaving: dict[int, Connection] = {}  # being refused, the oldest first
         self._welcomed: set[int] = set()
+        self._refusals = Refusals()
+        self._violations = 0  # of connections that are gone
         self._listener: asyncio.Server | None = None
 
     @classmethod
@@ -91,6 +98,15 @@ class Server:
         """How many are open now."""
         return len(self._welcomed)
 
+    @property
+    def violations(self) -> int:
+        """How often a peer that had been welcomed sent what no peer may send."""
+        return self._violations + sum(self._connections[number].violations for number in self._welcomed)
+
+    def refusals(self) -> list[dict[str, str | int]]:
+        """Who was refused within the last minute."""
+        return self._refusals.told()
+
     async def close(self) -> None:
         """Stop listening and close every connection; what was sent may still leave for ``linger_ms``."""
         if self._listener is not None:
@@ -109,41 +125,56 @@ class Server:
         return Connection(self._handler, self, self._limits, serving=True)
 
     def made(self, connection: Connection) -> None:
-        places = self._limits.connections_max
-        taken = len(self._connections)
         self._connections[connection.number] = connection
-        if taken >= 2 * places:
-            connection.close()
-        elif taken >= places:
-            connection.refuse(
-                RefusalCode.BUSY, f"{self._name} has {places} connections, its limit; close some, or raise the limit"
-            )
+        self._pending[connection.number] = connection
+        if len(self._pending) > self._limits.handshakes_max:  # rule 3
+            oldest = next(iter(self._pending.values()))
+            self._refuse(oldest, RefusalCode.BUSY, "too many connect at once; say HELLO sooner, or connect again")
+
+    def _refuse(self, connection: Connection, code: RefusalCode, why: str) -> None:
+        connection.refuse(code, why)
+        self._leave(connection)
+
+    def _leave(self, connection: Connection) -> None:
+        """It is being refused: it has a moment to hear why."""
+        self._pending.pop(connection.number, None)
+        self._leaving[connection.number] = connection
+        if len(self._leaving) > self._limits.handshakes_max:  # rule 3
+            number, oldest = next(iter(self._leaving.items()))
+            del self._leaving[number]
+            oldest.drop()
 
     def packet(self, connection: Connection, kind: int, head: bytes) -> None:
         if kind != Kind.HELLO:
             raise ProtocolViolation("a connection begins with HELLO; check that this is a client of Trunkline")
         hello = decode_hello(head)
+        connection.peer_name = hello.name[:NAME_BYTES_MAX]
         refusal = self._objection(hello)
         if refusal is not None:
-            connection.refuse(*refusal)
+            self._refuse(connection, *refusal)
             return
         version = min(VERSION_MAX, hello.version_max)
-        connection.opened(hello.name, self._cluster or hello.cluster, hello.packet_bytes_max)
+        connection.opened(connection.peer_name, self._cluster or hello.cluster, hello.packet_bytes_max)
+        del self._pending[connection.number]
         self._welcomed.add(connection.number)
         self.accepted += 1
         connection.write(
             encode(Kind.WELCOME, Welcome(version, self._cluster, self._name, self._limits.packet_bytes_max))
         )
 
-    def lost(self, connection: Connection, _reason: str) -> None:
+    def lost(self, connection: Connection, reason: str) -> None:
         del self._connections[connection.number]
+        self._pending.pop(connection.number, None)
+        self._leaving.pop(connection.number, None)
         if connection.number in self._welcomed:
             self._welcomed.remove(connection.number)
-            self.violations += connection.violated
+            self._violations += connection.violations
             if self._on_closed is not None:
                 self._on_closed(connection)
         else:
             self.refused += 1
+            if connection.told_off:  # and not one that merely came and went
+                self._refusals.happened(self._name, connection.peer_name, connection.address, reason)
 
     def _objection(self, hello: Hello) -> tuple[RefusalCode, str] | None:
         if hello.magic != MAGIC:
@@ -157,6 +188,11 @@ class Server:
             return RefusalCode.TOKEN, "the token is missing or wrong; give the one that this cluster was started with"
         if hello.cluster and self._cluster and hello.cluster != self._cluster:
             return RefusalCode.CLUSTER, (
-                f"{self._name} belongs to cluster {self._cluster}, not {hello.cluster}; check the address"
+                f"{self._name} belongs to cluster {self._cluster}, {shown(hello.name)} to cluster "
+                f"{shown(hello.cluster)}; check the address. If it is right, the coordinator has lost its metadata: "
+                "start it with the directory that it had. A node joins another cluster only with an empty directory"
             )
+        places = self._limits.connections_max
+        if len(self._welcomed) >= places:  # rule 2
+            return RefusalCode.BUSY, f"{self._name} has {places} connections, its limit; close some, or raise the limit"
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -68,6 +67,7 @@ class EntryDocument(msgspec.Struct, frozen=True):
     time_ms: int
     text: str | UnsetType = UNSET
     payload: str | UnsetType = UNSET
+    unreadable_headers: str | UnsetType = UNSET  # what lies in their place and is none
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -95,18 +95,10 @@ def position_of(value: Number) -> int | None:
 def document_of(entry: Entry, *, always_base64: bool = False) -> EntryDocument:
     text: str | UnsetType = UNSET if always_base64 else _text(entry.payload)
     payload: str | UnsetType = UNSET if text is not UNSET else base64.b64encode(entry.payload).decode()
-    headers = {name: _shown(value) for name, value in headers_of(entry).items()}
-    return EntryDocument(entry.glsn, headers, entry.writer, entry.seq, entry.time_ms, text, payload)
-
-
-def headers_of(entry: Entry) -> Mapping[str, bytes]:
-    """Headers that are not names and bytes, which an untyped application may have appended, do not make the entry
-    unreadable.
-    """
-    try:
-        return entry.headers
-    except msgspec.DecodeError:
-        return {}
+    headers = {name: _shown(value) for name, value in entry.headers.items()}
+    raw = entry.unreadable_headers
+    unreadable: str | UnsetType = base64.b64encode(raw).decode() if raw else UNSET
+    return EntryDocument(entry.glsn, headers, entry.writer, entry.seq, entry.time_ms, text, payload, unreadable)
 
 
 def _text(payload: bytes) -> str | UnsetType:

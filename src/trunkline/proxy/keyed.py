@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from trunkline.client.log import Log
-from trunkline.errors import ConditionFailed, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
+from trunkline.errors import ConditionFailed, CorruptEntry, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
 from trunkline.proxy.counters import Counters
 from trunkline.proxy.keys import KeyedAppend, KeyIndex, Stamp, digest_of, stamp_of
 from trunkline.proxy.limits import KEY_READS_MAX, KEY_TRIES_MAX, KEYED_WAITING_MAX
@@ -114,7 +114,7 @@ class KeyedAppends:
             index.forget_below(error.point + 1)
             index.advance(error.point + 1)
             return False
-        except EntriesLost as error:
+        except (EntriesLost, CorruptEntry) as error:  # no proxy appended what is corrupt: it has no key
             index.advance(error.end)
             return False
         finally:

@@ -33,7 +33,7 @@ from typing import Final
 
 import msgspec
 
-from trunkline.client.entries import decode_headers
+from trunkline.client.headers import decode_headers
 from trunkline.proxy.limits import KEY_CHARACTERS_MAX
 
 RESERVED: Final = "idempotency-"  # names of entry headers that applications may not use
@@ -74,10 +74,10 @@ def stamp_of(encoded_headers: bytes) -> Stamp | None:
     if _MARK not in encoded_headers:
         return None
     try:
-        headers = decode_headers(encoded_headers)
+        headers = decode_headers(encoded_headers) or {}
         key = headers[KEY_HEADER].decode("ascii")
         count, _, digest = headers[REQUEST_HEADER].decode("ascii").partition(" ")
-    except (msgspec.DecodeError, KeyError, UnicodeDecodeError):
+    except (KeyError, UnicodeDecodeError):
         return None
     if not 0 < len(key) <= KEY_CHARACTERS_MAX or not 0 < len(count) <= COUNT_DIGITS_MAX or len(digest) != DIGEST_DIGITS:
         return None

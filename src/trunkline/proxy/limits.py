@@ -17,6 +17,7 @@ PAGE_BYTES_MAX: Final = 8 * 1024 * 1024  # of payloads: then a page ends, with o
 WAIT_MS_MAX: Final = 30_000
 IDLE_MS_MAX: Final = 3_600_000
 
+CONNECTIONS_MAX: Final = 1_024  # open, at work or not; too big: idle ones take the process's files
 REQUESTS_MAX: Final = 256  # under way; too big: memory; too small: applications are told to come again
 STREAMS_MAX: Final = 64  # subscriptions; each reads up to 8 MiB ahead
 LOGS_MAX: Final = 1_000  # kept open

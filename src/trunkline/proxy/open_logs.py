@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from trunkline.client.cluster import Cluster, check_log_name
+from trunkline.client.cluster import Cluster
 from trunkline.client.log import Log
 from trunkline.core.projection import Policy, Settings
-from trunkline.errors import ConfigError, NoSuchLog, TrunklineError
+from trunkline.errors import NoSuchLog, TrunklineError
 from trunkline.proxy.counters import Counters
 from trunkline.proxy.keyed import KeyedAppends
 from trunkline.proxy.limits import LOGS_MAX
@@ -43,7 +43,7 @@ class OpenLogs:
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[OpenLog]:
         """Raises ``NoSuchLog``. A log that was deleted, or whose handle failed, is let go and opened anew next time."""
-        opened = await self._open(_checked(name))
+        opened = await self._open(name)
         try:
             yield opened
         except TrunklineError as error:
@@ -77,11 +77,3 @@ class OpenLogs:
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             with contextlib.suppress(TrunklineError):
                 await task.result().log.close()
-
-
-def _checked(name: str) -> str:
-    try:
-        check_log_name(name)
-    except ConfigError as error:
-        raise NoSuchLog(str(error)) from None
-    return name

@@ -29,7 +29,7 @@ APPEND: Final = (
     "outcome-unknown",
     "contended",
 )
-GONE: Final = ("trimmed", "entries-lost")
+GONE: Final = ("trimmed", "entries-lost", "corrupt-entries")
 
 ABOUT: Final = f"""The replicated log over HTTP. A log is a sequence of entries; each has a position, its GLSN, from 1.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trunkline.client.cluster import NAME_CHARACTERS_MAX
+from trunkline.core.names import LOG_NAME_BYTES_MAX, LOG_NAME_PATTERN
 from trunkline.proxy.keys import RESERVED
 from trunkline.proxy.limits import (
     BATCH_ENTRIES_MAX,
@@ -22,7 +22,7 @@ from trunkline.proxy.problems import KINDS, MEDIA_TYPE, URN, problem
 
 Json = dict[str, Any]
 
-NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+NAME_PATTERN: Final = f"^{LOG_NAME_PATTERN}$"
 BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 KEY_PATTERN: Final = r"^[!-~]+$"
 POSITION: Final[Json] = {"type": "integer", "minimum": 1, "maximum": GLSN_MAX}
@@ -79,10 +79,13 @@ def _entry() -> Json:
         "seq": {**COUNT, "description": "The number of its batch at that client."},
         "time_ms": {**COUNT, "description": "What the clock of that client said: for people, not for ordering."},
     }
+    unreadable: Json = {
+        "unreadable_headers": _base64("What lies in the place of headers and is none; `headers` is empty then.")
+    }
     return {
         "oneOf": [
-            record({**facts, "text": {"type": "string", "description": "The entry, which is UTF-8."}}),
-            record({**facts, "payload": _base64("The bytes of the entry.")}),
+            record({**facts, "text": {"type": "string", "description": "The entry, which is UTF-8."}}, unreadable),
+            record({**facts, "payload": _base64("The bytes of the entry.")}, unreadable),
         ]
     }
 
@@ -158,8 +161,8 @@ SCHEMAS: Final[Json] = {
         {
             "tail": {**POSITION, "description": "Of `condition-failed`: where the log ends."},
             "point": {**POSITION, "description": "Of `trimmed`: the last position that was."},
-            "first": {**POSITION, "description": "Of `entries-lost`: the first position."},
-            "end": {**POSITION, "description": "Of `entries-lost`: the position after the last."},
+            "first": {**POSITION, "description": "Of `entries-lost` and `corrupt-entries`: the first position."},
+            "end": {**POSITION, "description": "Of `entries-lost` and `corrupt-entries`: the position after the last."},
             "glsn": {**POSITION, "description": "Of `key-reused`: what the key was used for."},
         },
     ),
@@ -175,7 +178,7 @@ PARAMETERS: Final[Json] = {
     "log": _parameter(
         "log",
         "path",
-        {"type": "string", "pattern": NAME_PATTERN, "maxLength": NAME_CHARACTERS_MAX, "examples": ["orders"]},
+        {"type": "string", "pattern": NAME_PATTERN, "maxLength": LOG_NAME_BYTES_MAX, "examples": ["orders"]},
         "The name of a log. The proxy creates none.",
     ),
     "glsn": _parameter("glsn", "path", {**POSITION, "examples": [1]}, "A position."),
@@ -261,6 +264,12 @@ def _problem(kinds: list[str]) -> Json:
 
 def _example(kind: str) -> Json:
     found = problem(kind, DETAILS.get(kind, KINDS[kind][1]))
-    facts = {"trimmed": {"point": 16}, "entries-lost": {"first": 3, "end": 9}, "condition-failed": {"tail": 18}}
+    gap = {"first": 3, "end": 9}
+    facts = {
+        "trimmed": {"point": 16},
+        "entries-lost": gap,
+        "corrupt-entries": gap,
+        "condition-failed": {"tail": 18},
+    }
     fields = {"type": found.type, "title": found.title, "status": found.status, "detail": found.detail}
     return {**fields, **facts.get(kind, {})}

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from trunkline.errors import (
     ConditionFailed,
     ConfigError,
+    CorruptEntry,
     EntriesLost,
     Hole,
     LogSealed,
@@ -45,6 +46,7 @@ KINDS: Final[Mapping[str, tuple[int, str]]] = {
     "not-for-this-log": (409, "A log of this policy cannot do this"),
     "trimmed": (410, "The position was trimmed away"),
     "entries-lost": (410, "The positions were declared lost"),
+    "corrupt-entries": (410, "The positions hold bytes that are no entries"),
     "too-large": (413, "The request is too large"),
     "unsupported-media-type": (415, "The body has a media type that is not taken"),
     "key-reused": (422, "The key was used for another request"),
@@ -65,7 +67,7 @@ class Problem(msgspec.Struct, frozen=True):
     detail: str
     tail: int | UnsetType = UNSET  # condition-failed
     point: int | UnsetType = UNSET  # trimmed: the last position that was
-    first: int | UnsetType = UNSET  # entries-lost: [first, end)
+    first: int | UnsetType = UNSET  # entries-lost, corrupt-entries: [first, end)
     end: int | UnsetType = UNSET
     glsn: int | UnsetType = UNSET  # key-reused: what the key was used for
 
@@ -108,6 +110,8 @@ def refusal_of(error: TrunklineError) -> Refusal:
             return refusal("trimmed", text, point=error.point)
         case EntriesLost():
             return refusal("entries-lost", text, first=error.first, end=error.end)
+        case CorruptEntry() if error.end:
+            return refusal("corrupt-entries", text, first=error.first, end=error.end)
         case ConditionFailed():
             return refusal("condition-failed", text)
         case LogSealed():

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from trunkline.client.log import Log
 from trunkline.client.subscription import Subscription
-from trunkline.errors import EntriesLost, Trimmed, TrunklineError
+from trunkline.errors import CorruptEntry, EntriesLost, Trimmed, TrunklineError
 from trunkline.proxy import parameters
 from trunkline.proxy.documents import EntryDocument, LogDocument, Page, document_of
 from trunkline.proxy.limits import GLSN_MAX, PAGE_BYTES_MAX, PAGE_ENTRIES, PAGE_ENTRIES_MAX, WAIT_MS_MAX
@@ -111,7 +111,7 @@ async def _filled(batches: Subscription, asked: PageRequest) -> Page:
                     return Page(entries, entry.glsn)
                 entries.append(document_of(entry, always_base64=asked.always_base64))
                 size += len(entry.payload)
-    except (Trimmed, EntriesLost) as error:
+    except (Trimmed, EntriesLost, CorruptEntry) as error:
         return _before(entries, error)
     return Page(entries, reached(batches, asked.until))
 

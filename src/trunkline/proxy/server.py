@@ -15,10 +15,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from trunkline.client.cluster import Cluster
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
+from trunkline.net.http_site import BoundedSite
 from trunkline.proxy.appending import Appending
 from trunkline.proxy.counters import Counters
 from trunkline.proxy.guarding import Guard, Operation, as_problems
-from trunkline.proxy.limits import BODY_BYTES_MAX, IDLE_CONNECTION_S, STOP_S_MAX
+from trunkline.proxy.limits import BODY_BYTES_MAX, CONNECTIONS_MAX, IDLE_CONNECTION_S, STOP_S_MAX
 from trunkline.proxy.reading import Reading
 from trunkline.proxy.service import ProxyConfig, Service
 from trunkline.proxy.streaming import Streaming
@@ -77,7 +78,7 @@ class ProxyServer:
         )
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await BoundedSite(self._runner, host, port, CONNECTIONS_MAX).start()
         except OSError as error:
             await self.stop()
             raise ConfigError(

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from trunkline.core.effects import Event, Message
 from trunkline.core.messages import Get, NodeInfo, NodeState, Register, Swap
+from trunkline.core.names import NAME_BYTES_MAX, is_bounded
 from trunkline.core.projection import Projection
 from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.sqlite_store import SqliteStore
@@ -23,6 +24,7 @@ from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
+    ForgetNode,
     Leaving,
     ListLogs,
     LogsListed,
@@ -32,7 +34,8 @@ from trunkline.net.admin import (
     StatusRequest,
 )
 from trunkline.net.connection import Connection
-from trunkline.net.packets import Envelope, ProtocolViolation
+from trunkline.net.limits import Limits
+from trunkline.net.packets import BadRequest, Envelope
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
 from trunkline.runtime.duties import TURN_S, TURNS_MAX, LogDuties
@@ -46,7 +49,8 @@ from trunkline.runtime.observing_coordinator import (
 )
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.recorder import Recorder
-from trunkline.runtime.serving import Lifetime, split_address, start_number
+from trunkline.runtime.registry_keeping import drop_bad_registrations, forget_node
+from trunkline.runtime.serving import Lifetime, file_budget, split_address, start_number
 from trunkline.runtime.summaries import LogState, Summaries, Summary, status_json
 from trunkline.runtime.turns import Turns
 
@@ -132,11 +136,18 @@ class CoordinatorServer:
             self._recorder = Recorder(config.record, "", config.name, self._start)
             self._store.events(self._announced)
         await self._store.start()
-        self.cluster = await self._cluster_id()
+        self.cluster = self._register.cluster = self._peers.cluster = await self._cluster_id()
         host, port = split_address(config.listen)
         try:
             self._server = await Server.start(
-                host, port, self._received, cluster="", name=config.name, token=config.token, tls=self._server_tls
+                host,
+                port,
+                self._received,
+                cluster=self.cluster,
+                name=config.name,
+                token=config.token,
+                limits=Limits(connections_max=file_budget().connections),
+                tls=self._server_tls,
             )
         except OSError as error:
             raise StorageError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
@@ -173,9 +184,12 @@ class CoordinatorServer:
             asyncio.get_running_loop().call_exception_handler(context)
 
     async def _cluster_id(self) -> str:
+        """As soon as the store answers. Its registry is put in order before anybody is told of it."""
         while True:
             try:
-                return await self._store.create_cluster(secrets.token_hex(8))
+                cluster = await self._store.create_cluster(secrets.token_hex(8))
+                await drop_bad_registrations(self._store)
+                return cluster
             except StoreUnavailable as error:
                 log.warning("the metadata store is not available yet: %s", error)
                 await asyncio.sleep(LOOK_AGAIN_S)
@@ -197,18 +211,18 @@ class CoordinatorServer:
             connection.send("", token, message)
 
         if isinstance(message, Get | Swap | Register):
-            self._register.submit(message, answer)
-        elif isinstance(message, Leaving):
+            self._register.submit(message, answer, lambda why: connection.refuse_request(token, why))
+        elif isinstance(message, Leaving) and is_bounded(message.node):
             self._register.leave(message.node, message.start)
         elif isinstance(message, ClusterRequest):
             answer(ClusterAnswer(self.cluster))
-        elif isinstance(message, StatusRequest | ListLogs | SetNodeState):
+        elif isinstance(message, StatusRequest | ListLogs | SetNodeState | ForgetNode):
             self._begin(self._administer(message, connection, token))
         else:
-            raise ProtocolViolation(f"a {type(message).__name__} is nothing for a coordinator")
+            raise BadRequest(f"a {type(message).__name__} is nothing for a coordinator")
 
     async def _administer(
-        self, message: StatusRequest | ListLogs | SetNodeState, connection: Connection, token: int
+        self, message: StatusRequest | ListLogs | SetNodeState | ForgetNode, connection: Connection, token: int
     ) -> None:
         try:
             match message:
@@ -218,7 +232,10 @@ class CoordinatorServer:
                     answer = LogsListed(await self._names())
                 case SetNodeState(node, state):
                     done = state is not NodeState.CLIENT and await self._store.set_node_state(node, state)
-                    answer = NodeStateSet(node, done, "" if done else f"there is no node {node}")
+                    answer = NodeStateSet(node, done, "" if done else f"there is no node {node[:NAME_BYTES_MAX]}")
+                case ForgetNode(node):
+                    why = await forget_node(self._store, node, await self._views())
+                    answer = NodeStateSet(node, not why, why)
         except StoreUnavailable as error:
             log.warning("the metadata store is not available: %s", error)
             return  # no answer: the caller asks again
@@ -248,6 +265,7 @@ class CoordinatorServer:
             "observe": self._observing.address if self._observing is not None else "",
             "nodes": [{**_node_facts(info), "streams_named": named[info.node]} for info in nodes],
             "logs_total": len(summaries),
+            "refused": self._server.refusals() if self._server is not None else [],
         }
         return status_json(facts, [self._log_state(summary) for summary in summaries] if logs else [])
 

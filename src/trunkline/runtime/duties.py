@@ -175,6 +175,9 @@ class LogDuties:
     def completed(self, role: str, complete: Complete) -> None:
         raise AssertionError(f"duties have no callers, yet {complete} came from {role}")
 
+    def at_work(self, process: str, within_s: float) -> bool:
+        return self._links.at_work(process, within_s)
+
     def announced(self, role: str, event: Event, step: Step) -> None:
         if self._recorder is not None:
             self._recorder.event(role, event)

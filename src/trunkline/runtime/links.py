@@ -8,11 +8,14 @@ protocol allows: every role asks again. A coordinator that is asked and does not
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from trunkline.core.effects import Address, Message
 from trunkline.core.messages import Got, Registered, SwapLost, Swapped
-from trunkline.net.admin import ClusterAnswer, LogsListed, NodeStateSet, StatusAnswer
+from trunkline.net.admin import ClusterAnswer, LogsListed, NodeStateSet, RequestRefused, StatusAnswer
+from trunkline.net.complaints import Complaints
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.net.peers import Peers
@@ -24,7 +27,16 @@ COORDINATOR = "coordinator"  # the process name under which roles know the metad
 REGISTER = Address(COORDINATOR, "register")
 NOBODY = 0  # the token of a message that gets no answer
 
-COORDINATORS_ANSWERS = (ClusterAnswer, Got, Registered, Swapped, SwapLost, StatusAnswer, LogsListed, NodeStateSet)
+COORDINATORS_ANSWERS = (
+    ClusterAnswer, Got, Registered, Swapped, SwapLost, StatusAnswer, LogsListed, NodeStateSet, RequestRefused,
+)  # fmt: skip
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A role that wants to know that its request means nothing. Others ask again, or come to the end of their time."""
+
+    def refused(self, why: str) -> None: ...
 
 
 class Links:
@@ -38,12 +50,18 @@ class Links:
         self._tokens: dict[str, dict[str, int]] = {}  # by process and role
         self._askers: dict[int, tuple[Process, str]] = {}
         self._tokens_given = 0
+        self._complaints = Complaints(logging.getLogger("trunkline.links"))
 
     def send(self, process: Process, role: str, to: Address, message: Message, attachments: Attachments = ()) -> bool:
         address = self.address_of(to.process)
         if address is None:
             return False
         return self.peers.send(address, to.role, self._token(process, role), message, attachments)
+
+    def at_work(self, process: str, within_s: float) -> bool:
+        """Whether a node is busy with large messages that it was sent."""
+        address = self._addresses.get(process)
+        return address is not None and self.peers.at_work(address, within_s)
 
     def address_of(self, process: str) -> str | None:
         if process != COORDINATOR:
@@ -72,9 +90,18 @@ class Links:
             self._asked_at = None
         if isinstance(envelope.message, Got):
             self.learn(envelope.message)
-        if asker is not None:
+        if isinstance(envelope.message, RequestRefused):
+            self._on_refused(connection, envelope.token, envelope.message.why)
+        elif asker is not None:
             process, role = asker
             process.deliver(role, Address(connection.peer_name, envelope.role), envelope.message, attachments)
+
+    def _on_refused(self, connection: Connection, token: int, why: str) -> None:
+        process, role = self._askers.get(token, (None, ""))
+        self._complaints.warn(f"{connection.peer_name} at {connection.address} refused a request of {role!r}: {why}")
+        asker = process.roles.get(role) if process is not None else None
+        if isinstance(asker, Asking):
+            asker.refused(why)
 
     def forget(self, process: Process, role: str | None = None) -> None:
         """A process, or one of its roles, is gone: late answers to it are dropped."""

@@ -28,6 +28,7 @@ import msgspec
 from trunkline.errors import ConfigError, Refused
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles, ProcessRecord, process_started, running_already
 from trunkline.runtime.observing_targets import write_targets
+from trunkline.storage import PRIVATE_FILE
 
 HOST = "127.0.0.1"
 NODES = 3
@@ -140,7 +141,6 @@ class LocalCluster:
         ports = list(itertools.islice(self._ports(), wanted + 1))  # all of them are tried before anything is made
         for _ in range(wanted - present):
             files.add_node(None)
-        files.coordinator.mkdir(exist_ok=True)
         address = f"{HOST}:{self._port_of('coordinator', ports[0])}"
         options = ["coordinator", "--dir", str(files.coordinator), "--listen", address, *config.coordinator_options]
         self.children["coordinator"] = Child("coordinator", "coordinator", address, options)
@@ -291,4 +291,5 @@ def _is_free(port: int) -> bool:
 def _open_log(path: Path) -> BufferedWriter:
     if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_suffix(".log.1"))
+    path.touch(PRIVATE_FILE)
     return path.open("ab")

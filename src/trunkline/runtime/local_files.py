@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from trunkline.errors import ConfigError, Refused
+from trunkline.storage import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 LOOK_AGAIN = signal.SIGUSR1
@@ -79,6 +80,7 @@ class LocalFiles:
 
     def write_record(self, record: ClusterRecord) -> None:
         written = self._record.with_suffix(".new")
+        written.touch(PRIVATE_FILE)
         written.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
         written.replace(self._record)
 
@@ -87,9 +89,11 @@ class LocalFiles:
     def lock(self) -> bool:
         """Whether this process has the directory to itself now. It keeps it until ``unlock`` or its death."""
         try:
-            for directory in (self.root, self.logs, self.nodes):
-                directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o644)
+            self.root.mkdir(parents=True, exist_ok=True)
+            for directory in (self.coordinator, self.logs, self.nodes):
+                directory.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
+                make_private(directory)
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
         except OSError as error:
             raise ConfigError(f"cannot use {self.root}: {error.strerror}; name another directory with --dir") from None
         try:
@@ -124,7 +128,7 @@ class LocalFiles:
         tried = [name] if name is not None else (f"node{number}" for number in range(1, 10_000))
         for each in tried:
             try:
-                (self.nodes / each).mkdir()
+                (self.nodes / each).mkdir(PRIVATE_DIRECTORY)
             except FileExistsError:
                 continue
             return each

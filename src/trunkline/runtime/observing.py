@@ -25,6 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address
+from trunkline.net.http_site import ClosedAtOnce
 from trunkline.runtime.observing_format import MEDIA_TYPE
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.serving import observe_address
@@ -92,7 +93,7 @@ class ObservingServer:
             self._listener = None
 
     def _accept(self) -> asyncio.Protocol:
-        return self._http() if len(self._http.connections) < CONNECTIONS_MAX else _Closing()  # O2
+        return self._http() if len(self._http.connections) < CONNECTIONS_MAX else ClosedAtOnce()  # O2
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method not in ("GET", "HEAD"):
@@ -120,13 +121,6 @@ class ObservingServer:
                 status = HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
                 return web.Response(body=found.body(observed.kind, observed.name), status=status, content_type=JSON)
         return _text(HTTPStatus.NOT_FOUND, PATHS)
-
-
-class _Closing(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 def _text(status: HTTPStatus, text: str) -> web.Response:

@@ -51,7 +51,7 @@ TABLE: Final = (
         ("outcome",),
     ),
     Described("connections", "gauge", "connections that are open"),
-    Described("connections_refused_total", "counter", "handshakes that failed: version, token, or too many"),
+    Described("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
 )
 
 
@@ -167,8 +167,10 @@ class CountedRegister(RegisterService):
         super().__init__(store)
         self.reconfigurations = 0
 
-    def submit(self, message: Message, answer: Callable[[Message], None]) -> None:
-        super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer)
+    def submit(
+        self, message: Message, answer: Callable[[Message], None], refuse: Callable[[str], None] | None = None
+    ) -> None:
+        super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer, refuse)
 
     def _counted(self, swap: Swap, answer: Callable[[Message], None]) -> Callable[[Message], None]:
         def told(found: Message) -> None:

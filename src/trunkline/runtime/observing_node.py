@@ -33,7 +33,9 @@ TABLE: Final = (
     ),
     Described("connections", "gauge", "connections that are open"),
     Described("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
-    Described("violations_total", "counter", "connections closed because a peer broke the rules of the wire"),
+    Described(
+        "violations_total", "counter", "requests and connections refused because a peer sent what no peer may send"
+    ),
     Described("disk_used_bytes", "gauge", "what it stores"),
     Described("disk_free_bytes", "gauge", "what its file system has left, without the reserve"),
     Described("disk_full", "gauge", "1 while it refuses appends because only the reserve is left"),

@@ -11,6 +11,8 @@ Rules
  H5  A role may be paused (its application is slow): what it asked for and what it is told waits, its timers, too. To
      the others that is a slow process, nothing more.
  H6  A role that raises has a bug: the process stops. It never goes on with a state that nobody checked.
+ H7  A timer that waits for processes which are all at work on large messages waits on, and is looked at four times as
+     often. How long that may go on is for ``net/progress.py`` to say.
 
 The bodies of batches travel beside messages as attachments. ``Step`` holds those that came with the message which a
 step handles, so that a ``Persist`` or an ``Announce`` of that step finds its body.
@@ -39,7 +41,7 @@ from trunkline.core.effects import (
     Send,
     SetTimer,
 )
-from trunkline.core.role import Role
+from trunkline.core.role import Patient, Role
 
 Buffer = bytes | bytearray | memoryview
 Attachments = Sequence[Buffer]
@@ -67,6 +69,9 @@ class Surroundings(Protocol):
 
     def persist(self, record: Record, step: Step) -> int:
         """Write a record and answer its ticket; tickets grow. ``Process.durable`` is called later with it."""
+
+    def at_work(self, process: str, within_s: float) -> bool:
+        """Whether a process is seen at work on large messages that it was sent."""
 
     def completed(self, role: str, complete: Complete) -> None: ...
 
@@ -250,15 +255,26 @@ class Process:
 
     def _set_timer(self, role: str, key: str, after_ms: int) -> None:
         self._cancel_timer(role, key)
-        self._timers[role, key] = (self._loop.call_later(after_ms / 1000, self._fire, role, key), after_ms)
+        handle = self._loop.call_later(after_ms / 1000, self._fire, role, key, after_ms)
+        self._timers[role, key] = (handle, after_ms)
 
     def _cancel_timer(self, role: str, key: str) -> None:
         timer = self._timers.pop((role, key), None)
         if timer is not None:
             timer[0].cancel()
 
-    def _fire(self, role: str, key: str) -> None:
+    def _fire(self, role: str, key: str, after_ms: int) -> None:
         self._timers.pop((role, key), None)
         handler = self.roles.get(role)
-        if handler is not None and not self._stopped:
+        if handler is None or self._stopped:
+            return
+        if not isinstance(handler, Patient):
             self._run(role, partial(handler.on_timer, key), NO_STEP)
+            return
+        awaited = handler.awaits(key)
+        silent = tuple(each for each in awaited if not self._surroundings.at_work(each, after_ms / 1000))
+        if awaited and not silent:  # H7
+            again = self._loop.call_later(after_ms / 4000, self._fire, role, key, after_ms)
+            self._timers[role, key] = (again, after_ms)
+        else:
+            self._run(role, partial(handler.on_silence, key, silent), NO_STEP)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 
 from trunkline.core.effects import Address, Choose, Complete, Effects, Event, Message, Record
+from trunkline.errors import Refused
 from trunkline.runtime.links import Links
 from trunkline.runtime.process import Process, Step
 
@@ -31,6 +32,10 @@ class Question:
     def on_choice(self, key: str, option: object) -> Effects:
         return []
 
+    def refused(self, why: str) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(Refused(why))
+
     def on_message(self, source: Address, message: Message) -> Effects:
         if not self._answer.done():
             self._answer.set_result(message)
@@ -38,7 +43,10 @@ class Question:
 
 
 class Questions:
-    """Asks and asks again until there is an answer. The caller sets the time limit."""
+    """Asks and asks again until there is an answer. The caller sets the time limit.
+
+    ``ask`` raises ``Refused`` where the question means nothing to whoever was asked.
+    """
 
     def __init__(self, name: str, links: Links) -> None:
         self._links = links
@@ -67,6 +75,9 @@ class Questions:
         raise AssertionError(f"a question keeps nothing, yet it was to persist {record}")
 
     def completed(self, role: str, complete: Complete) -> None: ...
+
+    def at_work(self, process: str, within_s: float) -> bool:
+        return False
 
     def announced(self, role: str, event: Event, step: Step) -> None: ...
 

@@ -19,7 +19,7 @@ class Recorder:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / file_name(process, start)
         self._process = process
-        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         os.write(self._file, header_line(process, start, cluster, time.monotonic_ns()))
 
     def event(self, role: str, event: Event) -> None:

@@ -1,7 +1,7 @@
 """Looks at a request before a role of a node sees it.
 
 Roles trust what they are told: no number overflows, no list is empty that must not be, no answer grows without bound.
-Whoever sends something else loses its connection, and nothing else happens. What names a stream that exists is compared
+Whoever sends something else is told so, and nothing else happens. What names a stream that exists is compared
 with it by the role; only requests that may make a stream, or a tombstone, are looked at for their names.
 """
 
@@ -35,8 +35,9 @@ from trunkline.core.messages import (
     Trim,
     Write,
 )
+from trunkline.core.names import is_bounded, may_be_log, shown
 from trunkline.core.projection import Segment
-from trunkline.net.packets import ProtocolViolation
+from trunkline.net.packets import BadRequest
 from trunkline.runtime.process import Attachments
 from trunkline.storage import frame_fits
 
@@ -50,14 +51,13 @@ READ_FRAMES_MAX = 1024  # frames looked at for one answer
 SPAN_MAX = 8192  # positions of one Digest, Fetch or FillRun: with the longest writer ids, an answer still fits a head
 POSITION_MAX = 1 << 62  # positions are below it: sums of them fit everywhere
 COUNT_MAX = 1 << 32
-NAME_BYTES_MAX = 255  # of a log, a writer, a process or a node
 MEMBERS_MAX = 256  # of one group
 
 _STREAM_ID = re.compile(r"[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}", re.ASCII)
 
 
 def checked_request(role: str, message: Message, attachments: Attachments) -> Message:
-    """The request, bounded. Raises ``ProtocolViolation``."""
+    """The request, bounded. Raises ``BadRequest``."""
     if role == "storage" and isinstance(message, STORAGE_REQUESTS):
         if isinstance(message, Write | Append):
             _check_frame(message.frame, attachments)
@@ -65,9 +65,9 @@ def checked_request(role: str, message: Message, attachments: Attachments) -> Me
                 _check_position(message, message.lac)
             return message
     elif not (role == "sequencer" and isinstance(message, SEQUENCER_REQUESTS)):
-        raise ProtocolViolation(f"a {type(message).__name__} is nothing for {role!r} of a node")
+        raise BadRequest(f"a {type(message).__name__} is nothing for {role!r} of a node")
     if attachments:
-        raise ProtocolViolation(f"a {type(message).__name__} has no attachments")
+        raise BadRequest(f"a {type(message).__name__} has no attachments")
     if isinstance(message, Read | Subscribe):
         _check_position(message, message.glsn)
         _require(message.limit >= 1, message, f"limit {message.limit}")
@@ -96,7 +96,11 @@ def _check_fields(message: Message) -> None:
             _check_target(message, target)
         case Release(_, _, position) | Trim(_, position):
             _check_position(message, position)
-        case Digest(_, first, end) | Fetch(_, first, end) | FillRun(_, first, end):
+        case FillRun(_, first, end):
+            _check_position(message, first)
+            _check_position(message, end)
+            _require(1 <= end - first <= SPAN_MAX, message, f"{end - first} positions at once")
+        case Digest(_, first, end) | Fetch(_, first, end):
             _check_position(message, first)
             _check_position(message, end)
             _require(end - first <= SPAN_MAX, message, f"{end - first} positions at once")
@@ -107,21 +111,21 @@ def _check_descriptor(message: Message, descriptor: Descriptor) -> None:
     _check_position(message, descriptor.base)
     _require(1 <= descriptor.stripe_unit < COUNT_MAX, message, f"stripe unit {descriptor.stripe_unit}")
     _require(1 <= len(descriptor.members) <= MEMBERS_MAX, message, f"{len(descriptor.members)} members")
-    _check_name(message, descriptor.owner.process)
+    _check_name(message, descriptor.owner.process or "nobody")
     for member in descriptor.members:
         _check_name(message, member.node)
         _require(_STREAM_ID.fullmatch(member.stream) is not None, message, f"stream {member.stream[:40]!r}")
 
 
 def _check_target(message: Message, target: Target) -> None:
-    _check_name(message, target.log)
+    _check_log(message, target.log)
     _check_position(message, target.segment)
     _check_position(message, target.epoch)
     _require(_STREAM_ID.fullmatch(target.stream) is not None, message, f"stream {target.stream[:40]!r}")
 
 
 def _check_segment(message: Message, log: str, segment: Segment) -> None:
-    _check_name(message, log)
+    _check_log(message, log)
     _check_position(message, segment.index)
     _check_position(message, segment.base)
     _require(1 <= segment.stripe_unit < COUNT_MAX, message, f"stripe unit {segment.stripe_unit}")
@@ -132,23 +136,27 @@ def _check_position(message: Message, position: int) -> None:
     _require(0 <= position < POSITION_MAX, message, f"position {position}")
 
 
+def _check_log(message: Message, log: str) -> None:
+    _require(may_be_log(log), message, f"a name of a log that is too long or none, {shown(log)},")
+
+
 def _check_name(message: Message, name: str) -> None:
-    _require(len(name) <= NAME_BYTES_MAX and len(name.encode()) <= NAME_BYTES_MAX, message, "a name that is too long")
+    _require(is_bounded(name), message, f"a name that is too long or none, {shown(name)},")
 
 
 def _require(holds: bool, message: Message, found: str) -> None:
     if not holds:
-        raise ProtocolViolation(f"{type(message).__name__} with {found} means nothing; update the older of both ends")
+        raise BadRequest(f"{type(message).__name__} with {found} means nothing; update the older of both ends")
 
 
 def _check_frame(frame: Frame, attachments: Attachments) -> None:
     if not frame_fits(frame, sum(map(len, attachments))):
-        raise ProtocolViolation(f"there is no such batch: {frame}")
+        raise BadRequest(f"there is no such batch: {frame}")
     if frame.kind is Kind.JUNK:
         if frame != junk(frame.first) or any(map(len, attachments)):
-            raise ProtocolViolation(f"a hole is filled in one form only, not as {frame}")
+            raise BadRequest(f"a hole is filled in one form only, not as {frame}")
         return
     if len(attachments) != 1 or not len(attachments[0]):
-        raise ProtocolViolation(f"the bytes of {frame.brief()} are missing")
+        raise BadRequest(f"the bytes of {frame.brief()} are missing")
     if crc32c.crc32c(attachments[0]) != frame.checksum:
-        raise ProtocolViolation(f"the bytes of {frame.brief()} do not match their checksum")
+        raise BadRequest(f"the bytes of {frame.brief()} do not match their checksum")

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType, TimestampType
 
 from trunkline.client.entries import Batch
+from trunkline.client.headers import decode_headers
 from trunkline.errors import ConfigError
 
 COLUMNS: Final[dict[str, DataType]] = {
@@ -26,6 +27,7 @@ COLUMNS: Final[dict[str, DataType]] = {
     "time": TimestampType(),
     "headers": MapType(StringType(), BinaryType()),
 }
+TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999; what a clock said beyond it is no time (NULL)
 DDL: Final = ", ".join(f"{name} {kind.simpleString().upper()}" for name, kind in COLUMNS.items())
 
 
@@ -75,7 +77,11 @@ def _seq(batches: Sequence[Batch], kind: Any) -> Any:
 
 
 def _time(batches: Sequence[Batch], kind: Any) -> Any:
-    return _numbers(_repeated([batch.time_ms * 1000 for batch in batches], batches), kind)
+    times = [batch.time_ms * 1000 if 0 <= batch.time_ms <= TIME_MS_MAX else None for batch in batches]
+    known = [time for time in times if time is not None]
+    if len(known) == len(times):
+        return _numbers(_repeated(known, batches), kind)
+    return pa.array(times, kind).take(pa.array(_repeated(range(len(batches)), batches)))
 
 
 def _writer(batches: Sequence[Batch], kind: Any) -> Any:
@@ -87,7 +93,8 @@ def _headers(batches: Sequence[Batch], kind: Any) -> Any:
     if not any(batch.has_headers for batch in batches):
         offsets = pa.array(np.zeros(sum(map(len, batches)) + 1, dtype=np.int32))
         return pa.MapArray.from_arrays(offsets, pa.array([], kind.key_type), pa.array([], kind.item_type), type=kind)
-    return pa.array([tuple(headers.items()) for batch in batches for headers in batch.headers()], kind)
+    found = (decode_headers(encoded) for batch in batches for encoded in batch.encoded_headers())
+    return pa.array([None if headers is None else tuple(headers.items()) for headers in found], kind)
 
 
 def _repeated(values: Sequence[int], batches: Sequence[Batch]) -> Any:

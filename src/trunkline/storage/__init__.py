@@ -3,6 +3,7 @@
 from trunkline.storage.directory import Identity, format_directory, read_identity
 from trunkline.storage.engine import Engine, EngineStatus
 from trunkline.storage.errors import (
+    AnotherVersion,
     CorruptDirectory,
     DirectoryInUse,
     FrameDamaged,
@@ -11,6 +12,7 @@ from trunkline.storage.errors import (
     ReadError,
     StorageError,
 )
+from trunkline.storage.files import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
 from trunkline.storage.layout import frame_fits
 from trunkline.storage.options import StorageOptions, SyncPolicy
 from trunkline.storage.packed import PackedFrames
@@ -18,6 +20,9 @@ from trunkline.storage.scrub import ScrubStep
 from trunkline.storage.sync import SyncBatch
 
 __all__ = [
+    "PRIVATE_DIRECTORY",
+    "PRIVATE_FILE",
+    "AnotherVersion",
     "CorruptDirectory",
     "DirectoryInUse",
     "Engine",
@@ -35,5 +40,6 @@ __all__ = [
     "SyncPolicy",
     "format_directory",
     "frame_fits",
+    "make_private",
     "read_identity",
 ]

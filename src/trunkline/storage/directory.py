@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.core.streams import Key
-from trunkline.storage.errors import CorruptDirectory, DirectoryInUse, NotFormatted, StorageError
-from trunkline.storage.files import Files, RealFiles, read_all, write_whole
+from trunkline.storage.errors import AnotherVersion, CorruptDirectory, DirectoryInUse, NotFormatted, StorageError
+from trunkline.storage.files import PRIVATE_DIRECTORY, Files, RealFiles, read_all, write_whole
 from trunkline.storage.layout import checksum
 from trunkline.storage.manifest import create_manifest
 
@@ -44,12 +44,18 @@ class _IdentityFile(Struct, frozen=True):
     identity: Identity
 
 
+class _Versioned(Struct, frozen=True):
+    """What every version of the file has, whatever else is in it."""
+
+    version: int
+
+
 def format_directory(directory: Path, cluster: str, node: str, files: Files | None = None) -> Identity:
     """Make a new, empty node. Refuses a directory that holds anything."""
     files = files or RealFiles()
     try:
         if not directory.exists() and isinstance(files, RealFiles):
-            directory.mkdir(parents=True)
+            directory.mkdir(PRIVATE_DIRECTORY, parents=True)
             files.sync_directory(directory.parent)
         present = [name for name in files.names(directory) if name not in NOT_OURS]
         if IDENTITY in present:
@@ -77,14 +83,14 @@ def read_identity(directory: Path, files: Files | None = None) -> Identity:
         raise NotFormatted(f"{directory} holds no node: format it first")
     content = _read_checked(files, directory / IDENTITY)
     try:
-        found = msgspec.json.decode(content or b"", type=_IdentityFile)
+        version = msgspec.json.decode(content or b"", type=_Versioned).version
+        if version != VERSION:
+            raise AnotherVersion(str(directory / IDENTITY), version, VERSION)
+        return msgspec.json.decode(content or b"", type=_IdentityFile).identity
     except msgspec.MsgspecError as failure:
         raise CorruptDirectory(
             f"{directory / IDENTITY} is corrupt: replace the node (remove it, format an empty directory, add it)"
         ) from failure
-    if found.version != VERSION:
-        raise StorageError(f"{directory} has version {found.version}: use the program that formatted it")
-    return found.identity
 
 
 def lock_directory(files: Files, directory: Path) -> int:

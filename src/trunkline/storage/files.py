@@ -5,16 +5,23 @@ A test's disk stands behind the same calls, records them and shows what a power 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+PRIVATE_FILE = 0o600  # entries, and what is known of them, are for the user that runs the node
+PRIVATE_DIRECTORY = 0o700
+
 Buffer = bytes | bytearray | memoryview
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
+NO_ROOM = (*NO_SPACE, *TOO_MANY)  # nothing is wrong: it can be done when there is room again
 READ_ONCE_MAX = 16 << 20  # Linux reads at most 2 GiB at a time; smaller steps let other threads run
 
 
@@ -61,6 +68,9 @@ class Files(Protocol):
 
     def free_bytes(self, path: Path) -> int: ...
 
+    def free_files(self, path: Path) -> int:
+        """How many files and directories can still be made there."""
+
     def lock(self, fd: int) -> bool:
         """Whether this process has it now; it ends with the process, or when the file is closed."""
 
@@ -70,7 +80,7 @@ class RealFiles:
 
     def open(self, path: Path, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL if create else flags, 0o640)
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL if create else flags, PRIVATE_FILE)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -113,7 +123,7 @@ class RealFiles:
             os.close(fd)
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir()
+        path.mkdir(PRIVATE_DIRECTORY)
 
     def remove_directory(self, path: Path) -> None:
         path.rmdir()
@@ -131,12 +141,27 @@ class RealFiles:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
+    def free_files(self, path: Path) -> int:
+        found = os.statvfs(path)
+        return found.f_favail if found.f_files else sys.maxsize  # some file systems do not count them
+
     def lock(self, fd: int) -> bool:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
+
+
+def make_private(directory: Path) -> None:
+    """Keep others from what an older version let them read. Whatever is not ours, or cannot be, is left as it is."""
+    with contextlib.suppress(OSError):
+        if directory.stat().st_uid == os.geteuid():
+            directory.chmod(PRIVATE_DIRECTORY)
+        for each in directory.iterdir():
+            with contextlib.suppress(OSError):
+                if each.is_file() and not each.is_symlink() and each.stat().st_uid == os.geteuid():
+                    each.chmod(PRIVATE_FILE)
 
 
 def read_all(files: Files, fd: int) -> bytes:
@@ -167,6 +192,9 @@ def write_whole(files: Files, path: Path, content: bytes) -> None:
         if files.write(fd, [content], 0) < len(content):
             raise OSError(errno.ENOSPC, f"no space to write {fresh}")
         files.sync(fd)
+    except OSError:
+        files.unlink(fresh)  # what was begun takes no space
+        raise
     finally:
         files.close(fd)
     files.rename(fresh, path)

@@ -99,6 +99,14 @@ def pack_extent_header(salt: int, number: int, first_slot: int) -> bytes:
     return _signed(salt, EXTENT_MAGIC, EXTENT_HEADER.pack(EXTENT_MAGIC, 0, VERSION, number, first_slot)[8:])
 
 
+def extent_version(salt: int, content: bytes) -> int | None:
+    """The version of an extent; None if its header cannot be believed."""
+    head = content[: EXTENT_HEADER.size]
+    if len(head) < EXTENT_HEADER.size or not _is_signed(salt, head, EXTENT_MAGIC):
+        return None
+    return int(EXTENT_HEADER.unpack(head)[2])
+
+
 def extent_first_slot(salt: int, content: bytes, number: int) -> int | None:
     """The first slot of an extent; None if its header cannot be believed."""
     head = content[: EXTENT_HEADER.size]

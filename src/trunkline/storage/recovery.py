@@ -8,6 +8,7 @@ Rules
      them comes to the same verdict again.
  R4  Lost for certain: the first extent is missing, or one that a footer promises. For one between two others the slot
      numbers speak: a power cut may take the entry of a new file and leave that of a newer one.
+ R5  An extent of another version is neither read nor cut: the node does not start.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ import msgspec
 from trunkline.core.entries import junk
 from trunkline.core.recovery import Condition, Recovered, Slot, recover
 from trunkline.storage.directory import extent_number
+from trunkline.storage.errors import AnotherVersion
 from trunkline.storage.extents import Extent, StreamFiles
 from trunkline.storage.files import Files, read_all, read_range
 from trunkline.storage.layout import (
     EXTENT_HEADER,
     TRAILER,
+    VERSION,
     Footer,
     FoundMark,
     extent_first_slot,
+    extent_version,
     footer_place,
     pack_extent_header,
     unpack_footer,
@@ -123,6 +127,9 @@ class Reading:
         self.stream.extents.append(extent)
         fd = self._files.open(extent.path)
         try:
+            version = extent_version(self.stream.salt, read_range(self._files, fd, 0, EXTENT_HEADER.size))
+            if version not in (None, VERSION):  # R5
+                raise AnotherVersion(str(extent.path), version, VERSION)
             footer = read_footer(self._files, fd, self.stream.salt)
             if footer is not None and self._follows(footer.first_slot):
                 self._take_footer(extent, footer)

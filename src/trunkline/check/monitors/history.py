@@ -76,7 +76,8 @@ class SingleOwner:
 class BoundaryWrittenOnce:
     """A segment's end is written once, in the metadata; survivors keep their order; nobody joins an open segment.
 
-    A stream that was finalized stays so, and a log that an operator closed stays closed until an operator opens it.
+    A stream that was finalized stays so, and a log that an operator closed stays closed until an operator opens it. A
+    log is closed before it is deleted, and a deleted one never changes again.
     """
 
     name = "BoundaryWrittenOnce"
@@ -151,13 +152,17 @@ def _streams(projection: Projection | None) -> list[str]:
 def _succeeds(before: Projection, after: Projection) -> None:
     if after.epoch != before.epoch + 1:
         raise Violation(f"epoch {before.epoch} was followed by {after.epoch}")
+    if before.deleted:
+        raise Violation("a deleted log was changed")
+    if after.deleted and after.last.is_open:
+        raise Violation("a log was deleted that nobody had closed")
     if after.trim < before.trim:
         raise Violation("the trim point went back")
     for old in before.segments:
         new = after.segment(old.index)
         if new is not None:
             _same_segment(old, new, lost=any(gap.first == old.base for gap in after.gaps))
-        elif old.end is None or old.end > after.trim + 1:
+        elif old.end is None or old.end > max(old.base, after.trim + 1):
             raise Violation(f"segment {old.index} was forgotten before it was trimmed")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
 from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator
@@ -220,6 +220,7 @@ CLIENT_MUTANTS = (
         "NoLostAck",
         "breadth",
         50_000,
+        breaks=("appender A4",),
     ),
     Mutant(
         "trim-unsettled",
@@ -229,6 +230,7 @@ CLIENT_MUTANTS = (
         "TotalOrder",
         "breadth",
         5_000,
+        breaks=("administrator B2", "projection P7"),
     ),
     Mutant(
         "reads-past-until",
@@ -238,6 +240,7 @@ CLIENT_MUTANTS = (
         "TrimAsked",
         "breadth",
         50_000,
+        breaks=("reader D8",),
     ),
     Mutant(
         "value-from-head",
@@ -247,6 +250,7 @@ CLIENT_MUTANTS = (
         "ReadCommitted",
         "breadth",
         1_000,
+        breaks=("reader D2",),
     ),
     Mutant(
         "fill-from-tail",
@@ -256,6 +260,7 @@ CLIENT_MUTANTS = (
         ("TotalOrder", "ReadCommitted", "CommitDurability"),
         "breadth",
         80_000,
+        breaks=("filler F1",),
     ),
     Mutant(
         "fill-past-peek",
@@ -265,6 +270,7 @@ CLIENT_MUTANTS = (
         "SingleOwner",
         "breadth",
         5_000,
+        breaks=("reader D4",),
     ),
     Mutant(
         "reader-leaves-at-node-tail",
@@ -274,15 +280,17 @@ CLIENT_MUTANTS = (
         "Completeness",
         "breadth",
         1_000,
+        breaks=("reader D5",),
     ),
     Mutant(
         "survivors-reordered",
         "survivors of an ending change places",
         "chain",
-        patch((reconfiguring, "_voters", _reversed_voters), (projections, "_require", _allow)),
+        patch((reconfiguring, "_voters", _reversed_voters), (projections, "_require", _allow), TRUSTING_REGISTER),
         "BoundaryWrittenOnce",
         "breadth",
         10_000,
+        breaks=("reconfigurer R4", "projection P3"),
     ),
     Mutant(
         "closed-log-reopened",
@@ -292,6 +300,7 @@ CLIENT_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         200_000,
+        breaks=("reconfigurer R7", "administrator B4"),
     ),
     Mutant(
         "repair-before-swap",
@@ -301,6 +310,7 @@ CLIENT_MUTANTS = (
         ("BoundaryWrittenOnce", "RoleError"),
         "breadth",
         10_000,
+        breaks=("reconfigurer R1",),
     ),
     Mutant(
         "broadcast-end-largest",
@@ -310,6 +320,7 @@ CLIENT_MUTANTS = (
         ("ReadCommitted", "CommitDurability", "NoLostAck"),
         "breadth",
         60_000,
+        breaks=("reconfigurer R3",),
     ),
     Mutant(
         "unconditional-takeover",
@@ -319,6 +330,7 @@ CLIENT_MUTANTS = (
         ("NoLostAck", "SingleOwner", "CommitDurability"),
         "breadth",
         10_000,
+        breaks=("reconfigurer R6",),
     ),
     Mutant(
         "roll-without-freezing",
@@ -328,6 +340,7 @@ CLIENT_MUTANTS = (
         ("NoLostAck", "CommitDurability"),
         "breadth",
         30_000,
+        breaks=("writer W2",),
     ),
     Mutant(
         "grant-kept",
@@ -337,6 +350,7 @@ CLIENT_MUTANTS = (
         "RealTimeOrder",
         "breadth",
         1_000,
+        breaks=("appender A6",),
     ),
     Mutant(
         "unsealed-on-one-node",
@@ -346,6 +360,7 @@ CLIENT_MUTANTS = (
         ("CommitDurability", "NoLostAck"),
         "breadth",
         10_000,
+        breaks=("appender A1",),
     ),
     Mutant(
         "trimmed-is-not-committed",
@@ -355,6 +370,7 @@ CLIENT_MUTANTS = (
         "NoLostAck",
         "breadth",
         200_000,
+        breaks=("appender A5",),
     ),
     Mutant(
         "append-again-unsettled",
@@ -364,6 +380,7 @@ CLIENT_MUTANTS = (
         ("NoLostAck",),
         "breadth",
         100_000,
+        breaks=("appender A3",),
     ),
     Mutant(
         "acknowledged-at-head",
@@ -373,6 +390,7 @@ CLIENT_MUTANTS = (
         "CommitDurability",
         "breadth",
         1_000,
+        breaks=("appender A1",),
     ),
     Mutant(
         "peek-taken-as-tail",
@@ -382,5 +400,6 @@ CLIENT_MUTANTS = (
         "RealTimeOrder",
         "breadth",
         150_000,
+        breaks=("tail T2",),
     ),
 )

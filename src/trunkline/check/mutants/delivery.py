@@ -171,6 +171,7 @@ DELIVERY_MUTANTS = (
         "SingleDeliverer",
         "breadth",
         100_000,
+        breaks=("fencing F1",),
     ),
     Mutant(
         "expected-position-unchecked",
@@ -180,6 +181,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
+        breaks=("fencing F3",),
     ),
     Mutant(
         "position-outside-transaction",
@@ -189,6 +191,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
+        breaks=("fencing F3",),
     ),
     Mutant(
         "seed-beside",
@@ -198,6 +201,7 @@ DELIVERY_MUTANTS = (
         "NoPhantom",
         "breadth",
         10_000,
+        breaks=("fencing F4",),
     ),
     Mutant(
         "late-seed",
@@ -207,6 +211,7 @@ DELIVERY_MUTANTS = (
         "CursorMonotone",
         "breadth",
         60_000,
+        breaks=("fencing F4",),
     ),
     Mutant(
         "read-epoch-lost",
@@ -216,6 +221,7 @@ DELIVERY_MUTANTS = (
         ("Progress", "NoPhantom", "NoLoss"),
         "breadth",
         20_000,
+        breaks=("planner P3",),
     ),
     Mutant(
         "two-flushes-in-flight",
@@ -225,6 +231,7 @@ DELIVERY_MUTANTS = (
         "FlushState",
         "breadth",
         20_000,
+        breaks=("planner P1",),
     ),
     Mutant(
         "planned-not-reset",
@@ -234,6 +241,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom", "ReadOnce"),
         "breadth",
         20_000,
+        breaks=("planner P2",),
     ),
     Mutant(
         "silence-is-empty",
@@ -243,6 +251,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom"),
         "breadth",
         60_000,
+        breaks=("planner P5",),
     ),
     Mutant(
         "one-fails-for-all",
@@ -252,6 +261,7 @@ DELIVERY_MUTANTS = (
         "ReadOnce",
         "breadth",
         20_000,
+        breaks=("planner P9",),
     ),
     Mutant(
         "one-halts-all",
@@ -261,6 +271,7 @@ DELIVERY_MUTANTS = (
         "Progress",
         "breadth",
         20_000,
+        breaks=("planner P9",),
     ),
     Mutant(
         "note-for-any-position",
@@ -270,6 +281,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom", "Progress"),
         "breadth",
         20_000,
+        breaks=("planner P6",),
     ),
     Mutant(
         "empty-unsettled",
@@ -279,6 +291,7 @@ DELIVERY_MUTANTS = (
         ("Progress", "NoPhantom", "NoLoss"),
         "breadth",
         100_000,
+        breaks=("planner P11",),
     ),
     Mutant(
         "released-unsettled",
@@ -288,6 +301,7 @@ DELIVERY_MUTANTS = (
         ("Progress", "NoPhantom", "NoLoss"),
         "breadth",
         200_000,
+        breaks=("planner P11",),
     ),
     Mutant(
         "window-crosses-stop",
@@ -297,6 +311,7 @@ DELIVERY_MUTANTS = (
         ("NoPhantom", "NoLoss"),
         "breadth",
         20_000,
+        breaks=("planner P8",),
     ),
     Mutant(
         "late-grant-taken",
@@ -306,6 +321,7 @@ DELIVERY_MUTANTS = (
         "Progress",
         "swarm",
         800,
+        breaks=("planner P10",),
     ),
     Mutant(
         "wish-overruled",
@@ -315,6 +331,7 @@ DELIVERY_MUTANTS = (
         "Progress",
         "breadth",
         50_000,
+        breaks=("planner P3",),
     ),
     Mutant(
         "grant-after-the-end",
@@ -324,6 +341,7 @@ DELIVERY_MUTANTS = (
         "Progress",
         "breadth",
         200_000,
+        breaks=("planner P13",),
     ),
     Mutant(
         "expiry-unseen",
@@ -333,5 +351,6 @@ DELIVERY_MUTANTS = (
         "Progress",
         "swarm",
         50,
+        breaks=("planner P7",),
     ),
 )

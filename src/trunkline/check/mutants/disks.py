@@ -34,6 +34,7 @@ DISK_MUTANTS = (
         ("TotalOrder", "ReadCommitted", "NoLostAck"),
         "swarm",
         1_000,
+        breaks=("recovery V5",),
     ),
     Mutant(
         "rot-never-uncertain",
@@ -43,6 +44,7 @@ DISK_MUTANTS = (
         ("NoLostAck",),
         "swarm",
         2_000,
+        breaks=("recovery V3",),
     ),
     Mutant(
         "good-behind-bad",
@@ -52,5 +54,6 @@ DISK_MUTANTS = (
         ("NoLostAck",),
         "swarm",
         2_000,
+        breaks=("recovery V2",),
     ),
 )

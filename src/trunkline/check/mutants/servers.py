@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core import sequencer as sequencing
 from trunkline.core.coordinator import Coordinator
-from trunkline.core.duties import Done, Duty, FinalizeMembers, ForgetTheSegment, RemoveDeadMember
+from trunkline.core.duties import Done, Duty, FinalizeMembers, ForgetTheSegments, RemoveServingMember
 from trunkline.core.effects import Address, Announce, Effects, Persist, Send
 from trunkline.core.entries import Frame, Frames
 from trunkline.core.events import Projected
@@ -135,13 +135,13 @@ _on_swap = MetadataRegister._on_swap
 
 def _finalizes_once(self: Coordinator, duty: Duty, view: Projection) -> Effects:
     if isinstance(duty, FinalizeMembers):
-        self.done.finalized.update(member.stream for member in duty.members)
+        self.done.finalized.update(member.stream for _, members in duty.segments for member in members)
     return _begin(self, duty, view)
 
 
 def _never_removes(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
     duty = _next_duty(view, nodes, done)
-    return None if isinstance(duty, RemoveDeadMember) else duty
+    return None if isinstance(duty, RemoveServingMember) else duty
 
 
 def _joins_at_once(projection: Projection, change: AddJoiner) -> Projection:
@@ -162,8 +162,9 @@ def _lossy_votes(self: StorageNode, source: Address, descriptor: Descriptor) -> 
     ]
 
 
-def _never_doubts(self: Coordinator, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> None:
+def _never_doubts(self: Coordinator, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
     """What a node once said of its streams is believed for ever."""
+    return []
 
 
 def _left_by_name(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
@@ -208,9 +209,10 @@ def _proved_at_once(self: MemberCopy) -> Effects:
 
 def _drops_before_swap(self: Coordinator, duty: Duty, view: Projection) -> Effects:
     effects = _begin(self, duty, view)
-    if isinstance(duty, ForgetTheSegment):
-        segment = self._segment(view, duty.segment)
-        drops = [Send(Address(m.node, "storage"), Drop(target_of(view, segment, m))) for m in segment.members()]
+    if isinstance(duty, ForgetTheSegments):
+        forgotten = [self._segment(view, index) for index in duty.segments]
+        gone = [(segment, member) for segment in forgotten for member in segment.members()]
+        drops = [Send(Address(m.node, "storage"), Drop(target_of(view, segment, m))) for segment, m in gone]
         return [*drops, *effects]
     return effects
 
@@ -234,6 +236,7 @@ SERVER_MUTANTS = (
         "CommitDurability",
         "breadth",
         5_000,
+        breaks=("rebuild J2",),
     ),
     Mutant(
         "drop-before-swap",
@@ -243,6 +246,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         600_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "sequencer-below-base",
@@ -252,6 +256,7 @@ SERVER_MUTANTS = (
         ("SingleOwner", "CommitDurability", "TotalOrder"),
         "breadth",
         60_000,
+        breaks=("sequencer Q2",),
     ),
     Mutant(
         "last-entry-ambiguity",
@@ -261,6 +266,7 @@ SERVER_MUTANTS = (
         ("ReadCommitted", "TotalOrder"),
         "breadth",
         10_000,
+        breaks=("storage N4",),
     ),
     Mutant(
         "broadcast-read-past-lac",
@@ -270,6 +276,7 @@ SERVER_MUTANTS = (
         "ReadCommitted",
         "breadth",
         1_000,
+        breaks=("storage N4",),
     ),
     Mutant(
         "seal-forgets-trim",
@@ -278,7 +285,8 @@ SERVER_MUTANTS = (
         patch((Stream, "seal_answer", _forgets_trim)),
         "NoLostAck",
         "breadth",
-        100_000,
+        150_000,
+        breaks=("streams S4",),
     ),
     Mutant(
         "late-seal-reopens",
@@ -287,7 +295,8 @@ SERVER_MUTANTS = (
         patch((StorageNode, "_on_seal", _seal_reopens)),
         ("BoundaryWrittenOnce", "NoLostAck"),
         "breadth",
-        150_000,
+        400_000,
+        breaks=("streams S2",),
     ),
     Mutant(
         "seal-of-unknown-volatile",
@@ -297,6 +306,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability"),
         "breadth",
         200_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "no-identity-check",
@@ -306,6 +316,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "TotalOrder", "ReadCommitted", "RoleError"),
         "breadth",
         80_000,
+        breaks=("storage N1",),
     ),
     Mutant(
         "dropped-stream-made-again",
@@ -315,6 +326,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability", "BoundaryWrittenOnce", "TotalOrder"),
         "breadth",
         1_500_000,
+        breaks=("storage N3",),
     ),
     Mutant(
         "unsynced-acknowledged",
@@ -324,6 +336,7 @@ SERVER_MUTANTS = (
         ("TotalOrder", "NoLostAck", "CommitDurability", "ReadCommitted", "Progress"),
         "swarm",
         200,
+        breaks=("storage N2",),
     ),
     Mutant(
         "owner-start-reused",
@@ -333,6 +346,7 @@ SERVER_MUTANTS = (
         "SingleOwner",
         "breadth",
         1_000,
+        breaks=("sequencer Q1",),
     ),
     Mutant(
         "sequencer-known-by-node",
@@ -342,6 +356,7 @@ SERVER_MUTANTS = (
         "SingleOwner",
         "breadth",
         1_000,
+        breaks=("sequencer Q1",),
     ),
     Mutant(
         "batch-across-stripe-unit",
@@ -351,6 +366,7 @@ SERVER_MUTANTS = (
         ("TotalOrder", "ReadCommitted"),
         "breadth",
         30_000,
+        breaks=("sequencer Q3",),
     ),
     Mutant(
         "two-boundaries",
@@ -360,7 +376,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "SingleOwner"),
         "breadth",
         20_000,
-        ("register M1",),
+        breaks=("register M1",),
     ),
     Mutant(
         "metadata-commit-lost",
@@ -370,7 +386,7 @@ SERVER_MUTANTS = (
         ("BoundaryWrittenOnce", "SingleOwner", "NoLostAck"),
         "breadth",
         10_000,
-        ("register M2",),
+        breaks=("register M2",),
     ),
     Mutant(
         "finalize-sent-once",
@@ -380,6 +396,7 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
+        breaks=("coordinator C2",),
     ),
     Mutant(
         "dead-member-kept",
@@ -389,6 +406,7 @@ SERVER_MUTANTS = (
         "Progress",
         "breadth",
         5_000,
+        breaks=("coordinator C2",),
     ),
     Mutant(
         "damage-ignored",
@@ -398,6 +416,7 @@ SERVER_MUTANTS = (
         "Progress",
         "swarm",
         200,
+        breaks=("coordinator C6",),
     ),
     Mutant(
         "drop-newer-than-view",
@@ -407,6 +426,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         200_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "drop-what-is-named",
@@ -416,6 +436,7 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         5_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "drop-before-delete",
@@ -428,15 +449,17 @@ SERVER_MUTANTS = (
         "BoundaryWrittenOnce",
         "breadth",
         400_000,
+        breaks=("coordinator C3",),
     ),
     Mutant(
         "rejoin-with-old-data",
         "a member counts before its copy is proved",
         "rebuild",
-        patch((projections, "_add_joiner", _joins_at_once)),
+        patch((projections, "_add_joiner", _joins_at_once), TRUSTING_REGISTER),
         ("BoundaryWrittenOnce", "ReadCommitted", "CommitDurability"),
         "breadth",
         1_000,
+        breaks=("projection P5", "rebuild J2"),
     ),
     Mutant(
         "lost-suffix-votes",
@@ -446,6 +469,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "TotalOrder"),
         "swarm",
         1_000,
+        breaks=("streams S5",),
     ),
     Mutant(
         "seal-not-persisted",
@@ -455,6 +479,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability"),
         "breadth",
         30_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "seal-answered-before-sync",
@@ -464,6 +489,7 @@ SERVER_MUTANTS = (
         ("NoLostAck", "CommitDurability", "TotalOrder"),
         "breadth",
         100_000,
+        breaks=("storage N2",),
     ),
     Mutant(
         "recovered-in-disk-order",
@@ -473,5 +499,6 @@ SERVER_MUTANTS = (
         ("NoLostAck",),
         "breadth",
         400_000,
+        breaks=("streams S4",),
     ),
 )

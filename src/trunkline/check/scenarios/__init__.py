@@ -12,9 +12,13 @@ from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
+from trunkline.check.scenarios.endings import ENDING_SCENARIOS
 from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
 from trunkline.check.scenarios.holes import HOLE_SCENARIOS
+from trunkline.check.scenarios.several import SEVERAL_SCENARIOS
+from trunkline.check.scenarios.space import SPACE_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
+from trunkline.check.scenarios.upkeep import UPKEEP_SCENARIOS
 
 _ALL = (
     *CLIENT_SCENARIOS,
@@ -25,7 +29,11 @@ _ALL = (
     *FRESHNESS_SCENARIOS,
     *HOLE_SCENARIOS,
     *AWAY_SCENARIOS,
+    *UPKEEP_SCENARIOS,
     *DISKS_SCENARIOS,
+    *ENDING_SCENARIOS,
+    *SEVERAL_SCENARIOS,
+    *SPACE_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )
 

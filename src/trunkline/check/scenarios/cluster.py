@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, Nothing, StorageDisk
 from trunkline.check.monitors import Progress, of_each, safety
+from trunkline.check.monitors.upkeep import LastCopy, RepairedAlike
 from trunkline.check.scenario import (
     NO_FAULTS,
     Boot,
@@ -19,6 +20,7 @@ from trunkline.check.scenario import (
     Ended,
     Faults,
     FreeTimer,
+    Monitor,
     Operation,
     ProcessSpec,
     Scenario,
@@ -43,6 +45,7 @@ from trunkline.core.messages import (
     NodeState,
     PeekRequested,
     SealRequested,
+    Space,
     SubscribeRequested,
     TailRequested,
     TrimRequested,
@@ -255,7 +258,7 @@ def full(spec: ProcessSpec) -> ProcessSpec:
         roles = spec.start(boot)
         storage = roles["storage"]
         assert isinstance(storage, StorageNode)
-        storage.full = True
+        storage.space = Space.FULL
         return roles
 
     return replace(spec, start=start)
@@ -331,6 +334,7 @@ def administrator(
     *requests: CreateLog | TrimRequested | SealRequested | DeleteRequested,
     after: int | None = None,
     read_limit: int = 1,
+    tries: int = 1,
 ) -> ProcessSpec:
     """An operator. An answer to its reader holds up to ``read_limit`` batches.
 
@@ -339,7 +343,7 @@ def administrator(
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
-            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG)),
+            "administrator": Administrator(AdministratorConfig(CLUSTER, LOG, tries=tries)),
             "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_looks=0, push=False)),
             **_helpers(),
         }
@@ -349,9 +353,20 @@ def administrator(
     return ProcessSpec(name, start, Nothing(), None, first + operations)
 
 
-def coordinator(name: str = "coordinator", *, widen_ms: int = 0, absent_ms: int = 0, log: str = LOG) -> ProcessSpec:
+def coordinator(
+    name: str = "coordinator",
+    *,
+    widen_ms: int = 0,
+    absent_ms: int = 0,
+    examined_max: int = 1000,
+    span: int = 4096,
+    log: str = LOG,
+) -> ProcessSpec:
+    config = CoordinatorConfig(
+        log, widen_ms=widen_ms, absent_ms=absent_ms, silences_max=1, examined_max=examined_max, span=span
+    )
+
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = CoordinatorConfig(log, widen_ms=widen_ms, absent_ms=absent_ms)
         return {"coordinator": Coordinator(config), **_helpers(log)}
 
     return ProcessSpec(name, start, Nothing(), None)
@@ -364,6 +379,7 @@ def scenario(
     *clients: ProcessSpec,
     nodes: str = "n1 n2 n3",
     dead: str = "",
+    silent: str = "",
     draining: str = "",
     leases: str = "",
     writers: str = "",
@@ -386,18 +402,21 @@ def scenario(
     free_timers: tuple[FreeTimer, ...] = (),
     drops: tuple[Drop, ...] = (),
     copies: int = 1,
+    monitors: tuple[Monitor, ...] = (),
 ) -> Scenario:
     """A log on some nodes, and clients. Names are given as one string.
 
-    ``dead`` nodes are registered but not there; ``writers`` are clients that keep a lease; ``opened=False``: no stream
-    has been made yet; ``records``: what is on a node's disk besides; ``granted``: how far a sequencer has served
-    segment 0; ``scrubs``: the damage that a node will find; ``finishing``: a coordinator works; ``tidy``: it has
-    streams dropped; ``beside``: more logs on the same nodes, each judged by monitors of its own; ``answer_max``: a node
-    sends at most so many batches in an answer, however many are asked for.
+    ``dead`` nodes are registered but not there, ``silent`` ones are not there although their leases hold; ``writers``
+    are clients that keep a lease; ``opened=False``: no stream has been made yet; ``records``: what is on a node's disk
+    besides; ``granted``: how far a sequencer has served segment 0; ``scrubs``: the damage that a node will find;
+    ``finishing``: a coordinator works; ``tidy``: it has streams dropped; ``beside``: more logs on the same nodes, each
+    judged by monitors of its own; ``answer_max``: a node sends at most so many batches in an answer, however many are
+    asked for; ``monitors``: besides those of every log.
     """
     logs = (*((projection,) if projection is not None else ()), *beside)
     streams = logs if opened else ()
-    present = [each for each in nodes.split() if each not in dead.split()]
+    away = dead.split() + silent.split()
+    present = [each for each in nodes.split() if each not in away]
     storage = tuple(
         node(each, *streams, leases=each in leases.split(), records=records.get(each, ()), granted=granted.get(each))
         for each in present
@@ -405,13 +424,15 @@ def scenario(
     storage = tuple(scrubbed(spec, scrubs[spec.name]) if spec.name in scrubs else spec for spec in storage)
     if answer_max is not None:
         storage = tuple(bounded(spec, answer_max) for spec in storage)
-    gone = tuple(replace(node(each, *streams), up=False) for each in dead.split())
+    gone = tuple(replace(node(each, *streams), up=False) for each in away)
+    if finishing:
+        monitors = (LastCopy(projection, tuple(away)), RepairedAlike(projection), *monitors)
     progress = Progress(finishing=finishing, drained=tuple(draining.split()), tidy=tidy)
     return Scenario(
         name,
         summary,
         (*storage, *gone, meta(logs, nodes, dead=dead, draining=draining, writers=writers), *clients),
-        of_each(logs, progress) if beside else (*safety(projection), progress),
+        of_each(logs, progress, *monitors) if beside else (*safety(projection), progress, *monitors),
         faults,
         atomic_disk=atomic_disk,
         every_choice=False,
@@ -420,7 +441,7 @@ def scenario(
         power_domain=tuple(power_domain.split()),
         cuts=cuts,
         sometimes=sometimes,
-        stays_down=tuple((dead + " " + stays_down).split()),
+        stays_down=(*away, *stays_down.split()),
         free_timers=free_timers,
         drops=drops,
         copies=copies,

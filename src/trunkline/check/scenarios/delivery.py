@@ -64,6 +64,12 @@ COMING_AND_GOING = history(  # d2: nothing, k, nothing
     (Change("k", 2),),
     (Change("k"),),
 )
+COMING_LATE = history(  # d2: nothing, l, l and k, l
+    (Change("k", 1),),
+    (Change("l", 2),),
+    (Change("k", 2),),
+    (Change("k"),),
+)
 ONE_TENANT = history(  # d2 has nothing until the end
     (Change("k", 1),),
     (Change("k", 1),),
@@ -398,6 +404,19 @@ def hand_over() -> Scenario:
     )
 
 
+def hand_over_in_flight() -> Scenario:
+    """The deliverer that stops has written before, so that what it hands over is settled: nothing may follow."""
+    return scenario(
+        "hand-over-in-flight",
+        "a deliverer stops while something is on its way to a destination that it has written to",
+        COMING_LATE,
+        deliverers="a b",
+        planned=PLANNED[1:],
+        asked={"a": operations("planner", Shutdown(1, drain=True))},
+        sometimes=("Stopped", "TableWritten"),
+    )
+
+
 def lost_control() -> Scenario:
     """The control store was lost, and begins to count tokens from 1 again."""
     past = TableImage((Row("k", 1, 1),), 1, 5, 1)
@@ -455,6 +474,7 @@ DELIVERY_SCENARIOS = (
     two_deliverers,
     lease_returns,
     hand_over,
+    hand_over_in_flight,
     lost_control,
     delivery,
     delivery_restart,

@@ -61,4 +61,21 @@ def stale_end_chain() -> Scenario:
     )
 
 
-FRESHNESS_SCENARIOS = (stale_end_broadcast, stale_end_chain)
+def stale_end_returned() -> Scenario:
+    """The member that the owner rolled away from comes back with its old stream, which is still open there."""
+    clients = (
+        writer("w1", BROADCAST, *appends(1)),
+        reader("r", BROADCAST, to_tail=True, replica=1, after=(Ended("w1", 1),)),
+    )
+    return scenario(
+        "stale-end-returned",
+        "a read to the tail asks a member that comes back and knows only the old segment",
+        BROADCAST,
+        *clients,
+        faults=Faults(crash=1, restart=1),
+        crashable="n2",
+        sometimes=("Committed", "Projected", "SubscriptionEnded"),
+    )
+
+
+FRESHNESS_SCENARIOS = (stale_end_broadcast, stale_end_chain, stale_end_returned)

@@ -54,8 +54,10 @@ class LakeCapture:
             return
         try:
             self._position = msgspec.json.decode(position, type=LakePosition)
-        except msgspec.MsgspecError as error:
-            raise ProtocolError(f"the log was captured from something else ({position}); use another log") from error
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ProtocolError(
+                f"the log was captured from something else ({position:.100}); use another log"
+            ) from error
 
     def close(self) -> None:
         """Nothing stays open between two looks."""

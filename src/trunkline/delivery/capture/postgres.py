@@ -112,7 +112,7 @@ class PostgresCapture:
         if position is not None:
             try:
                 told = msgspec.json.decode(position, type=PostgresPosition)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 raise ProtocolError("the log was captured from something else; use another log") from error
             self._position, self._warned = (None, True) if told.due else (told, False)
         with self._asking() as connection:

@@ -65,7 +65,7 @@ class CaptureLog:
                 continue
             except Trimmed:
                 return None
-            place = place_of(entry.headers)
+            place = place_of(entry)
             if place.last and place.position is not None:
                 return place.position
             glsn -= 1 if place.last else place.index + 1

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -18,15 +19,18 @@ from msgspec import Struct
 import trunkline.sync
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.sources.log_reading import cluster_of
-from trunkline.errors import ConditionFailed, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
+from trunkline.errors import ConditionFailed, CorruptEntry, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
 
 LOG_HEADER: Final = "dead-letter-log"
 GLSN_HEADER: Final = "dead-letter-glsn"
 REASON_HEADER: Final = "dead-letter-reason"
 REASON_BYTES_MOST: Final = 1000
+GLSN_DIGITS_MOST: Final = 19
 APPEND_LETTERS_MOST: Final = 1000
 APPEND_BYTES_MOST: Final = 8 << 20  # one letter may be larger, as an entry of a log may
 TRIES: Final = 20
+WAIT_S: Final = 0.02  # before the second try; it doubles
+WAIT_S_MOST: Final = 1.0  # too small: the tries are used up while another's append is under way
 LOOK_BACK_MOST: Final = 200_000  # letters; fewer: repeats of large windows; more: each look takes longer than a second
 
 
@@ -42,7 +46,7 @@ def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> in
     written = 0
     with cluster_of(address) as cluster:
         log = cluster.log(address.dead_letters, create=True)
-        for _ in range(TRIES):
+        for tries in range(TRIES):
             tail = log.tail()
             known = _known(log, cluster.describe(address.dead_letters).trim + 1, tail, address.log)
             try:
@@ -52,6 +56,7 @@ def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> in
                     tail += len(some)
                     written += len(some)
             except (ConditionFailed, OutcomeUnknown):
+                time.sleep(min(WAIT_S * 2**tries, WAIT_S_MOST))  # whoever has the position may not have written it yet
                 continue  # L2: what is there now is looked at again
             return written
     raise Unreachable(f"the dead letters {address.dead_letters} could not be written; it is tried again")
@@ -61,7 +66,7 @@ def _headers(of: str, letter: DeadLetter) -> dict[str, bytes]:
     return {
         LOG_HEADER: of.encode(),
         GLSN_HEADER: str(letter.glsn).encode(),
-        REASON_HEADER: letter.reason.encode()[:REASON_BYTES_MOST],
+        REASON_HEADER: letter.reason.encode(errors="replace")[:REASON_BYTES_MOST],
     }
 
 
@@ -87,12 +92,14 @@ def _known(log: trunkline.sync.Log, oldest: int, tail: int, of: str) -> set[int]
         try:
             for letter in log.subscribe(start, tail - 1):
                 start = letter.glsn + 1
-                if letter.headers.get(LOG_HEADER) == of.encode():
-                    found.add(int(letter.headers.get(GLSN_HEADER, b"0")))
+                headers = letter.headers
+                glsn = headers.get(GLSN_HEADER, b"")
+                if headers.get(LOG_HEADER) == of.encode() and glsn.isdigit() and len(glsn) <= GLSN_DIGITS_MOST:
+                    found.add(int(glsn))
         except Trimmed as trimmed:
             start = trimmed.point + 1
-        except EntriesLost as lost:
-            start = lost.end
+        except (EntriesLost, CorruptEntry) as passed:
+            start = passed.end
         else:
             break
     return found

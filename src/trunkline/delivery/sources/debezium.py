@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from trunkline.delivery.columns import Column, Columns, arrow_type, decimal_of
+from trunkline.delivery.columns import PRECISION_MOST, Column, Columns, arrow_type, decimal_of
 from trunkline.delivery.rule_ordered import Kind
 from trunkline.errors import ConfigError, ProtocolError
 
@@ -66,7 +66,8 @@ MICROS: Final = {  # how many microseconds one unit of a number is
     "io.debezium.time.Time": 1000,
     "org.apache.kafka.connect.data.Time": 1000,
 }
-PRECISION_MOST: Final = 38
+NUMBER_LETTERS_MOST: Final = 1000  # more: it takes longer and longer to find that it does not fit
+REASON_LETTERS: Final = 500
 DAY_MICROS: Final = 86_400_000_000
 DECIMAL_NAME: Final = "org.apache.kafka.connect.data.Decimal"
 
@@ -81,9 +82,20 @@ def event_columns(event: Any) -> tuple[Columns, Names] | None:
     if not isinstance(schema, dict):
         return None
     try:
-        return _schema_columns(schema)
-    except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise ProtocolError(f"the event's schema is none of Debezium's ({error!r})") from error
+        found = _schema_columns(schema)
+        if found is not None:
+            _check_types(found[0])
+    except (TypeError, KeyError, AttributeError, ValueError, RecursionError, ConfigError) as error:
+        raise ProtocolError(f"the event's schema is none of Debezium's ({error!r:.200})") from error
+    return found
+
+
+def _check_types(columns: Columns) -> None:
+    """Raises for columns that no table can have: a schema is an event's own word."""
+    if len({column.name for column in columns}) != len(columns):
+        raise ValueError("two columns have the same name")
+    for column in columns:
+        arrow_type(column)
 
 
 def _schema_columns(schema: Row) -> tuple[Columns, Names] | None:
@@ -109,7 +121,7 @@ def _column(field: Row) -> Column:
         return Column(name, LOGICAL[logical], nullable)
     if kind in PLAIN:
         return Column(name, PLAIN[kind], nullable)
-    raise ProtocolError(f"column {name!r} has the type {logical or kind!r}, which cannot be delivered")
+    raise ProtocolError(f"column {name!r:.100} has the type {logical or kind!r:.100}, which cannot be delivered")
 
 
 def declared_columns(columns: Mapping[str, str]) -> Columns:
@@ -124,7 +136,7 @@ def parsed(payload: bytes) -> Any:
     """An event as JSON; raises ``ProtocolError``."""
     try:
         return msgspec.json.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"no JSON: {error}") from error
 
 
@@ -143,7 +155,7 @@ def changes_of(event: Any, columns: Columns, names: Names, needed: Sequence[str]
     if op == "d":
         return [(Kind.DELETE, _removed(before, columns, names, needed))]
     if op not in ARRIVALS:
-        raise ProtocolError(f"op is {op!r}; it must be one of c, r, u, d, t and m")
+        raise ProtocolError(f"op is {op!r:.100}; it must be one of c, r, u, d, t and m")
     if not isinstance(after, dict):
         raise ProtocolError(f"an event with op {op} has no after")
     arrival = _row(after, columns, names)
@@ -166,7 +178,7 @@ def _row(values: Row, columns: Columns, names: Names) -> Row:
     known = {column.name for column in columns}
     unknown = [name for name in values if name not in known]
     if unknown:
-        raise ProtocolError(f"column {unknown[0]!r} is not known; add it to columns of the source")
+        raise ProtocolError(f"column {unknown[0]!r:.100} is not known; add it to columns of the source")
     return {column.name: _value(column, values.get(column.name), names.get(column.name, "")) for column in columns}
 
 
@@ -175,7 +187,7 @@ def _value(column: Column, value: Any, logical: str) -> Any:
         return None
     try:
         return converter(column.type, logical)(value)
-    except (ValueError, TypeError, ArithmeticError, binascii.Error, ConfigError) as error:
+    except (ValueError, TypeError, ArithmeticError, RecursionError, binascii.Error, ConfigError) as error:
         raise ProtocolError(f"column {column.name!r} of type {column.type} cannot be {value!r:.100}") from error
 
 
@@ -219,6 +231,8 @@ def _decimal(value: Any, scale: int, *, encoded: bool) -> decimal.Decimal:
     (`decimal.handling.mode=string`), because some base 64 looks like a number.
     """
     if isinstance(value, str):
+        if len(value) > NUMBER_LETTERS_MOST:
+            raise ValueError("longer than any number here")
         try:
             if not encoded:
                 return decimal.Decimal(value)
@@ -264,6 +278,6 @@ def arrow_rows(changes: Sequence[Row | None], columns: Columns) -> pa.Table:
         values = [None if row is None else row[column.name] for row in changes]
         try:
             arrays.append(pa.array(values, arrow_type(column)))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise ProtocolError(f"column {column.name!r} of type {column.type}: {error}") from error
+        except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
+            raise ProtocolError(f"column {column.name!r} of type {column.type}: {error}"[:REASON_LETTERS]) from error
     return pa.table(arrays, names=[column.name for column in columns])

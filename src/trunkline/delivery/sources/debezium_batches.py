@@ -11,12 +11,14 @@ from trunkline.client.entries import Entry
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.columns import Columns
 from trunkline.delivery.rule import filled
-from trunkline.delivery.rule_ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN
+from trunkline.delivery.rule_ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN, Kind
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
 from trunkline.delivery.sources.dead_letters import DeadLetter
 from trunkline.delivery.sources.debezium import (
+    REASON_LETTERS,
     Change,
     Names,
+    Row,
     arrow_rows,
     changes_of,
     declared_columns,
@@ -24,6 +26,8 @@ from trunkline.delivery.sources.debezium import (
     parsed,
 )
 from trunkline.errors import ProtocolError
+
+Placed = tuple[int, int, Kind, Row | None]  # a change with its entry's position and its number there
 
 
 class EventBatches:
@@ -82,11 +86,19 @@ class EventBatches:
     def _table(self, events: list[tuple[Entry, list[Change]]]) -> pa.Table:
         assert self._columns is not None
         columns = self._columns[0]
-        flat = [(entry.glsn, index, *change) for entry, changes in events for index, change in enumerate(changes)]
+        flat: list[Placed] = [
+            (entry.glsn, index, *change) for entry, changes in events for index, change in enumerate(changes)
+        ]
         rows = arrow_rows([row for _, _, _, row in flat], columns)
         names = [column.name for column in self._asked.columns if column.name in rows.column_names]
         if self._asked.routing not in rows.column_names:
             raise ProtocolError(f"there is no column {self._asked.routing!r}, by which rows are routed")
+        try:
+            return self._fitted(flat, rows, names)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise ProtocolError(f"values do not fit the newest columns: {error}"[:REASON_LETTERS]) from error
+
+    def _fitted(self, flat: list[Placed], rows: pa.Table, names: list[str]) -> pa.Table:
         marked = {
             VERSION_COLUMN: pa.array(np.array([each[0] for each in flat], np.int64)),
             ORDINAL_COLUMN: pa.array(np.array([each[1] for each in flat], np.int64)),
@@ -97,7 +109,4 @@ class EventBatches:
         table = pa.table(marked)
         wanted = self._asked.empty_rows().schema
         fields = [table.schema.field(name) for name in (VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN)]
-        try:
-            return filled(table, pa.schema([*fields, *wanted]))
-        except pa.ArrowInvalid as error:
-            raise ProtocolError(f"values do not fit the newest columns: {error}") from error
+        return filled(table, pa.schema([*fields, *wanted]))

@@ -9,7 +9,7 @@ Rules
  G4  A truncation empties every destination: ``NetChanges.emptied``. Those that mirror the source are seeded again, from
      what came after it.
  G5  A malformed event halts everything behind it, with its position and why; or, if the pipeline says so, it is written
-     to the dead letters and left out. It is never lost in silence.
+     to the dead letters and left out. It is never lost in silence. A corrupt entry of a capture always halts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from trunkline.delivery.sources.debezium import declared_columns, event_columns,
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.log_reading import Extent, LogReading, reading
 from trunkline.delivery.windows import Window
-from trunkline.errors import DestinationHalted, ProtocolError, Unreachable
+from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 STEP: Final = {"changes": 1024, "debezium": 65_536}  # entries of a window at most; more: a task holds more in memory
 LOOK_BACK_MOST: Final = 1000  # entries without columns, such as marks, that are passed when they are looked for
@@ -113,7 +113,7 @@ class LogSource(Struct, frozen=True):
 
     def _stated(self, entry: Entry) -> Columns | None:
         if self.address.format == "changes":
-            return decoded(entry.payload)[0]
+            return _decoded(entry)[0]
         try:
             found = event_columns(parsed(entry.payload))
         except ProtocolError:
@@ -171,7 +171,7 @@ class LogSource(Struct, frozen=True):
                 if self.address.format == "debezium":
                     events.add(entry)
                 elif entry.payload:
-                    found = decoded(entry.payload)[1]
+                    found = _decoded(entry)[1]
                     if pc.any(pc.equal(found.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():
                         captured.clear()  # what was before does not count, and may have had other types
                     captured.append((entry.glsn, found))
@@ -195,6 +195,13 @@ class LogSource(Struct, frozen=True):
                 f"entry {glsn} of the log {self.address.log} has values that do not fit the present columns ({error}); "
                 "capture a new snapshot into it, then reseed"
             ) from error
+
+
+def _decoded(entry: Entry) -> tuple[Columns, pa.Table]:
+    try:
+        return decoded(entry.payload)
+    except CorruptEntry as error:
+        raise CorruptEntry(f"entry {entry.glsn}: {error}", entry.glsn, entry.glsn + 1) from error
 
 
 def _marked_schema(asked: Asked) -> pa.Schema:

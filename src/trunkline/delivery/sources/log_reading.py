@@ -14,9 +14,10 @@ from trunkline.client.cluster import ClientOptions
 from trunkline.client.entries import Entry
 from trunkline.config import ConnectionConfig
 from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.changes import place_of
+from trunkline.delivery.changes import Place, place_of
 from trunkline.errors import (
     ConfigError,
+    CorruptEntry,
     DestinationHalted,
     EntriesLost,
     Hole,
@@ -87,7 +88,7 @@ class LogReading:
         """Whole transactions (X2); those that were broken off are left out (X3)."""
         waiting: list[Entry] = []
         for entry in self.entries(first, last):
-            place = place_of(entry.headers)
+            place = self._place(entry)
             if place.index == 0:
                 waiting = []
             waiting.append(entry)
@@ -100,15 +101,19 @@ class LogReading:
         while glsn >= oldest:
             entry = self.at(glsn)
             if entry is not None:
-                place = place_of(entry.headers)
+                place = self._place(entry)
                 if place.last:
                     return glsn
                 glsn -= place.index
             glsn -= 1
         return oldest - 1
 
+    def _place(self, entry: Entry) -> Place:
+        """An event of Debezium is a transaction by itself, whatever headers its producer gave it."""
+        return Place() if self._address.format == "debezium" else place_of(entry)
 
-Connection = tuple[str, str, str | None]  # what of an address says where a log is
+
+Connection = tuple[str, str, str | None, str]  # what of an address says where a log is, and how it is read
 
 _open: dict[Connection, LogReading] = {}
 _lock = threading.Lock()
@@ -117,7 +122,7 @@ _lock = threading.Lock()
 def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
     """Ask something over this process's connection. After an error it is made anew the next time.
 
-    Raises ``Unreachable``, ``SourceExpired`` for what was trimmed, ``DestinationHalted`` for what was lost.
+    Raises ``Unreachable``, ``SourceExpired`` for what was trimmed, ``DestinationHalted`` for what is lost or corrupt.
     """
     with _lock:
         try:
@@ -132,6 +137,11 @@ def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
         except EntriesLost as error:
             raise DestinationHalted(
                 f"the log {address.log} has lost entries: {error}; capture a new snapshot into it, then reseed"
+            ) from error
+        except CorruptEntry as error:
+            raise DestinationHalted(
+                f"the log {address.log} cannot be understood: {error}; capture a new snapshot into it, or into another "
+                "log, then reseed"
             ) from error
         except (NotWritten, NoSuchLog, Unreachable) as error:
             forget(address)
@@ -148,7 +158,7 @@ def forget(address: LogAddress) -> None:
 
 
 def _connection(address: LogAddress) -> Connection:
-    return (address.connect, address.log, address.token_env)
+    return (address.connect, address.log, address.token_env, address.format)
 
 
 def cluster_of(address: LogAddress) -> trunkline.sync.Cluster:

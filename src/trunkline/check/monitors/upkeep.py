@@ -1,0 +1,206 @@
+"""Upkeep: what a coordinator may do to copies, and what it must have brought about when faults have stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from trunkline.check.monitors.durability import Kept
+from trunkline.check.scenario import Observed, ProcessEnded, Violation
+from trunkline.core.entries import Frame
+from trunkline.core.events import (
+    NodeGivenUp,
+    Projected,
+    StreamDamaged,
+    StreamDropped,
+    StreamRecovered,
+    StreamTrimmed,
+)
+from trunkline.core.projection import Group, Member, Projection, Segment
+
+
+class LastCopy:
+    """A serving member of an ended segment is removed only while another one is up and intact.
+
+    Whoever removes it has read the projection, asked a witness, and changed that very projection: so the witness was up
+    and intact at some moment since the projection before was accepted.
+    """
+
+    name = "LastCopy"
+
+    class State(NamedTuple):
+        projection: Projection | None = None
+        down: frozenset[str] = frozenset()
+        damaged: frozenset[str] = frozenset()  # streams
+        unfit: frozenset[str] = frozenset()  # nodes and streams that were down or damaged all the time since then
+
+    def __init__(self, projection: Projection | None = None, dead: tuple[str, ...] = ()) -> None:
+        """``dead``: nodes that are down from the beginning on."""
+        self._initial = self.State(projection, frozenset(dead), unfit=frozenset(dead))
+
+    def initial(self) -> State:
+        return self._initial
+
+    def observe(self, state: State, observed: Observed) -> State:
+        match observed.event:
+            case ProcessEnded():
+                return state._replace(down=state.down | {observed.process})
+            case StreamRecovered(node=node) if node in state.down:
+                return state._replace(down=state.down - {node}, unfit=state.unfit - {node})
+            case StreamDamaged(stream=stream):
+                return state._replace(damaged=state.damaged | {stream})
+            case Projected(projection):
+                for member, others in _removed(state.projection, projection):
+                    if all(other.node in state.unfit or other.stream in state.unfit for other in others):
+                        raise Violation(f"{member.brief()} was removed, and nobody was there who has what it had")
+                return state._replace(projection=projection, unfit=state.down | state.damaged)
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+
+class RepairedAlike:
+    """A segment that is called repaired holds one and the same frame at each position, on all that serve it."""
+
+    name = "RepairedAlike"
+
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._projection = projection
+
+    def initial(self) -> Kept:
+        return Kept(self._projection)
+
+    def observe(self, state: Kept, observed: Observed) -> Kept:
+        if isinstance(observed.event, Projected):
+            after = observed.event.projection
+            for segment in after.segments:
+                before = state.projection.segment(segment.index) if state.projection is not None else None
+                if segment.repaired and (before is None or not before.repaired):
+                    self._judge(state, after.trim, segment)
+        return state.after(observed)
+
+    def hot(self, state: Kept) -> str:
+        return ""
+
+    def _judge(self, state: Kept, trim: int, segment: Segment) -> None:
+        assert segment.end is not None
+        common = {group: self._alike(state, segment.serving(group)) for group in segment.groups if group}
+        for glsn in range(max(segment.base, trim + 1), segment.end):
+            group = segment.group_of(glsn)
+            if group and not any(frame.first <= glsn < frame.next for frame in common[group]):
+                raise Violation(f"segment {segment.index} is called repaired, but differs at position {glsn}")
+
+    def _alike(self, state: Kept, serving: Group) -> set[Frame]:
+        kept = [{f for _, beside in state.frames(m.stream).items() for f in beside} for m in serving]
+        return set.intersection(*kept)
+
+
+class PatienceKept:
+    """A node that comes back in time keeps its places in repaired segments."""
+
+    name = "PatienceKept"
+
+    class State(NamedTuple):
+        projection: Projection | None = None
+        excused: frozenset[str] = frozenset()  # nodes that were given up, streams that were damaged
+
+    def __init__(self, projection: Projection | None = None, draining: tuple[str, ...] = ()) -> None:
+        self._initial = self.State(projection, frozenset(draining))
+
+    def initial(self) -> State:
+        return self._initial
+
+    def observe(self, state: State, observed: Observed) -> State:
+        match observed.event:
+            case NodeGivenUp(node=name) | StreamDamaged(stream=name):
+                return state._replace(excused=state.excused | {name})
+            case Projected(projection):
+                for member, _ in _removed(state.projection, projection, repaired=True):
+                    if member.node not in state.excused and member.stream not in state.excused:
+                        raise Violation(f"{member.brief()} was removed, although {member.node} was not given up")
+                return state._replace(projection=projection)
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+
+class Upkeep:
+    """Hot until copies are as many as wanted, what was to be repaired is, and what was trimmed has left the nodes."""
+
+    name = "Upkeep"
+
+    class State(NamedTuple):
+        projection: Projection | None = None
+        trimmed: tuple[tuple[str, int], ...] = ()  # by stream, sorted
+
+    def __init__(
+        self,
+        projection: Projection | None = None,
+        *,
+        width: int = 0,
+        repaired: tuple[int, ...] = (),
+        freed: bool = False,
+        segments_max: int = 0,
+    ) -> None:
+        """``width``: serving members of each group of an ended segment; ``repaired``: segments that must be, whatever
+        becomes of others; ``freed``: members know the trim, and what it covers is forgotten; ``segments_max``: the map
+        is not to be longer than this (0: it may).
+        """
+        self._initial = self.State(projection)
+        self._width = width
+        self._repaired = repaired
+        self._freed = freed
+        self._segments_max = segments_max
+
+    def initial(self) -> State:
+        return self._initial
+
+    def observe(self, state: State, observed: Observed) -> State:
+        match observed.event:
+            case Projected(projection):
+                return state._replace(projection=projection)
+            case StreamTrimmed(stream=stream, point=point) if self._freed:
+                return state._replace(trimmed=tuple(sorted({**dict(state.trimmed), stream: point}.items())))
+            case StreamDropped(stream=stream) if self._freed:
+                return state._replace(trimmed=tuple(each for each in state.trimmed if each[0] != stream))
+        return state
+
+    def hot(self, state: State) -> str:
+        return "; ".join(self._wanting(state)) if state.projection is not None else ""
+
+    def _wanting(self, state: State) -> Iterator[str]:
+        view = state.projection
+        assert view is not None
+        for segment in view.segments:
+            narrow = [group for group in segment.groups if len(segment.serving(group)) < self._width]
+            if segment.end is not None and segment.end > view.trim + 1 and narrow:
+                yield f"segment {segment.index} has too few copies"
+            if segment.index in self._repaired and not segment.repaired:
+                yield f"segment {segment.index} is not repaired"
+        if self._freed:
+            yield from self._kept_though_trimmed(view, dict(state.trimmed))
+        if 0 < self._segments_max < len(view.segments):
+            yield f"the map has {len(view.segments)} segments"
+
+    def _kept_though_trimmed(self, view: Projection, trimmed: dict[str, int]) -> Iterator[str]:
+        for segment in view.segments:
+            if segment.end is not None and segment.end <= view.trim + 1 and segment is not view.last:
+                yield f"segment {segment.index} is not forgotten"
+            elif segment.base <= view.trim:
+                behind = [m.stream for m in segment.members() if trimmed.get(m.stream, 0) < view.trim]
+                yield from (f"{stream} is not trimmed to {view.trim}" for stream in behind)
+
+
+def _removed(before: Projection | None, after: Projection, *, repaired: bool = False) -> Iterator[tuple[Member, Group]]:
+    """Serving members of ended (or repaired) segments that are not members any more, with those that serve on."""
+    for new in after.segments:
+        old = before.segment(new.index) if before is not None else None
+        if old is None or old.end is None or (repaired and not old.repaired):
+            continue
+        for was, now in zip(old.groups, new.groups, strict=True):
+            streams = [member.stream for member in now]
+            for member in old.serving(was):
+                if member.stream not in streams:
+                    yield member, new.serving(now)

@@ -1,0 +1,88 @@
+"""Every numbered rule of every role is watched: a mutant breaks it and is found, or a sentence says why none can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from trunkline.check.mutant import Mutant
+from trunkline.check.mutants import MUTANTS
+from trunkline.check.mutants.patching import patch
+from trunkline.check.rules import Rule, RulesError, closing_line, rules_of, shipped_table, table
+
+# The rules that have neither so far, by module. It must be exact: who adds a mutant or a sentence takes the rule out.
+_MISSING = {
+    "coordinator": "C1 C4 C5 C7 C8 C9",
+    "lease": "L1",
+    "rebuild": "J1",
+    "recovery": "V1 V4",
+    "register": "M3 M4",
+    "repair": "E1 E2",
+    "storage": "N5",
+    "streams": "S1 S3 S6",
+}
+STILL_MISSING: frozenset[str] = frozenset(
+    f"{module} {rule}" for module, ids in _MISSING.items() for rule in ids.split()
+)
+
+HEADER = """A role.
+
+States
+    a --b--> c
+
+Rules
+ D1  The first,
+     on two lines.
+ D10 The tenth: what
+     D3 says holds here too.
+Not a rule any more.
+"""
+TEXTS = {"role D1": "The first, on two lines.", "role D10": "The tenth: what D3 says holds here too."}
+SENTENCE = "It changes how much is sent, and monitors do not count that."
+
+
+def mutant(*breaks: str) -> Mutant:
+    return Mutant("bug", "a bug", "chain", patch(), "TotalOrder", "breadth", 1, breaks)
+
+
+def test_every_rule_has_a_mutant_or_a_sentence() -> None:
+    missing = {rule.name for rule in shipped_table() if rule.missing}
+    assert missing == STILL_MISSING, "write a mutant that breaks it, or say in UNSEEN why no monitor can see it broken"
+
+
+def test_every_mutant_says_which_rule_it_breaks() -> None:
+    assert [each.name for each in MUTANTS if not each.breaks] == []
+
+
+def test_rules_are_read_from_the_header_of_a_role() -> None:
+    assert rules_of("role", HEADER) == TEXTS
+    assert rules_of("role", "A module without rules. D1 is not one.") == {}
+
+
+def test_a_row_names_the_mutants_or_the_sentence_of_a_rule() -> None:
+    rows = table(TEXTS, (mutant("role D1"),), {"role D10": SENTENCE})
+    assert rows == (
+        Rule("role D1", TEXTS["role D1"], ("bug",)),
+        Rule("role D10", TEXTS["role D10"], (), SENTENCE),
+    )
+    assert not any(row.missing for row in rows)
+    assert closing_line(rows) == "rules: 1 covered by mutants, 1 explained"
+
+
+def test_a_rule_that_has_neither_is_missing() -> None:
+    rows = table(TEXTS, (mutant("role D1"),), {})
+    assert [row.name for row in rows if row.missing] == ["role D10"]
+    assert closing_line(rows) == "rules: 1 covered by mutants, 0 explained, 1 MISSING"
+
+
+@pytest.mark.parametrize(
+    ("breaks", "unseen", "problem"),
+    [
+        (("role D2",), {}, "role D2, which bug breaks, is no rule"),
+        ((), {"role D2": SENTENCE}, "role D2, which is called unseen, is no rule"),
+        (("role D1",), {"role D1": SENTENCE}, "role D1 is called unseen, and bug breaks it"),
+        ((), {"role D1": "It cannot be seen."}, "the sentence of role D1 says nothing"),
+    ],
+)
+def test_what_does_not_fit_the_rules_is_refused(breaks: tuple[str, ...], unseen: dict[str, str], problem: str) -> None:
+    with pytest.raises(RulesError, match=problem):
+        table(TEXTS, (mutant(*breaks),), unseen)

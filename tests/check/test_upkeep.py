@@ -1,0 +1,150 @@
+"""Every clause of the monitors of upkeep, by hand: histories that they accept, that they reject, and that keep them
+hot.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from check.histories import (
+    ENDED,
+    FIRST,
+    JOINING,
+    LOST,
+    NARROW,
+    REPAIRED,
+    A,
+    B,
+    C,
+    Case,
+    History,
+    by,
+    changed,
+    data,
+    projected,
+    stored,
+    told,
+    watched,
+)
+from trunkline.check.monitors.upkeep import LastCopy, PatienceKept, RepairedAlike, Upkeep
+from trunkline.check.scenario import ProcessEnded, Violation
+from trunkline.check.scenarios.cluster import LOG
+from trunkline.core.entries import junk
+from trunkline.core.events import NodeGivenUp, StreamDamaged, StreamRecovered, StreamTrimmed
+from trunkline.core.projection import ForgetSegment, MarkRepaired, RaiseTrim, RemoveMember
+
+
+def crashed(*nodes: str) -> History:
+    return [observed for node in nodes for observed in by(node, ProcessEnded("crash"))]
+
+
+def back(node: str, stream: str) -> History:
+    return by(node, StreamRecovered(node, 1, LOG, 0, stream, (), 4))
+
+
+def damaged(*streams: str) -> History:
+    return told(*(StreamDamaged("n", LOG, 0, stream, ()) for stream in streams))
+
+
+def everywhere(*streams: str) -> History:
+    return [each for glsn in (1, 2, 3) for each in stored(data(glsn, glsn), *streams)]
+
+
+LAST = changed(NARROW, RemoveMember(0, B))
+GONE = changed(ENDED, RaiseTrim(3))
+
+CASES = [
+    Case("another member is there", LastCopy(REPAIRED), crashed("c", "b") + projected(NARROW)),
+    Case("it was there when it was asked", LastCopy(REPAIRED), crashed("a", "b") + projected(NARROW)),
+    Case("a joiner leaves", LastCopy(JOINING, ("a", "b")), projected(NARROW)),
+    Case(
+        "the other one has come back",
+        LastCopy(REPAIRED, ("a", "b")),
+        back("a", A) + projected(NARROW),
+    ),
+    Case("nobody else is there", LastCopy(REPAIRED, ("a", "b")), projected(NARROW), "1.0.2 was removed, and nobody"),
+    Case(
+        "the other one died before the projection that was changed",
+        LastCopy(ENDED),
+        crashed("a", "b") + projected(REPAIRED, NARROW),
+        "1.0.2 was removed",
+    ),
+    Case(
+        "the other ones are damaged or dead",
+        LastCopy(ENDED, ("a",)),
+        damaged(B) + projected(REPAIRED, NARROW),
+        "1.0.2 was removed",
+    ),
+    Case("all have the same", RepairedAlike(ENDED), everywhere(A, B, C) + projected(REPAIRED)),
+    Case(
+        "what is trimmed is not looked at",
+        RepairedAlike(ENDED),
+        projected(changed(ENDED, RaiseTrim(3), MarkRepaired(0))),
+    ),
+    Case("a segment that was repaired before is not looked at", RepairedAlike(REPAIRED), projected(NARROW)),
+    Case("nothing is left of it", RepairedAlike(FIRST), projected(LOST)),
+    Case("one lacks a position", RepairedAlike(ENDED), everywhere(A, B) + projected(REPAIRED), "at position 1"),
+    Case(
+        "one has another value",
+        RepairedAlike(ENDED),
+        everywhere(A, B) + stored(data(1, 1), C) + stored(junk(2), C) + stored(data(3, 3), C) + projected(REPAIRED),
+        "segment 0 is called repaired, but differs at position 2",
+    ),
+    Case("a node was given up", PatienceKept(REPAIRED), told(NodeGivenUp(LOG, "c")) + projected(NARROW)),
+    Case("a stream was damaged", PatienceKept(REPAIRED), damaged(C) + projected(NARROW)),
+    Case("a node is being drained", PatienceKept(REPAIRED, ("c",)), projected(NARROW)),
+    Case("a joiner leaves without having served", PatienceKept(JOINING), projected(NARROW)),
+    Case("the segment was not repaired", PatienceKept(ENDED), projected(changed(ENDED, RemoveMember(0, C)))),
+    Case(
+        "another node was given up",
+        PatienceKept(REPAIRED),
+        told(NodeGivenUp(LOG, "b")) + projected(NARROW),
+        "although c was not given up",
+    ),
+]
+TRIMMED = changed(REPAIRED, RaiseTrim(2))
+
+
+def trimmed(point: int, *streams: str) -> History:
+    return told(*(StreamTrimmed("n", LOG, 0, stream, point) for stream in streams))
+
+
+RESTS = [
+    Case("enough copies", Upkeep(REPAIRED, width=3), []),
+    Case("too few copies", Upkeep(REPAIRED, width=3), projected(NARROW), "segment 0 has too few copies"),
+    Case("a joiner does not count", Upkeep(JOINING, width=3), [], "segment 0 has too few copies"),
+    Case("too few copies of nothing", Upkeep(changed(NARROW, RaiseTrim(3)), width=3), []),
+    Case("repaired as wanted", Upkeep(REPAIRED, repaired=(0,)), []),
+    Case("not repaired", Upkeep(ENDED, repaired=(0,)), [], "segment 0 is not repaired"),
+    Case("trimmed on all", Upkeep(TRIMMED, freed=True), trimmed(2, A, B, C)),
+    Case("not trimmed on one", Upkeep(TRIMMED, freed=True), trimmed(2, A, B) + trimmed(1, C), "1.0.2 is not trimmed"),
+    Case("not forgotten", Upkeep(GONE, freed=True), [], "segment 0 is not forgotten"),
+    Case("forgotten", Upkeep(GONE, freed=True), projected(changed(GONE, ForgetSegment(0)))),
+    Case("a map that is too long", Upkeep(REPAIRED, segments_max=1), [], "the map has 2 segments"),
+    Case("a map that is not", Upkeep(REPAIRED, segments_max=2), []),
+]
+ACCEPTED = [case for case in CASES if not case.verdict]
+REJECTED = [case for case in CASES if case.verdict]
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: f"{case.monitor.name}: {case.clause}")
+def test_a_history_is_accepted_in_which(case: Case) -> None:
+    assert case.monitor.hot(watched(case.monitor, case.history)) == ""
+
+
+@pytest.mark.parametrize("case", REJECTED, ids=lambda case: f"{case.monitor.name}: {case.clause}")
+def test_a_history_is_rejected_at_its_last_event_in_which(case: Case) -> None:
+    state = watched(case.monitor, case.history[:-1])
+    with pytest.raises(Violation) as caught:
+        case.monitor.observe(state, case.history[-1])
+    assert case.verdict in str(caught.value)
+
+
+@pytest.mark.parametrize("case", RESTS, ids=lambda case: case.clause)
+def test_upkeep_rests_when_it_is_done(case: Case) -> None:
+    hot = case.monitor.hot(watched(case.monitor, case.history))
+    assert case.verdict in hot if case.verdict else hot == ""
+
+
+def test_a_removal_of_the_last_but_one_is_judged_by_who_is_left() -> None:
+    assert watched(LastCopy(NARROW), crashed("b") + projected(LAST))
