@@ -86,11 +86,11 @@ def measure_all(plan: Plan, directory: Path) -> Results:
         status_s, told = _status(cluster)
         say(f"restarting everything: {idle_percent:.1f} % of a core at rest, the status took {status_s:.2f} s")
     with trunkline_cluster(directory, again=True) as cluster:
-        restart_append_s = uvloop.run(_append(cluster.address, plan.appended))
-        say(f"until all is settled: appending again took {restart_append_s:.1f} s")
         settle_s = _settle(cluster)
-        restart_idle = cluster.idle_percent(plan.idle_s)
+        say(f"at rest: settled after {settle_s:.0f} s")
         _, again = _status(cluster)
+        restart_idle = cluster.idle_percent(plan.idle_s)
+        restart_append_s = uvloop.run(_append(cluster.address, plan.appended))
     blocked = sum(log["blocked"] for log in json.loads(again)["logs"])
     return Results(
         plan.logs, plan.appended, create_s, first_append_s, idle_percent, status_s, len(told), blocked, restart_idle,
