@@ -111,13 +111,19 @@ Command = Callable[..., Outcome]
 
 
 @contextmanager
-def local_cluster(directory: Path, *options: str, nodes: int = 3) -> Iterator[RunningCluster]:
-    """Up, until the block is left or this process dies."""
+def local_cluster(
+    directory: Path, *options: str, nodes: int = 3, open_files: int | None = None
+) -> Iterator[RunningCluster]:
+    """Up, until the block is left or this process dies. ``open_files``: how many each of its processes may have."""
     placed = ["--dir", str(directory), "--port", "0", "--nodes", str(nodes), "--parent", str(os.getpid())]
+    limited = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh"]
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "up.log").open("wb") as log:
         supervisor = subprocess.Popen(
-            [*PROGRAM, "up", *placed, *options], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            [*limited, *PROGRAM, "up", *placed, *options],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     cluster = RunningCluster(directory)
 

@@ -29,7 +29,7 @@ CLUSTER = {
     "nodes": "",
     "open": "",
     "set_node_state": "node state",
-    "status": "timeout",
+    "status": "logs timeout",
 }
 LOG = {
     "append": "payload headers expect takeover timeout",

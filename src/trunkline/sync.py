@@ -196,9 +196,9 @@ class Cluster:
         """``rw``, ``draining`` (nothing new is placed on it, what it has moves away) or ``gone`` (for ever)."""
         self._call(self._cluster.set_node_state(node, state))
 
-    def status(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """What the coordinator says of the cluster."""
-        return self._call(self._cluster.status(timeout=timeout))
+    def status(self, *, logs: bool = True, timeout: float | None = None) -> dict[str, Any]:
+        """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
+        return self._call(self._cluster.status(logs=logs, timeout=timeout))
 
     def node_status(self, node: str, *, timeout: float | None = 2.0) -> dict[str, Any]:
         """What a node says of itself."""

@@ -295,3 +295,10 @@ def test_the_cost_of_an_event_hardly_grows_with_the_recording(tmp_path: Path) ->
         assert not judged(directory).violated
         seconds.append((time.process_time() - began) / batches)
     assert seconds[1] < 4 * seconds[0]
+
+
+def test_a_process_of_any_name_has_a_file_of_its_own() -> None:
+    assert file_name("n1", 7) == "n1-7.trace"
+    for name in ("c1." + "日" * 128, "c1.a/b", "x" * 600):
+        assert len(file_name(name, 2**63).encode()) < 255
+        assert "/" not in file_name(name, 1)

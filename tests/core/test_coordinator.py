@@ -432,6 +432,21 @@ def test_c10_a_repair_that_fails_comes_after_all_other_duties() -> None:
     assert isinstance(messages(role.on_message(ME, seen(view, nodes)))[0], Digest)
 
 
+def test_c8_each_answer_gives_a_procedure_as_much_time_again_and_only_a_silence_begins_it_anew() -> None:
+    role, nodes = Coordinator(CoordinatorConfig(LOG)), registered("a b c")
+    role.done.tidied |= {"a", "b", "c"}
+    role.done.finalized |= set(ENDED.streams())
+    role.on_message(ME, seen(ENDED, nodes))
+    procedure = role.procedure
+    effects = role.on_message(storage("a"), Digested(A.stream, 1, 4, FULL))
+    assert effects == [SetTimer("tick", role.config.duty_ms)]
+    assert role.on_message(ME, LookNow()) == []
+    assert role.procedure is procedure
+    effects = role.on_timer("tick")  # b and c have said nothing for so long
+    assert (messages(effects), role.procedure) == ([Refresh(LOG)], None)
+    assert role.done.silent == {"b", "c"}
+
+
 def test_c11_a_joiner_without_space_gives_its_place_to_another_node() -> None:
     cluster = Cluster(NARROW, registered("a b c d"), {A: FULL, B: FULL})
     cluster.company.roles[storage("c")] = FullNode(cluster.storage["c"])

@@ -29,7 +29,7 @@ from trunkline.core.duties import (
     names_node,
     next_duty,
 )
-from trunkline.core.messages import NodeInfo, NodeState, Target
+from trunkline.core.messages import NodeInfo, NodeState, Space, Target
 from trunkline.core.projection import (
     AddJoiner,
     AdmitJoiner,
@@ -176,6 +176,34 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
         changed("a", state=NodeState.DRAINING),
         done(f"{FINAL} 5.0.0"),
         RemoveJoiner(0, "5.0.0"),
+    ),
+    (
+        "a joiner on a node that has no room for a copy",
+        JOINING,
+        changed(JOINER.node, space=Space.TIGHT),
+        done(FINAL),
+        RemoveJoiner(0, JOINER.stream),
+    ),
+    (
+        "a place for which one node has room, and another does not",
+        NARROW,
+        changed("a", space=Space.TIGHT),
+        done(FINAL),
+        AddMember(0, 0, Seat("d", 1)),
+    ),
+    (
+        "a place for which nobody has room",
+        NARROW,
+        tuple(replace(info, space=Space.TIGHT) for info in ALL),
+        done(FINAL),
+        None,
+    ),
+    (
+        "an open segment that only a full node could make wider",
+        chain_log(CHAIN3, "a b", sequencer="a"),
+        changed("c", space=Space.FULL)[:3],
+        done(),
+        None,
     ),
     ("a node that was not asked what it keeps", REPAIRED, ALL, done(FINAL, tidied="a c d"), TidyNode("b")),
     (

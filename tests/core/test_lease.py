@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from core.driver import APPLICATION, META, messages, sent, timers
 from trunkline.core.lease import LeaseKeeper
-from trunkline.core.messages import NodeInfo, Register, Registered
-from trunkline.core.siblings import DamageFound
+from trunkline.core.messages import NodeInfo, Register, Registered, Space
+from trunkline.core.siblings import DamageFound, SpaceTold
 
 INFO = NodeInfo("a", 1, 2)
 
@@ -64,3 +64,14 @@ def test_l1_damage_is_told_at_once_and_with_every_renewal() -> None:
     assert messages(lease.on_message(APPLICATION, DamageFound())) == [damaged]
     assert messages(lease.on_timer("renew")) == [damaged]
     assert messages(lease.on_message(APPLICATION, DamageFound())) == [Register(replace(INFO, damaged=2))]
+
+
+def test_l2_less_room_is_told_at_once_and_more_with_the_next_renewal() -> None:
+    lease = keeper()
+    lease.on_start()
+    lease.on_message(META, Registered("a", 2))
+    full = Register(replace(INFO, space=Space.FULL))
+    assert messages(lease.on_message(APPLICATION, SpaceTold(Space.FULL))) == [full]
+    assert messages(lease.on_timer("renew")) == [full]
+    assert messages(lease.on_message(APPLICATION, SpaceTold(Space.TIGHT))) == []
+    assert messages(lease.on_timer("renew")) == [Register(replace(INFO, space=Space.TIGHT))]

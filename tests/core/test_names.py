@@ -6,7 +6,14 @@ import re
 
 import pytest
 
-from trunkline.core.names import LOG_NAME_BYTES_MAX, LOG_NAME_PATTERN, NAME_BYTES_MAX, is_bounded, log_name_fault
+from trunkline.core.names import (
+    LOG_NAME_BYTES_MAX,
+    LOG_NAME_PATTERN,
+    NAME_BYTES_MAX,
+    is_bounded,
+    log_name_fault,
+    may_be_log,
+)
 
 FINE = ["a", "0", "orders", "orders.eu-west_1", "A" * LOG_NAME_BYTES_MAX, "a..b", "x-"]
 NOT_FINE = [
@@ -50,3 +57,10 @@ def test_b2_a_name_that_exists_is_only_bounded_in_bytes(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "日" * 86, "a" * 256, "\ud800"])
 def test_b2_a_longer_one_is_none(name: str) -> None:
     assert not is_bounded(name)
+
+
+def test_b2_whatever_an_older_version_took_may_be_a_log() -> None:
+    assert may_be_log("日" * 128)
+    assert may_be_log("\U00020000" * 128)
+    assert not may_be_log("\U00020000" * 129)
+    assert not may_be_log("")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from core.driver import registered
-from trunkline.core.messages import NodeInfo, NodeState
-from trunkline.core.placement import OPTIONS_MAX, eligible, openings, replacement
+from trunkline.core.messages import NodeInfo, NodeState, Space
+from trunkline.core.placement import OPTIONS_MAX, eligible, openings, replacement, with_space
 from trunkline.core.projection import Opening, Owner, Policy, Settings, create
 
 CHAIN = Settings(Policy.CHAIN, replicas=2)
@@ -95,6 +95,41 @@ def test_a_replacement_is_in_another_zone_where_there_is_one() -> None:
     assert replacement(nodes, ("a",)) == nodes[2]
     assert replacement(nodes, ("a", "c")) == nodes[1]
     assert replacement(nodes, ("a", "b", "c")) is None
+
+
+def spaced(text: str) -> tuple[NodeInfo, ...]:
+    """Nodes written ``name``, ``name-`` (tight) or ``name!`` (full), each perhaps with ``@zone``."""
+    marks = {"-": Space.TIGHT, "!": Space.FULL}
+    infos = zoned(text)
+    return tuple(replace(i, node=i.node[0], space=marks.get(i.node[1:], Space.ROOMY)) for i in infos)
+
+
+def used(
+    text: str, settings: Settings = CHAIN, *, preferred: tuple[str, ...] = (), suspects: tuple[str, ...] = ()
+) -> set[str]:
+    """The nodes of all options together."""
+    options = openings(settings, spaced(text), preferred=preferred, suspects=suspects)
+    return {node for option in options for group in nodes_of(option) for node in group.split()}
+
+
+def test_full_nodes_are_like_nodes_that_are_not_there_unless_nobody_else_is_left() -> None:
+    assert used("a b! c d", preferred=("a", "b")) == {"a", "c", "d"}
+    assert used("a! b c!") == {"b"}
+    assert used("a! b c!", Settings(Policy.CHAIN, replicas=3, min_replicas=2)) == {"a", "b", "c"}
+    assert nodes_of(openings(CHAIN, spaced("a! b c!"), preferred=("a", "c"), silent=("b",))[0]) == ["a c"]
+    assert with_space(spaced("a! b- c"), ("c",)) == spaced("b-")
+
+
+def test_tight_nodes_are_used_where_the_segment_would_be_narrower_or_less_spread_without_them() -> None:
+    assert used("a- b c", preferred=("a", "b")) == {"b", "c"}
+    assert nodes_of(openings(CHAIN, spaced("a- b"), preferred=("a", "b"))[0]) == ["b a"]
+    assert nodes_of(openings(CHAIN, spaced("a-@x b@y c@y"))[0]) == ["b a"]
+    assert used("a- b c", suspects=("b",)) == {"a", "c"}
+
+
+def test_a_copy_goes_to_a_roomy_node_or_nowhere() -> None:
+    assert replacement(spaced("a b- c! d"), ("a",)) == spaced("d")[0]
+    assert replacement(spaced("a b- c!"), ("a",)) is None
 
 
 def test_in_a_large_pool_every_node_is_offered_as_head() -> None:

@@ -31,6 +31,7 @@ from trunkline.core.messages import (
     Release,
     Seal,
     Sealed,
+    Space,
     Stored,
     Subscribe,
     TailFound,
@@ -103,10 +104,13 @@ def test_s3_a_repair_needs_a_known_end_above_it(restarts: bool) -> None:
     )
 
 
-def test_a_full_disk_refuses_data_and_goes_on_with_fills_repairs_and_seals() -> None:
+JOINER = replace(D, members=tuple(replace(m, joining=m.stream == S) for m in D.members))
+
+
+def test_n6_a_full_disk_refuses_data_and_goes_on_with_fills_repairs_and_seals() -> None:
     node = DiskedNode()
     node.ask(Open(D))
-    assert node.ask(SpaceChanged(full=True)) == []
+    assert node.ask(SpaceChanged(Space.FULL)) == []
     assert node.ask(Write(T, data(1))) == [rejected(1, Reason.NO_SPACE)]
     assert node.ask(Write(T, junk(2))) == [Stored(S, junk(2))]
     assert node.ask(Seal(D)) == [Sealed(S, 3, intact=True, uncertain=False)]
@@ -114,12 +118,41 @@ def test_a_full_disk_refuses_data_and_goes_on_with_fills_repairs_and_seals() -> 
     assert node.ask(Write(T, data(1), repair=True)) == [Stored(S, data(1))]
 
 
-def test_a_disk_with_space_again_takes_data_again() -> None:
+def test_n6_a_disk_with_space_again_takes_data_again() -> None:
     node = DiskedNode()
     node.ask(Open(D))
-    node.ask(SpaceChanged(full=True))
-    node.ask(SpaceChanged(full=False))
+    node.ask(SpaceChanged(Space.FULL))
+    node.ask(SpaceChanged(Space.TIGHT))
     assert node.ask(Write(T, data(1))) == [Stored(S, data(1))]
+
+
+@pytest.mark.parametrize("space", [Space.TIGHT, Space.FULL, Space.EXHAUSTED])
+def test_n6_a_tight_disk_takes_no_copies(space: Space) -> None:
+    node = DiskedNode()
+    node.ask(Finalize(JOINER, 3))
+    assert node.ask(Write(T, data(1), repair=True)) == [Stored(S, data(1))]
+    node.ask(SpaceChanged(space))
+    assert node.ask(Write(T, data(2), repair=True)) == [rejected(2, Reason.NO_SPACE)]
+    assert node.ask(Write(T, data(1), repair=True)) == [Stored(S, data(1))]  # it has that
+    assert node.ask(Digest(T, 1, 3)) == [Digested(S, 1, 3, (data(1),))]
+
+
+def test_n6_an_exhausted_disk_stores_nothing_and_makes_no_stream() -> None:
+    node = DiskedNode()
+    node.ask(SpaceChanged(Space.EXHAUSTED))
+    for request in (Open(D), Seal(D), Finalize(D, 3)):
+        assert node.role.on_message(APPLICATION, request) == [Send(APPLICATION, rejected(0, Reason.NO_SPACE))]
+    node.ask(SpaceChanged(Space.ROOMY))
+    node.ask(Open(D))
+    node.ask(SpaceChanged(Space.EXHAUSTED))
+    assert node.ask(Open(D)) == [Opened(S)]
+    for frame, repair in ((data(1), False), (junk(1), False)):
+        assert node.ask(Write(T, frame, repair)) == [rejected(1, Reason.NO_SPACE)]
+    assert node.ask(Seal(D)) == [Sealed(S, 1, intact=True, uncertain=False)]
+    assert node.ask(Finalize(D, 3)) == [Finalized(S)]
+    assert node.ask(Write(T, data(1), repair=True)) == [rejected(1, Reason.NO_SPACE)]
+    assert node.ask(Trim(T, 1)) == [TrimDone(S, 1)]
+    assert node.ask(Drop(T)) == [Dropped(S)]
 
 
 # ------------------------------------------------------------------------------------------------------- broadcast
@@ -146,10 +179,10 @@ def test_a_broadcast_stream_takes_contiguous_frames_of_its_owner_only(restarts: 
     )
 
 
-def test_a_full_disk_refuses_the_next_broadcast_frame_but_not_one_that_it_has() -> None:
+def test_n6_a_full_disk_refuses_the_next_broadcast_frame_but_not_one_that_it_has() -> None:
     node = DiskedNode()
     play([(Open(BD), Opened(S)), (Append(BT, ME, data(1), 0), Stored(S, data(1)))], restarts=False, node=node)
-    node.ask(SpaceChanged(full=True))
+    node.ask(SpaceChanged(Space.FULL))
     assert node.ask(Append(BT, ME, data(1), 0)) == [Stored(S, data(1))]
     assert node.ask(Append(BT, ME, data(2), 0)) == [rejected(2, Reason.NO_SPACE, 2)]
 

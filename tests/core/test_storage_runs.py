@@ -18,6 +18,7 @@ from trunkline.core.messages import (
     RunFilled,
     Seal,
     Sealed,
+    Space,
     Stored,
     Subscribe,
     TailFound,
@@ -77,8 +78,11 @@ def test_a_broadcast_stream_has_no_holes_to_fill() -> None:
 def test_a_full_disk_takes_a_run_of_holes() -> None:
     node = DiskedNode()
     node.ask(Open(D))
-    node.ask(SpaceChanged(full=True))
+    node.ask(SpaceChanged(Space.FULL))
     assert node.ask(FillRun(T, 1, 3)) == [RunFilled(S, 1, 3, 3)]
+    node.ask(SpaceChanged(Space.EXHAUSTED))
+    assert node.ask(FillRun(T, 1, 3)) == [RunFilled(S, 1, 3, 3)]  # it is there
+    assert node.ask(FillRun(T, 1, 4)) == [rejected(1, Reason.NO_SPACE)]
 
 
 def test_a_subscriber_is_woken_by_a_run_of_holes() -> None:

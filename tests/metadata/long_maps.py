@@ -10,11 +10,11 @@ ATTIC = "attic"  # a node that nobody knows any more: nothing is due for what it
 
 
 def long_map(log: str, count: int, last: Segment | None = None, cluster: str = "cluster") -> Projection:
-    """A first projection with so many segments: empty ones on a node that is gone, and the open one."""
+    """A first projection with so many segments: of one entry each on a node that is gone, and the open one."""
     segments = [_ended(index) for index in range(count - 1)]
     members = tuple(Member(node, 1, f"1.0.{at}") for at, node in enumerate(("a", "b")))
     opened = last or Segment(0, 1, 1, None, False, Policy.CHAIN, 1024, (members,), Owner("a", 1))
-    segments.append(replace(opened, index=count - 1))
+    segments.append(replace(opened, index=count - 1, base=count))
     return Projection(cluster, log, 1, 0, tuple(segments), Settings(replicas=2))
 
 
@@ -22,4 +22,4 @@ def _ended(index: int) -> Segment:
     """As real ones are: with numbers that differ."""
     members = tuple(Member(ATTIC, 1_700_000_000_000_000_000 + index * 7919 % 1000, f"0.{index}.{at}") for at in (0, 1))
     owner = Owner(f"node-{index % 5}", 1_700_000_000_000_000_000 + index)
-    return Segment(index, 1, 1, 1, True, Policy.CHAIN, 1024, (members,), owner)
+    return Segment(index, 1, index + 1, index + 2, True, Policy.CHAIN, 1024, (members,), owner)

@@ -331,7 +331,7 @@ def test_g5_whoever_sends_nonsense_is_told_and_nothing_is_stored(tmp_path: Path)
             answers: list[Message] = []
             for message in (
                 Opened("1.0.0"),
-                Get("x" * 256),
+                Get("x" * 513),
                 Register(replace(node(), address="x" * 300)),
                 Swap("orders", 0, replace(first_of(), cluster="another")),
                 creation("a b"),

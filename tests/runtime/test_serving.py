@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
 
 import pytest
 
-from trunkline.runtime.serving import Lifetime, allow_many_files
+from trunkline.runtime.serving import CONNECTIONS_MAX, STORAGE_FILES_MAX, Lifetime, allow_many_files, file_budget
 
 
 async def nothing() -> None: ...
@@ -63,3 +64,31 @@ def test_a_server_takes_as_many_files_as_the_system_gives() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("allowed", [128, 256, 1024, 4096, 65_536])
+def test_files_and_connections_together_are_no_more_than_the_process_may_open(allowed: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(allowed, hard), hard))
+        budget = file_budget()
+        assert budget.storage + 2 * budget.connections < min(allowed, hard)
+        assert budget.storage <= STORAGE_FILES_MAX
+        assert budget.connections <= CONNECTIONS_MAX
+        assert min(budget) >= 16
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_connection_that_cannot_be_accepted_for_lack_of_files_ends_nothing() -> None:
+    async def scenario() -> None:
+        lifetime = Lifetime()
+        loop = asyncio.get_running_loop()
+        refused = {"message": "socket.accept() out of system resource", "socket": object()}
+        loop.call_exception_handler({**refused, "exception": OSError(errno.EMFILE, "Too many open files")})
+        lifetime.end("")
+        assert lifetime.orderly
+        assert await lifetime.run(nothing()) == 0
+        lifetime.close()
+
+    asyncio.run(scenario())

@@ -151,6 +151,7 @@ class RecordingFiles:
         self._locked: set[int] = set()
         self.operations: list[Operation] = []
         self.free = FREE_BYTES
+        self.files_left = 1 << 20
         self.fail_sync: int | None = None  # the error of every sync from now on
 
     # ------------------------------------------------------------------------------------------------ as files are used
@@ -252,6 +253,9 @@ class RecordingFiles:
 
     def free_bytes(self, path: Path) -> int:
         return self.free
+
+    def free_files(self, path: Path) -> int:
+        return self.files_left
 
     def lock(self, fd: int) -> bool:
         file = self._open[fd]

@@ -39,7 +39,7 @@ def extents(directory: Path) -> list[Path]:
 
 def with_version(directory: Path, path: Path, version: int) -> None:
     """As another version would have written it, with the right checksum."""
-    facts, _ = read_manifest(RealFiles(), directory)
+    facts, *_ = read_manifest(RealFiles(), directory)
     [stream] = facts.streams.values()
     content = bytearray(path.read_bytes())
     content[8:12] = version.to_bytes(4, "little")

@@ -22,7 +22,7 @@ from trunkline.net.addresses import parse_address
 from trunkline.net.connection import Connection
 from trunkline.net.dialing import dial
 from trunkline.net.packets import Kind
-from trunkline.net.wire import WireMessage
+from trunkline.net.wire import StorageRequest, WireMessage
 
 NUMBERS = (0, 1, 2, 7, -1, 255, 2**31, 2**32, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), 2**64 - 1)
 TEXTS = ("", "x", "evil", "1.0.0", "2.0.1", "99999999999999999999.1.1", "日" * 90, "y" * 300, "z" * 70_000, "\x00\n")
@@ -99,7 +99,8 @@ def random_head(drawn: random.Random, known: Mapping[str, Any]) -> bytes:
     for _ in range(drawn.choice((0, 1, 1, 3)) if wild else 0):
         plain = mutated(drawn, plain)
     token = drawn.randrange(1, 1000)
-    return msgspec.msgpack.encode((drawn.choice(ROLES), token, drawn.choice((0, 1000)), (), plain))
+    role = drawn.choice(ROLES) if wild else "storage" if isinstance(message, StorageRequest) else "sequencer"
+    return msgspec.msgpack.encode((role, token, drawn.choice((0, 1000)), (), plain))
 
 
 def built(drawn: random.Random, kind: Any, known: Mapping[str, Any], *, wild: bool) -> Any:

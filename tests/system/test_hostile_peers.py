@@ -156,6 +156,34 @@ def test_maps_that_no_role_would_make_are_refused(processes: Processes) -> None:
     assert append(processes) == 2
 
 
+def test_a_log_that_an_older_version_made_under_a_long_name_works_and_hurts_nobody(processes: Processes) -> None:
+    processes.start_cluster(nodes=3)
+    append(processes, create=True)
+    [got] = ask(processes.coordinators[0], Get("orders"))
+    assert isinstance(got, Got)
+    stored = got.projection
+    assert stored is not None
+    old = replace(stored, log="日" * 100)  # 300 bytes: nodes of that version closed the connection of all logs
+    processes.stop("c1")
+    file = sqlite3.connect(processes.directory / "c1" / "metadata.sqlite")
+    with file:
+        file.execute("INSERT INTO logs VALUES (?, ?, ?)", (old.log, old.epoch, encode(old).decode()))
+    file.close()
+    processes.start("c1")
+    processes.wait_live("n1", "n2", "n3")
+
+    async def scene() -> None:
+        async with trunkline.connect(processes.coordinators) as cluster:
+            orders, other = await cluster.log("orders"), await cluster.log(old.log)
+            for number in range(3):
+                assert await orders.append(b"entry") == 2 + number
+                assert await other.append(b"entry") == 1 + number
+            assert await cluster.describe("orders") == stored  # no fail-over
+            await other.delete()
+
+    run(scene())
+
+
 # ------------------------------------------------------------------------------------------------------ another cluster
 
 

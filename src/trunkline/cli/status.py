@@ -125,7 +125,7 @@ def node_table(nodes: list[Facts]) -> str:
     rows: list[list[object]] = []
     for node in nodes:
         own = node.get("self") or {}
-        state = node["state"] + (" FULL" if own.get("full") else "")
+        state = node["state"] + (" FULL" if own.get("full") else " TIGHT" if own.get("tight") else "")
         disk = [size(own.get("bytes_used")), size(own.get("bytes_free"))]
         row = [node["name"], node["address"], node["zone"] or "-", state, "yes" if node["live"] else "NO", *disk]
         row += [own.get("sync", "-"), own.get("streams"), node["damaged"]]

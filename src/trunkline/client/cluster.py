@@ -21,7 +21,7 @@ from trunkline.client.session import Session, Timing
 from trunkline.core.effects import Address, Message
 from trunkline.core.events import Created, CreateRefused
 from trunkline.core.messages import CreateLog, Get, Got, NodeInfo, NodeState
-from trunkline.core.names import is_bounded, log_name_fault
+from trunkline.core.names import log_name_fault, may_be_log
 from trunkline.core.projection import Policy, Projection, Settings
 from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
 from trunkline.net.admin import (
@@ -146,7 +146,7 @@ class Cluster:
 
     async def describe(self, name: str) -> Projection:
         """The log's map as the metadata has it now."""
-        if not is_bounded(name):
+        if not may_be_log(name):
             raise NoSuchLog(log_name_fault(name))
         answer = await self._ask(REGISTER, Get(name), f"the description of {name}")
         assert isinstance(answer, Got)

@@ -11,8 +11,8 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from trunkline.core.messages import NodeInfo, NodeState, Target
-from trunkline.core.placement import eligible, replacement
+from trunkline.core.messages import NodeInfo, NodeState, Space, Target
+from trunkline.core.placement import replacement, with_space
 from trunkline.core.projection import Group, Member, Policy, Projection, Seat, Segment, epoch_of
 
 DIGITS_MAX = 19  # of a number in a stream's id
@@ -48,7 +48,7 @@ class RemoveServingMember(Struct, frozen=True):
 
 
 class RemoveJoiner(Struct, frozen=True):
-    """A joiner is dead, damaged, or in the wrong place. Nobody needs it: it has not served yet."""
+    """A joiner is dead, damaged, in the wrong place, or without room. Nobody needs it: it has not served yet."""
 
     segment: int
     stream: str
@@ -152,6 +152,7 @@ class Situation:
         self.done = done
         self.alive = {i.node: i for i in nodes if i.live and i.state in PRESENT}
         self.draining = {i.node for i in nodes if i.state is NodeState.DRAINING}
+        self.tight = {i.node for i in nodes if i.space is not Space.ROOMY}  # they refuse copies
         self._present = {i.node: i.incarnation for i in self.alive.values()}
         self._steady = {n: at for n, at in self._present.items() if n not in self.draining}
         self._spares: dict[tuple[str, ...], NodeInfo | None] = {}
@@ -265,7 +266,7 @@ def _open_segment_duty(now: Situation) -> EndTheSegment | None:
         draining.append(owner.node)
     width = min(len(group) for group in last.groups)
     silent = tuple(info.node for info in now.nodes if info.node in done.silent)
-    could_be = min(view.settings.replicas, len(eligible(now.nodes, silent)))
+    could_be = min(view.settings.replicas, len(with_space(now.nodes, silent)))
     if could_be < width:
         draining = []  # nobody would take its place
     if suspects or draining or (width < could_be and done.may_widen):
@@ -311,7 +312,7 @@ def _forget_duty(now: Situation, segments: Iterable[Segment]) -> ForgetTheSegmen
 
 def _unfinished(now: Situation, segment: Segment) -> Group:
     """Members that can be asked and have not said that they know the end. A joiner without space has no need to."""
-    finalized, full = now.done.finalized, now.done.full
+    finalized, full = now.done.finalized, now.done.full | now.tight
     asked = (m for m in segment.members() if m.stream not in finalized and not (m.joining and m.node in full))
     return tuple(member for member in asked if now.answers(member))
 
@@ -336,7 +337,7 @@ def _ended_segment_duty(now: Situation, segment: Segment) -> Duty | None:
 
 def _is_useless(now: Situation, group: Group, joiner: Member) -> bool:
     """It will never serve, or somebody else can do so sooner."""
-    if not now.lives(joiner) or joiner.node in now.draining:
+    if not now.lives(joiner) or joiner.node in now.draining or joiner.node in now.tight:
         return True
     unfit = joiner.node in now.done.silent or joiner.node in now.done.full
     return unfit and now.spare(group) is not None

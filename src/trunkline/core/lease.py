@@ -5,6 +5,8 @@ States
 
 Rules
  L1  Damage is told at once, and with every renewal after that: who knows an older count looks at the node anew.
+ L2  Room that has become less is told at once, and with every renewal after that: nothing is put where it would be
+     refused. More room is told with the next renewal.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 
 from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.messages import NodeInfo, Register, Registered
-from trunkline.core.siblings import DamageFound
+from trunkline.core.siblings import DamageFound, SpaceTold
 
 
 class LeaseKeeper:
@@ -49,6 +51,12 @@ class LeaseKeeper:
             case DamageFound():
                 self.info = replace(self.info, damaged=self.info.damaged + 1)  # L1
                 return self._renew()
+            case SpaceTold(space) if space is self.info.space:
+                return []
+            case SpaceTold(space):
+                less = space > self.info.space
+                self.info = replace(self.info, space=space)  # L2
+                return self._renew() if less or self.lease_ms is None else []
         raise AssertionError(f"a lease keeper does not take {message}")
 
     def _renew(self) -> Effects:

@@ -359,6 +359,15 @@ class NodeState(enum.Enum):
     )
 
 
+class Space(enum.IntEnum):
+    """How much room a node's disk has: coarsely, for the registry is not to be written all the time."""
+
+    ROOMY = 0
+    TIGHT = 1  # it takes entries, but no copies of what others hold
+    FULL = 2  # it takes no entries either: fills, seals, ends and repairs go on, from a reserve
+    EXHAUSTED = 3  # nothing is stored; what is here can be sealed, ended, trimmed and dropped. Told as FULL
+
+
 class NodeInfo(Struct, frozen=True, array_like=True):
     node: str
     incarnation: int
@@ -368,11 +377,13 @@ class NodeInfo(Struct, frozen=True, array_like=True):
     address: str = ""  # host:port
     zone: str = ""  # nodes of one zone fail together; nothing said: a zone of its own
     damaged: int = 0  # how often this process found that it cannot read what it has stored
+    space: Space = Space.ROOMY
 
     def brief(self) -> str:
         notes = [] if self.state is NodeState.RW else [self.state.value]
         notes += [] if self.live else ["lease lost"]
         notes += [f"damaged {self.damaged}"] if self.damaged else []
+        notes += [self.space.name.lower()] if self.space else []
         return f"{self.node}#{self.incarnation}.{self.start}" + (f" ({', '.join(notes)})" if notes else "")
 
 

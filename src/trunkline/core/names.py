@@ -3,7 +3,8 @@
 Rules
  B1  A log is made under 1 to 128 letters, digits, ``.``, ``_``, ``-`` of ASCII, the first a letter or digit: as many
      bytes as characters, and fit for a path, a URL and a metric.
- B2  A name that exists is only bounded: 1 to 255 bytes of text. Logs that were made under an older rule stay usable.
+ B2  A name that exists is only bounded: 1 to 255 bytes of text. Of a log it may have 512: an older version took 128
+     letters of any script, and its logs stay usable.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 LOG_NAME_BYTES_MAX: Final = 128
-NAME_BYTES_MAX: Final = 255  # of a log, a node, a process or a writer
+NAME_BYTES_MAX: Final = 255  # of a node, a process or a writer
+OLD_LOG_NAME_BYTES_MAX: Final = 512
 LOG_NAME_PATTERN: Final = "[A-Za-z0-9][A-Za-z0-9._-]*"  # the same for those who speak of patterns
 
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -28,12 +30,17 @@ def log_name_fault(name: str) -> str:
     )
 
 
-def is_bounded(name: str) -> bool:
+def may_be_log(name: str) -> bool:
+    """Whether there may be a log of this name (B2)."""
+    return is_bounded(name, OLD_LOG_NAME_BYTES_MAX)
+
+
+def is_bounded(name: str, bytes_max: int = NAME_BYTES_MAX) -> bool:
     """Whether something may have this name (B2)."""
-    if not 0 < len(name) <= NAME_BYTES_MAX:  # before it is encoded: it may be megabytes
+    if not 0 < len(name) <= bytes_max:  # before it is encoded: it may be megabytes
         return False
     try:
-        return len(name.encode()) <= NAME_BYTES_MAX
+        return len(name.encode()) <= bytes_max
     except UnicodeEncodeError:  # half of a character
         return False
 

@@ -3,13 +3,17 @@
 Every option is safe: placement decides how well a log is spread, never whether it is right. A host picks one by load
 and the checker tries them all. The first option is the sensible default: members that are known to answer keep their
 places, as far as that leaves the members of a group in different zones.
+
+Nodes with a full disk are like nodes that are not there, unless fewer than ``min_replicas`` others are left: then
+appends are refused. Nodes with a tight one take part where that makes a segment wider or spreads it over more zones.
+Copies go to nodes that are neither.
 """
 
 from __future__ import annotations
 
 import itertools
 
-from trunkline.core.messages import NodeInfo, NodeState
+from trunkline.core.messages import NodeInfo, NodeState, Space
 from trunkline.core.projection import Opening, Owner, Policy, Seat, Settings
 
 OPTIONS_MAX = 24  # permutations; where there are more, every node of the pool is offered as head once
@@ -18,6 +22,11 @@ OPTIONS_MAX = 24  # permutations; where there are more, every node of the pool i
 def eligible(nodes: tuple[NodeInfo, ...], silent: tuple[str, ...]) -> tuple[NodeInfo, ...]:
     """Nodes that may take a new membership: registered, live, not being drained, and not known to be silent."""
     return tuple(n for n in nodes if n.live and n.state is NodeState.RW and n.node not in silent)
+
+
+def with_space(nodes: tuple[NodeInfo, ...], silent: tuple[str, ...]) -> tuple[NodeInfo, ...]:
+    """Those of them that would take appends."""
+    return tuple(info for info in eligible(nodes, silent) if info.space < Space.FULL)
 
 
 def openings(
@@ -34,13 +43,13 @@ def openings(
     ``silent`` nodes are never used; ``suspects`` answered, but somebody could not work with them: they come last and do
     not order.
     """
-    usable = eligible(nodes, silent)
+    usable = _with_room(eligible(nodes, silent), settings, suspects)
     if len(usable) < settings.min_replicas:
         return ()
 
-    def rank(info: NodeInfo) -> tuple[bool, int, str]:
+    def rank(info: NodeInfo) -> tuple[bool, Space, int, str]:
         place = preferred.index(info.node) if info.node in preferred else len(preferred)
-        return (info.node in suspects, place, info.node)
+        return (info.node in suspects, info.space, place, info.node)
 
     ranked = sorted(usable, key=rank)
     width = min(settings.replicas, len(ranked))
@@ -48,6 +57,20 @@ def openings(
     pool = _spread(ranked[: max(width, trusted)], suspects)
     picks = _picks(pool, width, suspects)
     return tuple(_opening(settings, pick, pool, suspects, owner) for pick in picks)
+
+
+def _with_room(usable: tuple[NodeInfo, ...], settings: Settings, suspects: tuple[str, ...]) -> tuple[NodeInfo, ...]:
+    """The roomiest of these nodes that are enough."""
+    able = tuple(info for info in usable if info.space < Space.FULL)
+    if len(able) < settings.min_replicas:
+        return usable
+    roomy = tuple(info for info in able if info.space is Space.ROOMY)
+
+    def spread(infos: tuple[NodeInfo, ...]) -> int:
+        return min(settings.replicas, len({_zone(info) for info in infos if info.node not in suspects}))
+
+    enough = sum(info.node not in suspects for info in roomy) >= settings.replicas and spread(roomy) == spread(able)
+    return roomy if enough else able
 
 
 def _picks(pool: list[NodeInfo], width: int, suspects: tuple[str, ...]) -> list[tuple[NodeInfo, ...]]:
@@ -61,9 +84,10 @@ def _picks(pool: list[NodeInfo], width: int, suspects: tuple[str, ...]) -> list[
 
 
 def replacement(nodes: tuple[NodeInfo, ...], members: tuple[str, ...]) -> NodeInfo | None:
-    """A node to join these: in another zone if there is one."""
+    """A node to join these, with room for a copy: in another zone if there is one."""
     taken = {_zone(info) for info in nodes if info.node in members}
-    return min(eligible(nodes, members), key=lambda info: _zone(info) in taken, default=None)
+    roomy = (info for info in eligible(nodes, members) if info.space is Space.ROOMY)
+    return min(roomy, key=lambda info: _zone(info) in taken, default=None)
 
 
 def _zone(info: NodeInfo) -> str:

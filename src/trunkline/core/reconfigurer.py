@@ -39,7 +39,7 @@ from trunkline.core.effects import (
 )
 from trunkline.core.events import NoRedundancy, ReconfigurationBlocked
 from trunkline.core.messages import Get, Got, NodeInfo, Rejected, Seal, Sealed, Swap, SwapLost, Swapped, descriptor_of
-from trunkline.core.placement import eligible, openings
+from trunkline.core.placement import eligible, openings, with_space
 from trunkline.core.projection import EndSegment, Gap, Group, Opening, Policy, Projection, Reopen, Segment, apply
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
@@ -144,7 +144,7 @@ class Reconfigurer:
     def _end(self, job: EndOpenSegment, view: Projection) -> Effects:
         if job.end is not None:  # R6
             return self._choose(view, job) if view.last.owner == job.owner else self._finish()
-        if job.reopen and self._spares(()) < view.settings.min_replicas:
+        if job.reopen and len(eligible(self.nodes, ())) < view.settings.min_replicas:
             return self._blocked(view)  # sealing it would only take away what is left
         if job.only_to_spares and self._spares(job.suspects) < min(map(len, view.last.groups)):
             return self._finish()
@@ -192,7 +192,7 @@ class Reconfigurer:
         return [Choose("opening", options)] if options else self._blocked(view)
 
     def _spares(self, suspects: tuple[str, ...]) -> int:
-        return len(eligible(self.nodes, suspects))
+        return len(with_space(self.nodes, suspects))
 
     def _silent(self, segment: Segment) -> tuple[str, ...]:
         return tuple(member.node for member in segment.members() if member.stream not in self.answers)

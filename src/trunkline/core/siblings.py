@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
-from trunkline.core.messages import NodeInfo, Reason
+from trunkline.core.messages import NodeInfo, Reason, Space
 from trunkline.core.projection import Owner, Projection
 
 
@@ -79,3 +79,9 @@ class DamageFound(Message, frozen=True):
 
 class LookNow(Message, frozen=True):
     """From the host: the registry or the projection has changed since the last look."""
+
+
+class SpaceTold(Message, frozen=True):
+    """From the host of a node: how much room its disk has, as the coordinator is to know it."""
+
+    space: Space

@@ -11,8 +11,11 @@ Rules
  N3  A dropped stream id answers GONE and is never made again.
  N4  Reads of an open broadcast stream stop at the LAC.
  N5  What should be here and cannot be read is CORRUPT, never Unwritten.
+ N6  Room is kept for what keeps a log alive. A tight disk takes no copies, a full one no entries either; an exhausted
+     one stores nothing and makes no stream. Each is refused with NO_SPACE and changes nothing. Fills, and repairs of
+     what should be here, end only with the reserve; what is here can be sealed, ended, trimmed and dropped always.
 The order of the checks of a write: identity; policy and base; trimmed; identical -> Stored; overlap -> Written; lost
-or sealed -> refused; store.
+or sealed -> refused; no room -> refused; store.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ from trunkline.core.messages import (
     RunFilled,
     Seal,
     Sealed,
+    Space,
     Stored,
     Subscribe,
     TailFound,
@@ -89,9 +93,9 @@ class NodeImage(Struct, frozen=True):
 
 
 class SpaceChanged(Message, frozen=True):
-    """From the host: the disk is full (only the reserve is left), or has space again."""
+    """From the host: what the disk has room for from now on."""
 
-    full: bool
+    space: Space
 
 
 class SubscriberGone(Message, frozen=True):
@@ -115,7 +119,7 @@ class StorageNode:
         self.streams = {stream.key: stream for stream in map(Stream, image.streams)}
         self.tombstones = set(image.tombstones)
         self.waiting: dict[Key, list[tuple[Address, Subscribe]]] = {}  # by stream, in order of arrival
-        self.full = False
+        self.space = Space.ROOMY
 
     @property
     def phase(self) -> str:
@@ -157,8 +161,8 @@ class StorageNode:
                 return self._on_stream_request(source, message)
             case FillRun() | Trim() | Digest() | Fetch():
                 return self._on_stream_request(source, message)
-            case SpaceChanged(full):
-                self.full = full
+            case SpaceChanged(space):
+                self.space = space
                 return []
             case SubscriberGone(process):
                 return self._on_subscriber_gone(process)
@@ -180,11 +184,19 @@ class StorageNode:
     # ------------------------------------------------------------------------------------------------ making streams
 
     def _on_open(self, source: Address, descriptor: Descriptor) -> Effects:
-        refused = self._identity_refusal(descriptor.target, may_be_new=True)
+        refused = self._making_refusal(descriptor.target)
         if refused is not None:
             return [Send(source, refused)]
         _, effects = self._find_or_make(descriptor)
         return [*effects, Send(source, Opened(descriptor.target.stream))]
+
+    def _making_refusal(self, target: Target) -> Rejected | None:
+        """Why a stream cannot be found or made (N1, N3, N6)."""
+        refused = self._identity_refusal(target, may_be_new=True)
+        is_new = refused is None and (target.log, target.stream) not in self.streams
+        if is_new and self.space is Space.EXHAUSTED:
+            return Rejected(target.stream, 0, Reason.NO_SPACE)
+        return refused
 
     def _find_or_make(self, descriptor: Descriptor) -> tuple[Stream, Effects]:
         target = descriptor.target
@@ -196,7 +208,7 @@ class StorageNode:
         return stream, [Persist(StreamOpened(descriptor))]
 
     def _on_seal(self, source: Address, descriptor: Descriptor) -> Effects:
-        refused = self._identity_refusal(descriptor.target, may_be_new=True)
+        refused = self._making_refusal(descriptor.target)
         if refused is not None:
             return [Send(source, refused)]
         stream, effects = self._find_or_make(descriptor)
@@ -209,7 +221,7 @@ class StorageNode:
 
     def _on_finalize(self, source: Address, message: Finalize) -> Effects:
         descriptor, end = message.descriptor, message.end
-        refused = self._identity_refusal(descriptor.target, may_be_new=True)
+        refused = self._making_refusal(descriptor.target)
         if refused is not None:
             return [Send(source, refused)]
         stream, effects = self._find_or_make(descriptor)
@@ -309,7 +321,7 @@ class StorageNode:
             same = existing == frame
             return [Send(source, Stored(stream.id, frame) if same else Written(stream.id, frame, existing))]
         reason = stream.write_refusal(frame, repair=message.repair)
-        if reason is None and self.full and frame.kind is Kind.DATA and not message.repair:
+        if reason is None and self.space >= _refused_from(stream, message):
             reason = Reason.NO_SPACE
         if reason is not None:
             return [Send(source, stream.reject(frame.first, reason))]
@@ -324,6 +336,8 @@ class StorageNode:
             return [Send(source, stream.reject(first, Reason.TRIMMED, stream.trim))]
         reached, free = stream.free_runs(first, end)
         reason = stream.write_refusal(junk(free[-1][1] - 1), repair=message.repair) if free else None
+        if reason is None and free and self.space is Space.EXHAUSTED:  # N6
+            reason = Reason.NO_SPACE
         if reason is not None:
             return [Send(source, stream.reject(first, reason))]
         effects: Effects = []
@@ -351,7 +365,7 @@ class StorageNode:
         reason = stream.write_refusal(frame, repair=False)
         if reason is None and stream.contiguous_end() != frame.first:
             reason = Reason.GAP
-        if reason is None and self.full:
+        if reason is None and self.space >= Space.FULL:
             reason = Reason.NO_SPACE
         if reason is not None:
             refusal = stream.reject(frame.first, reason, stream.contiguous_end())
@@ -427,6 +441,13 @@ class StorageNode:
         frames = stream.frames.between(message.first, message.end)
         answer = Fetched if isinstance(message, Fetch) else Digested
         return answer(stream.id, message.first, message.end, frames)
+
+
+def _refused_from(stream: Stream, message: Write) -> Space:
+    """From which level on there is no room for a write (N6)."""
+    if message.repair:
+        return Space.TIGHT if stream.is_copy else Space.EXHAUSTED
+    return Space.FULL if message.frame.kind is Kind.DATA else Space.EXHAUSTED
 
 
 def _position(message: Message) -> int:

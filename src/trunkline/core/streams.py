@@ -100,6 +100,11 @@ class Stream:
     def key(self) -> Key:
         return (self.descriptor.target.log, self.id)
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether it was made for a joiner: all that is written to it is copied from others."""
+        return any(member.joining for member in self.descriptor.members if member.stream == self.id)
+
     def seal_answer(self) -> int:
         """The first position that was certainly never written here (S4)."""
         base = self.descriptor.base

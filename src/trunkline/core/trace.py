@@ -33,13 +33,16 @@ from msgspec import Struct
 from trunkline.core.effects import Event
 
 FORMAT = "trunkline-trace"
+NAME_BYTES_MAX = 200  # of a process, in the name of its file
 VERSION = 2
 
 _AS_IT_IS = frozenset((str, int, bool, float, type(None)))
 
 
 def file_name(process: str, start: int) -> str:
-    return f"{process}-{start}.trace"
+    """A name that a directory takes; the first line of the file has the whole name. Starts tell processes apart."""
+    fits = process.replace("/", "%2F").encode(errors="replace")[:NAME_BYTES_MAX].decode(errors="ignore")
+    return f"{fits}-{start}.trace"
 
 
 def header_line(process: str, start: int, cluster: str, at_ns: int) -> bytes:

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from trunkline.core.messages import Get, NodeInfo, NodeState, Register, Swap
-from trunkline.core.names import is_bounded, log_name_fault, shown
+from trunkline.core.names import is_bounded, log_name_fault, may_be_log, shown
 from trunkline.core.projection import Projection
 from trunkline.core.transitions import COUNT_MAX, NUMBER_MAX, POSITION_MAX
 from trunkline.metadata.store import Request, Store, is_passing, require_sound
@@ -43,7 +43,7 @@ def request_fault(message: Request, cluster: str) -> str:
         case Swap():
             return _swap_fault(message, cluster)
         case Get(log):
-            return "" if not log or is_bounded(log) else log_name_fault(log)
+            return "" if not log or may_be_log(log) else log_name_fault(log)
 
 
 def registration_fault(info: NodeInfo) -> str:
@@ -69,7 +69,7 @@ def _said_fault(info: NodeInfo) -> str:
 
 def _swap_fault(swap: Swap, cluster: str) -> str:
     projection = swap.projection
-    if not is_bounded(swap.log):
+    if not may_be_log(swap.log):
         return log_name_fault(swap.log)
     if swap.expected == 0 and (fault := log_name_fault(swap.log)):
         return fault

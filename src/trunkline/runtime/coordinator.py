@@ -34,6 +34,7 @@ from trunkline.net.admin import (
     StatusRequest,
 )
 from trunkline.net.connection import Connection
+from trunkline.net.limits import Limits
 from trunkline.net.packets import BadRequest, Envelope
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
@@ -49,7 +50,7 @@ from trunkline.runtime.observing_coordinator import (
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.registry_keeping import drop_bad_registrations, forget_node
-from trunkline.runtime.serving import Lifetime, split_address, start_number
+from trunkline.runtime.serving import Lifetime, file_budget, split_address, start_number
 from trunkline.runtime.summaries import LogState, Summaries, Summary, status_json
 from trunkline.runtime.turns import Turns
 
@@ -145,6 +146,7 @@ class CoordinatorServer:
                 cluster=self.cluster,
                 name=config.name,
                 token=config.token,
+                limits=Limits(connections_max=file_budget().connections),
                 tls=self._server_tls,
             )
         except OSError as error:

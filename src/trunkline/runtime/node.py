@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trunkline.core.effects import Address, Message
 from trunkline.core.lease import LeaseKeeper
-from trunkline.core.messages import NodeInfo
+from trunkline.core.messages import NodeInfo, Space
 from trunkline.core.projection import Owner
 from trunkline.core.sequencer import Sequencer
 from trunkline.core.storage import NodeImage, StorageNode
@@ -22,6 +22,7 @@ from trunkline.errors import ConfigError, StorageError
 from trunkline.net.addresses import parse_address
 from trunkline.net.admin import ClusterAnswer, ClusterRequest, Leaving, StatusAnswer, StatusRequest
 from trunkline.net.connection import Connection
+from trunkline.net.limits import Limits
 from trunkline.net.packets import Envelope
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
@@ -31,7 +32,7 @@ from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.observing_node import NodeView, node_metrics, node_readiness
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
-from trunkline.runtime.serving import Lifetime, split_address, start_number
+from trunkline.runtime.serving import Lifetime, file_budget, split_address, start_number
 from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory, make_private
 
 if TYPE_CHECKING:
@@ -118,13 +119,21 @@ class Node:
                 cluster=identity.cluster,
                 name=config.name,
                 token=config.token,
+                limits=Limits(connections_max=file_budget().connections),
                 tls=self._server_tls,
                 on_closed=self.host.disconnected,
             )
         except OSError as error:
             raise StorageError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
         self.address = config.advertise or f"{listen_host}:{self._server.port}"
-        info = NodeInfo(config.name, identity.incarnation, self._start, address=self.address, zone=config.zone)
+        info = NodeInfo(
+            config.name,
+            identity.incarnation,
+            self._start,
+            address=self.address,
+            zone=config.zone,
+            space=self.host.told_space(),
+        )
         process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=config.lease_ms // 3, lease_ms=config.lease_ms))
         self._serving = True
         self._say_listening()
@@ -158,13 +167,14 @@ class Node:
     async def _open_engine(self) -> Engine:
         config = self.config
         make_private(config.directory)
+        files_max = file_budget().storage
         try:
-            return Engine.open(config.directory, config.storage)
+            return Engine.open(config.directory, config.storage, files_max=files_max)
         except NotFormatted:
             cluster = await self._ask_cluster()
             format_directory(config.directory, cluster, config.name)
             log.info("formatted %s for node %s of cluster %s", config.directory, config.name, cluster)
-            return Engine.open(config.directory, config.storage)
+            return Engine.open(config.directory, config.storage, files_max=files_max)
 
     async def _ask_cluster(self) -> str:
         log.info("asking the coordinator at %s which cluster this is", ", ".join(self.config.coordinators))
@@ -197,6 +207,7 @@ class Node:
             "bytes_used": engine.stored_bytes,
             "bytes_free": engine.free_bytes,
             "full": engine.full,
+            "tight": self.host.told_space() >= Space.TIGHT,  # it takes no copies
             "fresh": lease is not None and lease.phase == "fresh",
             "unsynced_bytes": engine.unsynced_bytes,
             "connections": len(self.host.connections),
@@ -258,10 +269,9 @@ class Node:
     # ------------------------------------------------------------------------------------------------------ background
 
     async def _tidy_up(self) -> None:
-        assert self._engine is not None
         while True:
             await asyncio.sleep(IDLE_MARK_S)
-            self._engine.mark_idle()
+            self.host.tidy_up()
 
     async def _say_why_unregistered(self) -> None:
         """A node that no coordinator lets in takes no part in anything: it says so when it begins, and now and then."""

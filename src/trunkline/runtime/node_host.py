@@ -8,11 +8,14 @@ Rules
  O3  Answers with bodies leave as ``bodies.py`` says.
  O4  With more than ``UNSYNCED_BYTES_MAX`` unsynced, nothing more is read from connections until the disk has caught up.
  O5  A failed sync stops the process: nobody knows what the disk has.
+ O6  Before a request the role is told what the disk has room for, the request's own bytes counted. What finds no room
+     all the same (others took it meanwhile) waits like an unsynced record, and O4 holds until there is some.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,12 +28,15 @@ from trunkline.core.messages import (
     NotGranted,
     Open,
     ReadFrames,
+    Reason,
     Register,
     Rejected,
     Seal,
+    Space,
+    Write,
     Written,
 )
-from trunkline.core.siblings import DamageFound
+from trunkline.core.siblings import DamageFound, SpaceTold
 from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
 from trunkline.core.streams import FrameWritten, JunkWritten, Key, StreamSealing
 from trunkline.net.connection import Connection
@@ -43,9 +49,12 @@ from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.requests import STORAGE_REQUESTS, checked_request
 from trunkline.storage import Engine, StorageError, SyncPolicy
 
+log = logging.getLogger("trunkline.node")
+
 UNSYNCED_BYTES_MAX = 128 * 1024 * 1024
 DISK_SILENT_S = 2.0  # a sync that takes longer: the node does not renew its lease
 BUSY = "the disk is busy"
+COPY_REST_S = 600.0  # after a refused copy no other one is asked for. Too small: one that does not fit comes again
 REFUSALS = (Rejected, NotGranted)
 
 
@@ -74,7 +83,10 @@ class NodeHost:
         self._sync_began: float | None = None
         self._sync_scheduled = False
         self._always = sync is SyncPolicy.ALWAYS
-        self._full = False
+        self._space = Space.ROOMY
+        self._told_space = Space.ROOMY
+        self._copy_refused: float | None = None  # when
+        self._stuck_since: float | None = None
         self._busy = False
         self._closing = False
 
@@ -85,7 +97,7 @@ class NodeHost:
         message = checked_request(role, envelope.message, attachments)  # O1
         self.counts.requests[type(message)] += 1
         if role == "storage":
-            self._look_at_space()
+            self._look_at_space(sum(map(len, attachments)))
         key = f"#{connection.number}"
         if key not in self.connections:
             self.connections[key] = connection
@@ -117,6 +129,8 @@ class NodeHost:
             return
         if isinstance(message, REFUSALS):
             self.counts.refused[message.reason] += 1
+            if message.reason is Reason.NO_SPACE and isinstance(step.message, Write) and step.message.repair:
+                self._copy_refused = self._loop.time()
         connection.send(role, token, message)
 
     def persist(self, record: Record, step: Step) -> int:
@@ -137,8 +151,11 @@ class NodeHost:
         if self._always:  # O2
             self._schedule_sync()
         else:
-            self.process.durable(ticket)
-        if not self._busy and self._engine.unsynced_bytes > UNSYNCED_BYTES_MAX:  # O4
+            self.process.durable(self._engine.written)
+        if self._engine.stuck and self._stuck_since is None:  # O6
+            self._stuck_since = self._loop.time()
+            log.error("no space left, the reserve is used up, or no file can be opened: the node waits; free some")
+        if not self._busy and (self._engine.unsynced_bytes > UNSYNCED_BYTES_MAX or self._engine.stuck):  # O4
             self._busy = True
             for connection in self.connections.values():
                 connection.pause(BUSY)
@@ -191,7 +208,7 @@ class NodeHost:
         self._loop.run_in_executor(self._sync_thread, batch.run).add_done_callback(done)
 
     def _catch_up(self) -> None:
-        if self._busy and self._engine.unsynced_bytes < UNSYNCED_BYTES_MAX // 2:
+        if self._busy and self._engine.unsynced_bytes < UNSYNCED_BYTES_MAX // 2 and not self._engine.stuck:
             self._busy = False
             for connection in self.connections.values():
                 connection.resume(BUSY)
@@ -199,14 +216,46 @@ class NodeHost:
             self._schedule_sync()
 
     def disk_is_silent(self) -> bool:
-        """Whether a sync takes so long that the node does not vouch for itself."""
-        return self._sync_began is not None and self._loop.time() - self._sync_began > DISK_SILENT_S
+        """Whether a sync, or a write that waits for room, takes so long that the node does not vouch for itself."""
+        waiting = [since for since in (self._sync_began, self._stuck_since) if since is not None]
+        return bool(waiting) and self._loop.time() - min(waiting) > DISK_SILENT_S
 
-    def _look_at_space(self) -> None:
-        full = self._engine.full()
-        if full != self._full:
-            self._full = full
-            self.process.deliver("storage", Address(self.process.name, "host"), SpaceChanged(full))
+    # ----------------------------------------------------------------------------------------------------------- space
+
+    def _look_at_space(self, size: int) -> None:
+        space = self._engine.space(size)
+        if space is not self._space:
+            self._space = space
+            self.process.deliver("storage", Address(self.process.name, "host"), SpaceChanged(space))
+
+    def told_space(self) -> Space:
+        """What the registry is to know. A node that refused a copy says for a while that it takes none."""
+        space = self._engine.told_space()
+        rests = self._copy_refused is not None and self._loop.time() - self._copy_refused < COPY_REST_S
+        self._told_space = max(space, Space.TIGHT) if rests else space
+        return self._told_space
+
+    def tidy_up(self) -> None:
+        """Now and then: write what waited for room, note what is on disk, and tell of the room there is."""
+        try:
+            if self._engine.stuck:
+                self._engine.retry()
+                self._go_on()
+            self._engine.mark_idle()
+        except StorageError as error:
+            self._stopped(str(error))
+            return
+        told = self._told_space
+        if self.told_space() is not told:
+            self.process.deliver("lease", Address(self.process.name, "host"), SpaceTold(self._told_space))
+
+    def _go_on(self) -> None:
+        if not self._always:
+            self.process.durable(self._engine.written)
+        if not self._engine.stuck:
+            self._stuck_since = None
+            log.info("there is room again: the node goes on")
+        self._catch_up()
 
     # ---------------------------------------------------------------------------------------------------------- damage
 
@@ -219,6 +268,7 @@ class NodeHost:
     def close(self) -> None:
         self._closing = True
         self.process.stop()
+        self._engine.give_up()
         self._sync_thread.shutdown(wait=True)
         self._bodies.close()
 

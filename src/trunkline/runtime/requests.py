@@ -35,7 +35,7 @@ from trunkline.core.messages import (
     Trim,
     Write,
 )
-from trunkline.core.names import is_bounded, shown
+from trunkline.core.names import is_bounded, may_be_log, shown
 from trunkline.core.projection import Segment
 from trunkline.net.packets import BadRequest
 from trunkline.runtime.process import Attachments
@@ -118,14 +118,14 @@ def _check_descriptor(message: Message, descriptor: Descriptor) -> None:
 
 
 def _check_target(message: Message, target: Target) -> None:
-    _check_name(message, target.log)
+    _check_log(message, target.log)
     _check_position(message, target.segment)
     _check_position(message, target.epoch)
     _require(_STREAM_ID.fullmatch(target.stream) is not None, message, f"stream {target.stream[:40]!r}")
 
 
 def _check_segment(message: Message, log: str, segment: Segment) -> None:
-    _check_name(message, log)
+    _check_log(message, log)
     _check_position(message, segment.index)
     _check_position(message, segment.base)
     _require(1 <= segment.stripe_unit < COUNT_MAX, message, f"stripe unit {segment.stripe_unit}")
@@ -134,6 +134,10 @@ def _check_segment(message: Message, log: str, segment: Segment) -> None:
 
 def _check_position(message: Message, position: int) -> None:
     _require(0 <= position < POSITION_MAX, message, f"position {position}")
+
+
+def _check_log(message: Message, log: str) -> None:
+    _require(may_be_log(log), message, f"a name of a log that is too long or none, {shown(log)},")
 
 
 def _check_name(message: Message, name: str) -> None:

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import logging
 import resource
 import signal
 import time
 from collections.abc import Coroutine
+from typing import NamedTuple
 
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
+from trunkline.net.limits import Limits
 
 log = logging.getLogger("trunkline")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 KEPT_BYTES_MAX = 128 * 1024 * 1024  # at the heap's end
 MAPPED_BYTES_MIN = 32 * 1024 * 1024  # larger buffers are given back at once
+
+OTHER_FILES = 64  # the event loop's, the directory's and the manifest's, and what a library opens now and then
+STORAGE_FILES_MAX = 4096  # too small: files are opened and closed all the time; too big: the kernel's memory
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+CONNECTIONS_MAX = Limits().connections_max
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOPBACK = "127.0.0.1"
@@ -68,8 +76,13 @@ class Lifetime:
             self._loop.remove_signal_handler(number)
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An exception that nobody caught is a bug: what it left behind is not to be trusted."""
+        """An exception that nobody caught is a bug: what it left behind is not to be trusted. But a connection that
+        cannot be accepted for lack of files or memory is only refused: the loop tries again a second later.
+        """
         error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context:
+            log.warning("connections are refused: %s", error)
+            return
         loop.default_exception_handler(context)
         self.end(f"{context.get('message')}: {error!r}")
 
@@ -85,13 +98,28 @@ def keep_freed_memory() -> None:
 
 
 def allow_many_files() -> None:
-    """Take as many open files as the system gives without asking: every stream that is written and every connection
-    has one. The usual soft limit, 1024, is only that low for programs that call select(2).
+    """Take as many open files as the system gives without asking: every connection has one, and so has every stream
+    that was used of late. The usual soft limit, 1024, is only that low for programs that call select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):  # some systems allow less than their hard limit says
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class FileBudget(NamedTuple):
+    """How a server divides the files that it may have open."""
+
+    storage: int
+    connections: int  # a server has up to twice as many: those that are being refused count apart
+
+
+def file_budget() -> FileBudget:
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return FileBudget(STORAGE_FILES_MAX, CONNECTIONS_MAX)
+    spare = max(allowed - OTHER_FILES, OTHER_FILES)
+    return FileBudget(min(spare // 2, STORAGE_FILES_MAX), min(spare // 4, CONNECTIONS_MAX))
 
 
 def start_number() -> int:

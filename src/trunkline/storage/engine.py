@@ -6,6 +6,8 @@ Rules
  E2  All calls are made on one thread, except ``SyncBatch.run``, ``read`` and the steps of a scrub.
  E3  One group commit is under way at a time.
  E4  After an error of storage nothing more is written.
+ E5  Lack of room is no error. A record for which there is no space, or no file can be opened, waits, and so does every
+     record after it: the disk is slow, and nothing else. ``retry`` tries again.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from msgspec import Struct
 
 from trunkline.core.effects import Record
 from trunkline.core.entries import Frame, junk
+from trunkline.core.messages import Space
 from trunkline.core.streams import (
     FrameWritten,
     JunkWritten,
@@ -32,10 +36,10 @@ from trunkline.core.streams import (
     StreamTrimming,
 )
 from trunkline.storage.directory import STREAMS, Identity, boot_id, lock_directory, read_identity, stream_name
-from trunkline.storage.errors import StorageError
+from trunkline.storage.errors import NoRoom, StorageError
 from trunkline.storage.extents import Extent, StreamFiles
-from trunkline.storage.files import Buffer, Files, RealFiles
-from trunkline.storage.handles import Handles
+from trunkline.storage.files import NO_ROOM, Buffer, Files, RealFiles
+from trunkline.storage.handles import FILES_MAX, Handles
 from trunkline.storage.layout import EXTENT_HEADER, MARK, pack_extent_header, pack_frame_header, pack_mark, padding
 from trunkline.storage.manifest import Entry, WrittenLate, entry_of
 from trunkline.storage.options import StorageOptions, SyncPolicy
@@ -54,12 +58,15 @@ class EngineStatus(Struct, frozen=True):
     free_bytes: int  # without the reserve
     reserved_bytes: int
     full: bool
+    waiting: int = 0  # records for which there is no room
 
 
 class Engine:
     """A node's directory, open."""
 
-    def __init__(self, found: RecoveredDirectory, identity: Identity, options: StorageOptions, lock_fd: int) -> None:
+    def __init__(
+        self, found: RecoveredDirectory, identity: Identity, options: StorageOptions, lock_fd: int, files_max: int
+    ) -> None:
         self.identity = identity
         self.image = found.image  # the caller sets it to an empty one when it has taken it
         self._options = options
@@ -69,24 +76,30 @@ class Engine:
         self._manifest = found.manifest
         self._streams = found.streams
         self._lock_fd = lock_fd
-        self._handles = Handles(found.files)
+        self._handles = Handles(found.files, files_max)
         self._lock = threading.Lock()  # over what says where frames are
         self._reader = FrameReader(self._streams, self._files, self._handles, self._lock)
         self._work = Work()
         self._batch: SyncBatch | None = None
         self._ticket = 0
+        self._waiting: deque[tuple[Record, Buffer | None]] = deque()
+        self._waiting_bytes = 0
         self._failed = False
         self._closed = False
         self._unmarked = {stream: -1 for stream in self._streams.values() if stream.synced > stream.marked}
-        for stream in self._streams.values():
-            if stream.active is not None:
-                stream.active.fd = self._handles.take(stream.active.path)
 
     @staticmethod
     def open(
-        directory: Path, options: StorageOptions, files: Files | None = None, *, boot: str | None = None
+        directory: Path,
+        options: StorageOptions,
+        files: Files | None = None,
+        *,
+        boot: str | None = None,
+        files_max: int = FILES_MAX,
     ) -> Engine:
-        """Recover what the directory holds. ``boot`` stands for this start of the machine."""
+        """Recover what the directory holds. ``boot`` stands for this start of the machine; about ``files_max`` files
+        are open at a time.
+        """
         files = files or RealFiles()
         try:
             identity = read_identity(directory, files)
@@ -97,43 +110,73 @@ class Engine:
                 undo.pop_all()
         except OSError as failure:
             raise StorageError(f"cannot open {directory}: {failure}; check the disk") from failure
-        return Engine(found, identity, options, lock_fd)
+        return Engine(found, identity, options, lock_fd, files_max)
 
     # ------------------------------------------------------------------------------------------------------- writing
 
     def put(self, record: Record, body: Buffer | None = None) -> int:
-        """Write a record; returns its ticket. The caller has compared a frame's body with its checksum."""
+        """Write a record, now or later (E5); returns its ticket. The caller has compared a frame's body with its
+        checksum.
+        """
         if self._failed:
             raise StorageError("the storage engine has failed before: restart the node")
         self._ticket += 1
-        try:
-            match record:
-                case FrameWritten(key, frame):
-                    self._put_frame(self._streams[key], frame, b"" if body is None else body)
-                case JunkWritten(key, first, end):
-                    self._put_junk(self._streams[key], first, end)
-                case StreamOpened():
-                    self._put_opened(record)
-                case StreamSealing(key) | StreamEnding(key):
-                    stream = self._streams[key]
-                    self._close_active(stream, successor=False)
-                    stream.sealed = True
-                    self._put_entry(entry_of(record, slots=stream.slots))
-                case StreamTrimming(key, point):
-                    self._put_trimming(record, self._streams[key], point)
-                case StreamDropping(key):
-                    self._put_dropping(record, key)
-                case StreamLosing():
-                    self._put_entry(entry_of(record))
-                case _:
-                    raise TypeError(f"a storage engine does not keep {record}")
-        except OSError as failure:
-            self._failed = True
-            raise StorageError(f"cannot write in {self._directory}: {failure}; check the disk") from failure
-        except StorageError:
-            self._failed = True
-            raise
+        self._waiting.append((record, body))
+        self._waiting_bytes += 0 if body is None else len(body)
+        if len(self._waiting) == 1:
+            self.retry()
         return self._ticket
+
+    def retry(self) -> None:
+        """Write what waits for room, as far as there is some."""
+        while self._waiting:
+            record, body = self._waiting[0]
+            try:
+                self._write(record, body)
+            except OSError as failure:
+                if failure.errno in NO_ROOM:
+                    return
+                self._failed = True
+                raise StorageError(f"cannot write in {self._directory}: {failure}; check the disk") from failure
+            except StorageError:
+                self._failed = True
+                raise
+            self._waiting.popleft()
+            self._waiting_bytes -= 0 if body is None else len(body)
+
+    @property
+    def written(self) -> int:
+        """The ticket of the last record that does not wait for room."""
+        return self._ticket - len(self._waiting)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether something waits for room."""
+        return bool(self._waiting)
+
+    def _write(self, record: Record, body: Buffer | None) -> None:
+        """One that fails for lack of room changes nothing that would keep it from being tried again."""
+        match record:
+            case FrameWritten(key, frame):
+                self._put_frame(self._streams[key], frame, b"" if body is None else body)
+            case JunkWritten(key, first, end):
+                self._put_junk(self._streams[key], first, end)
+            case StreamOpened():
+                self._put_opened(record)
+            case StreamSealing(key) | StreamEnding(key):
+                stream = self._streams[key]
+                if stream.active is not None:
+                    self._work.closing.append(Closing(stream, stream.active, successor=False))
+                stream.active, stream.sealed = None, True
+                self._put_entry(entry_of(record, slots=stream.slots))
+            case StreamTrimming(key, point):
+                self._put_trimming(record, self._streams[key], point)
+            case StreamDropping(key):
+                self._put_dropping(record, key)
+            case StreamLosing():
+                self._put_entry(entry_of(record))
+            case _:
+                raise TypeError(f"a storage engine does not keep {record}")
 
     def _put_junk(self, stream: StreamFiles, first: int, end: int) -> None:
         """Many frames without a body, by one write."""
@@ -143,7 +186,7 @@ class Engine:
             for slot, glsn in enumerate(range(first, end))
         ]
         written = b"".join(headers)
-        self._space.write(extent.fd, (written,), extent.size)
+        self._write_at(extent, (written,), extent.size)
         with self._lock:
             at = extent.size
             for glsn, header in zip(range(first, end), headers, strict=True):
@@ -155,19 +198,20 @@ class Engine:
         extent, size = self._extent_for_frame(stream), len(body)
         header = pack_frame_header(stream.salt, frame, size, stream.slots, stream.synced, stream.writer(frame.writer))
         pad = padding(size)
-        self._space.write(extent.fd, (header, body, pad) if pad else (header, body), extent.size)
+        self._write_at(extent, (header, body, pad) if pad else (header, body), extent.size)
         with self._lock:
             extent.add(frame, extent.size + len(header), size)
         self._count_written(stream, extent, 1, len(header) + size + len(pad))
 
     def _extent_for_frame(self, stream: StreamFiles) -> Extent:
         if stream.sealed and not stream.late and self._is_lazy:
-            stream.late = True
             self._put_entry(entry_of(WrittenLate(stream.key)))
+            stream.late = True
         extent = stream.active
         if extent is None or extent.size >= self._options.extent_bytes:
-            self._close_active(stream, successor=True)
-            extent = self._new_extent(stream)
+            before, extent = extent, self._new_extent(stream)
+            if before is not None:
+                self._work.closing.append(Closing(stream, before, successor=True))
         return extent
 
     def _count_written(self, stream: StreamFiles, extent: Extent, slots: int, written: int) -> None:
@@ -178,20 +222,29 @@ class Engine:
         self._work.dirty[extent] = stream
         self._work.bytes += written
 
+    def _write_at(self, extent: Extent, buffers: Sequence[Buffer], offset: int) -> None:
+        fd = self._handles.take(extent.path)
+        try:
+            self._space.write(fd, buffers, offset)
+        finally:
+            self._handles.give_back(extent.path, written=True)
+
     def _new_extent(self, stream: StreamFiles) -> Extent:
-        with self._lock:
-            extent = stream.next_extent()
-        extent.fd = self._handles.take(extent.path, create=True)
-        self._space.write(extent.fd, [pack_extent_header(stream.salt, extent.number, extent.first_slot)], 0)
+        extent = stream.next_extent()
+
+        def make() -> None:
+            self._handles.take(extent.path, create=True)
+            self._handles.give_back(extent.path)
+
+        with contextlib.suppress(FileExistsError):  # it was begun before, and there was no room for more
+            self._space.with_reserve(make)
+        self._write_at(extent, [pack_extent_header(stream.salt, extent.number, extent.first_slot)], 0)
         extent.size = EXTENT_HEADER.size
+        with self._lock:
+            stream.add_extent(extent)
         self._work.dirty[extent] = stream
         self._work.directories[stream.path] = None
         return extent
-
-    def _close_active(self, stream: StreamFiles, *, successor: bool) -> None:
-        if stream.active is not None:
-            self._work.closing.append(Closing(stream, stream.active, successor))
-            stream.active = None
 
     def _put_opened(self, record: StreamOpened) -> None:
         target = record.descriptor.target
@@ -199,28 +252,32 @@ class Engine:
         if key in self._streams:
             raise ValueError(f"stream {key} is open already")
         stream = StreamFiles(key, self._directory / STREAMS / stream_name(key), secrets.randbits(32))
-        self._files.make_directory(stream.path)
-        self._new_extent(stream)
+        with contextlib.suppress(FileExistsError):  # as with an extent
+            self._space.with_reserve(lambda: self._files.make_directory(stream.path))
+        extent = self._new_extent(stream)
+        self._work.directories[stream.path.parent] = None
+        try:
+            self._put_entry(entry_of(record, salt=stream.salt))
+        except OSError:
+            del self._work.dirty[extent]  # the next try makes another
+            raise
         with self._lock:
             self._streams[key] = stream
-        self._work.directories[stream.path.parent] = None
-        self._put_entry(entry_of(record, salt=stream.salt))
 
     def _put_trimming(self, record: StreamTrimming, stream: StreamFiles, point: int) -> None:
         count = stream.trimmed_extents(point)
         if not stream.extents:  # the disk lacks it
             self._put_entry(entry_of(record))
             return
-        with self._lock:
-            gone = stream.drop_extents(count)
-        first = stream.extents[0]
+        first = stream.extents[count]
         self._put_entry(entry_of(record, first_extent=first.number, first_slot=first.first_slot))
-        self._work.gone += gone
+        with self._lock:
+            self._work.gone += stream.drop_extents(count)
 
     def _put_dropping(self, record: StreamDropping, key: Key) -> None:
+        self._put_entry(entry_of(record))
         with self._lock:
             stream = self._streams.pop(key, None)
-        self._put_entry(entry_of(record))
         if stream is not None:
             stream.dropped = True
             self._unmarked.pop(stream, None)
@@ -243,9 +300,9 @@ class Engine:
         if self._work.directories:
             for extent in self._work.dirty:
                 if len(extent) == 0:
-                    self._files.sync(extent.fd)
+                    self._handles.sync(extent.path)
             for path in self._work.directories:
-                self._files.sync_directory(path)
+                self._handles.sync_directory(path)
         self._manifest.append([entry])
 
     # ------------------------------------------------------------------------------------------------------- syncing
@@ -257,14 +314,14 @@ class Engine:
 
     @property
     def unsynced_bytes(self) -> int:
-        return self._work.bytes
+        return self._work.bytes + self._waiting_bytes
 
     def begin_sync(self) -> SyncBatch:
         """A group commit of everything put so far. Run it on a worker thread, then call ``end_sync``."""
         if self._batch is not None:
             raise RuntimeError("a group commit is under way: end it first")
         work, self._work = self._work, Work()
-        self._batch = SyncBatch(self._ticket, work, self._files, self._handles, self._manifest, self._space)
+        self._batch = SyncBatch(self.written, work, self._files, self._handles, self._manifest, self._space)
         return self._batch
 
     def end_sync(self, batch: SyncBatch) -> None:
@@ -277,7 +334,8 @@ class Engine:
                 stream.synced = max(stream.synced, slots)
                 self._unmarked.setdefault(stream, -1)
         for closing in batch.work.closing:
-            self._finish_closing(closing)
+            if closing.extent not in batch.unindexed:
+                self._finish_closing(closing)
         for extent in batch.work.gone:
             self._handles.forget(extent.path)
         for stream in batch.work.dropped:
@@ -287,8 +345,6 @@ class Engine:
         stream, extent, _ = closing
         if stream.dropped:
             return
-        self._handles.give_back(extent.path)
-        extent.fd = -1
         if not extent.damaged:
             with self._lock:
                 extent.frames, extent.closed = None, True
@@ -296,9 +352,6 @@ class Engine:
 
     def _forget_stream(self, stream: StreamFiles) -> None:
         for extent in stream.extents:
-            if extent.fd >= 0:
-                self._handles.give_back(extent.path)
-                extent.fd = -1
             self._handles.forget(extent.path)
 
     def mark_idle(self) -> None:
@@ -311,18 +364,25 @@ class Engine:
             if stream.synced <= stream.marked:
                 del self._unmarked[stream]
             elif stream.synced == stream.slots == slots_before:
-                self._write_mark(stream)
-                del self._unmarked[stream]
+                if self._wrote_mark(stream):
+                    del self._unmarked[stream]
             else:
                 self._unmarked[stream] = stream.slots
 
-    def _write_mark(self, stream: StreamFiles) -> None:
+    def _wrote_mark(self, stream: StreamFiles) -> bool:
+        """False: there is no room for it."""
         extent = stream.active
         if extent is None:
-            return
-        self._space.write(extent.fd, [pack_mark(stream.salt, stream.synced, stream.slots)], extent.size)
+            return True
+        try:
+            self._write_at(extent, [pack_mark(stream.salt, stream.synced, stream.slots)], extent.size)
+        except OSError as failure:
+            if failure.errno in NO_ROOM:
+                return False
+            raise
         extent.size += MARK.size
         stream.marked = stream.synced
+        return True
 
     # ------------------------------------------------------------------------------------------------------- reading
 
@@ -340,9 +400,13 @@ class Engine:
 
     # --------------------------------------------------------------------------------------------------------- state
 
-    def full(self) -> bool:
-        """Whether only the reserve is left. Cheap enough to ask before every append."""
-        return self._space.full()
+    def space(self, size: int = 0) -> Space:
+        """What there is room for besides so many bytes. Cheap enough to ask before every request."""
+        return self._space.level(size)
+
+    def told_space(self) -> Space:
+        """The same as others are to know it: it changes seldom."""
+        return self._space.told()
 
     def status(self) -> EngineStatus:
         extents = [extent for stream in self._streams.values() for extent in stream.extents]
@@ -354,8 +418,13 @@ class Engine:
             self.unsynced_bytes,
             self._space.free_bytes(),
             self._space.reserved_bytes,
-            self._space.full(),
+            self._space.level() >= Space.FULL,
+            len(self._waiting),
         )
+
+    def give_up(self) -> None:
+        """Let a group commit that waits for room fail. For any thread."""
+        self._space.give_up()
 
     def close(self) -> None:
         """Sync everything, say so on disk, and unlock. After a failure, or during a group commit: only unlock."""
@@ -372,14 +441,17 @@ class Engine:
             self._files.close(self._lock_fd)
 
     def _close_clean(self) -> None:
+        self._space.give_up()  # nothing that waits for room was acknowledged
         batch = self.begin_sync()
-        batch.run()
+        try:
+            batch.run()
+        except NoRoom:
+            return
         self.end_sync(batch)
         try:
             for stream in self._streams.values():
-                if stream.synced > stream.marked and stream.active is not None:
-                    self._write_mark(stream)
-                    self._files.sync(stream.active.fd)
+                if stream.synced > stream.marked and stream.active is not None and self._wrote_mark(stream):
+                    self._handles.sync(stream.active.path)
             self._manifest.close_clean()
         except OSError as failure:
             raise StorageError(f"cannot close {self._directory}: {failure}; check the disk") from failure

@@ -5,6 +5,7 @@ StorageError            the engine cannot start, or cannot go on: the process st
   DirectoryInUse          another process has it open
   CorruptDirectory        what every stream depends on is damaged: replace the node
   AnotherVersion          what is there is whole, and of a version that this program does not read
+  NoRoom                  there is no space for what has to be written first of all
 ReadError               one frame cannot be returned; everything else goes on
   FrameDamaged            it was stored and does not match its checksum any more
   FrameMissing            it was trimmed or dropped meanwhile
@@ -40,6 +41,10 @@ class AnotherVersion(StorageError):
             f"{what} has {number}, this program reads version {known}: it was written by a {newer} version of "
             f"Trunkline; {advice}. The data is intact"
         )
+
+
+class NoRoom(StorageError):
+    pass
 
 
 class ReadError(Exception):

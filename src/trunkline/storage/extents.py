@@ -40,7 +40,6 @@ class Extent:
         self.first_slot = first_slot
         self.slots = 0
         self.size = 0  # where the next frame goes
-        self.fd = -1  # while it grows
         self.closed = False  # it has a footer
         self.damaged = False  # slots of it are bad: it is kept as it is, and gets no footer
         self.frames: PackedFrames | None = PackedFrames()
@@ -109,12 +108,13 @@ class StreamFiles:
         return stored
 
     def next_extent(self) -> Extent:
-        """A new last extent, in memory only."""
+        """What would be the next one."""
         number = self.extents[-1].number + 1 if self.extents else 1
-        extent = Extent(self.path, number, self.slots)
+        return Extent(self.path, number, self.slots)
+
+    def add_extent(self, extent: Extent) -> None:
         self.extents.append(extent)
         self.active = extent
-        return extent
 
     def place_of(self, first: int) -> Place | None:
         """Where the frame at a position is. Readers go on from where they were, or begin near the end."""

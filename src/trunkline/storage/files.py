@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,8 @@ PRIVATE_DIRECTORY = 0o700
 Buffer = bytes | bytearray | memoryview
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+TOO_MANY = (errno.EMFILE, errno.ENFILE)
+NO_ROOM = (*NO_SPACE, *TOO_MANY)  # nothing is wrong: it can be done when there is room again
 READ_ONCE_MAX = 16 << 20  # Linux reads at most 2 GiB at a time; smaller steps let other threads run
 
 
@@ -64,6 +67,9 @@ class Files(Protocol):
         """What a directory holds, sorted."""
 
     def free_bytes(self, path: Path) -> int: ...
+
+    def free_files(self, path: Path) -> int:
+        """How many files and directories can still be made there."""
 
     def lock(self, fd: int) -> bool:
         """Whether this process has it now; it ends with the process, or when the file is closed."""
@@ -135,6 +141,10 @@ class RealFiles:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
+    def free_files(self, path: Path) -> int:
+        found = os.statvfs(path)
+        return found.f_favail if found.f_files else sys.maxsize  # some file systems do not count them
+
     def lock(self, fd: int) -> bool:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,6 +192,9 @@ def write_whole(files: Files, path: Path, content: bytes) -> None:
         if files.write(fd, [content], 0) < len(content):
             raise OSError(errno.ENOSPC, f"no space to write {fresh}")
         files.sync(fd)
+    except OSError:
+        files.unlink(fresh)  # what was begun takes no space
+        raise
     finally:
         files.close(fd)
     files.rename(fresh, path)

@@ -1,38 +1,50 @@
-"""Open files, no more than the process may have. A file that somebody uses is never closed under him."""
+"""Open files: a bounded number of them, opened when they are needed.
+
+Rules
+ F1  A file that somebody uses is never closed under him.
+ F2  A file with unsynced bytes is synced before it is closed: the kernel may forget the error of a write-back together
+     with a file that nobody has open.
+ F3  A sync that failed is remembered: from then on nothing can be taken or synced, on any thread.
+"""
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from trunkline.storage.files import Files
+from trunkline.storage.errors import StorageError
+from trunkline.storage.files import TOO_MANY, Files
 
-IDLE_MAX = 256  # files that are open and that nobody uses
-TOO_MANY = (errno.EMFILE, errno.ENFILE)
+FILES_MAX = 256  # too small: files are opened and closed all the time; too big: none are left for connections
 
 
 class _Handle:
-    __slots__ = ("fd", "users")
+    __slots__ = ("dirty", "fd", "users")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.users = 1
+        self.dirty = False  # it has bytes that no sync has covered
 
 
 class Handles:
     """Take a file, use it, give it back. For all threads."""
 
-    def __init__(self, files: Files, idle_max: int = IDLE_MAX) -> None:
+    def __init__(self, files: Files, files_max: int = FILES_MAX) -> None:
+        """``files_max``: of those that nobody uses just now; fewer where the process may have no more."""
         self._files = files
-        self._idle_max = idle_max
+        self._files_max = files_max
         self._lock = threading.Lock()
         self._used: dict[Path, _Handle] = {}
-        self._idle: OrderedDict[Path, _Handle] = OrderedDict()
+        self._idle: OrderedDict[Path, _Handle] = OrderedDict()  # the one that was used last is the last
+        self._failure: StorageError | None = None
 
     def take(self, path: Path, *, create: bool = False) -> int:
+        """Raises ``OSError`` with one of ``TOO_MANY`` if no file can be opened now."""
         with self._lock:
+            if self._failure is not None:  # F3
+                raise self._failure
             handle = self._used.get(path)
             if handle is not None:
                 handle.users += 1
@@ -44,36 +56,41 @@ class Handles:
             self._used[path] = handle
             return handle.fd
 
-    def _open(self, path: Path, *, create: bool) -> int:
-        try:
-            return self._files.open(path, create=create)
-        except OSError as failure:
-            if failure.errno not in TOO_MANY:
-                raise
-            self._close_idle()
-        try:
-            return self._files.open(path, create=create)
-        except OSError as failure:
-            if failure.errno not in TOO_MANY:
-                raise
-            text = "too many open files: raise the limit (ulimit -n, LimitNOFILE= of systemd)"
-            raise OSError(failure.errno, text, str(path)) from failure
-
-    def _close_idle(self) -> None:
-        for handle in self._idle.values():
-            self._files.close(handle.fd)
-        self._idle.clear()
-
-    def give_back(self, path: Path) -> None:
+    def give_back(self, path: Path, *, written: bool = False) -> None:
         with self._lock:
             handle = self._used[path]
+            handle.dirty = handle.dirty or written
             handle.users -= 1
             if handle.users:
                 return
             self._idle[path] = self._used.pop(path)
-            if len(self._idle) > self._idle_max:
-                _, oldest = self._idle.popitem(last=False)
-                self._files.close(oldest.fd)
+            while len(self._idle) > self._files_max:
+                self._close_oldest()
+
+    def sync(self, path: Path) -> None:
+        """Make what was written to a file durable. If it raises ``StorageError``, the process must stop."""
+        fd = self.take(path)
+        try:
+            with self._lock:
+                self._used[path].dirty = False  # what is written from now on is not covered
+            self._files.sync(fd)
+        except OSError as failure:
+            raise self._failed(failure) from failure
+        finally:
+            self.give_back(path)
+
+    def sync_directory(self, path: Path) -> None:
+        try:
+            self._files.sync_directory(path)
+        except OSError as failure:
+            if failure.errno not in TOO_MANY or not self.close_some():
+                raise
+            self._files.sync_directory(path)
+
+    def close_some(self) -> bool:
+        """Make room for another file. Answers whether there is some."""
+        with self._lock:
+            return self._make_room()
 
     def forget(self, path: Path) -> None:
         """The file is gone: do not keep it open for later."""
@@ -84,7 +101,41 @@ class Handles:
 
     def close(self) -> None:
         with self._lock:
-            self._close_idle()
-            for handle in self._used.values():
+            for handle in (*self._idle.values(), *self._used.values()):
                 self._files.close(handle.fd)
+            self._idle.clear()
             self._used.clear()
+
+    # -------------------------------------------------------------------------------------------- inside, with the lock
+
+    def _open(self, path: Path, *, create: bool) -> int:
+        try:
+            return self._files.open(path, create=create)
+        except OSError as failure:
+            if failure.errno not in TOO_MANY:
+                raise
+            if not self._make_room():
+                text = "too many open files: raise the limit (ulimit -n, LimitNOFILE= of systemd)"
+                raise OSError(failure.errno, text, str(path)) from failure
+        return self._files.open(path, create=create)
+
+    def _make_room(self) -> bool:
+        if not self._idle:
+            return False
+        self._close_oldest()
+        return True
+
+    def _close_oldest(self) -> None:
+        """The oldest that needs no sync, or else the oldest (F2)."""
+        path = next((path for path, handle in self._idle.items() if not handle.dirty), None)
+        if path is None:
+            path = next(iter(self._idle))
+            try:
+                self._files.sync(self._idle[path].fd)
+            except OSError as failure:
+                raise self._failed(failure) from failure
+        self._files.close(self._idle.pop(path).fd)
+
+    def _failed(self, failure: OSError) -> StorageError:
+        self._failure = StorageError(f"cannot sync: {failure}; stop the node and check its disk")
+        return self._failure

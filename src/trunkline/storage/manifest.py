@@ -11,18 +11,22 @@ Rules
      file ends inside a block). If it ends in a block that is there in full and bad, it may have rotted: it is believed
      only if the other copy is undamaged, for then nothing behind was acknowledged.
  M3  At open and close, and when the copies have grown, both are written anew: one after the other, each at once.
+ M4  What finds no space changes nothing and can be tried again. A copy that has grown then stays as it is; one that
+     must be written anew (at open) is written over in place, if the other one is good.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from trunkline.core.effects import Record
-from trunkline.core.messages import Descriptor
+from trunkline.core.messages import Descriptor, Space
 from trunkline.core.streams import (
     Key,
     StreamDropping,
@@ -32,11 +36,11 @@ from trunkline.core.streams import (
     StreamSealing,
     StreamTrimming,
 )
-from trunkline.storage.errors import AnotherVersion, CorruptDirectory
-from trunkline.storage.files import Files, read_all, write_whole
+from trunkline.storage.errors import AnotherVersion, CorruptDirectory, NoRoom, StorageError
+from trunkline.storage.files import NO_ROOM, Files, read_all, write_whole
 from trunkline.storage.layout import checksum
 from trunkline.storage.options import SyncPolicy
-from trunkline.storage.space import Space
+from trunkline.storage.space import DiskSpace
 
 COPIES = ("manifest.a", "manifest.b")
 VERSION = 1
@@ -231,8 +235,13 @@ def create_manifest(files: Files, directory: Path) -> None:
         write_whole(files, directory / name, pack_block(content, 1))
 
 
-def read_manifest(files: Files, directory: Path) -> tuple[Facts, int]:
-    """The facts, and the sequence number of the last block that they include."""
+class Found(NamedTuple):
+    facts: Facts
+    last: int  # the sequence number of the last block that they include
+    good: tuple[str, ...]  # the copies that hold all of it
+
+
+def read_manifest(files: Files, directory: Path) -> Found:
     found = []
     present = files.names(directory)
     for name in COPIES:
@@ -246,55 +255,116 @@ def read_manifest(files: Files, directory: Path) -> tuple[Facts, int]:
             files.close(fd)
     best = believed(*found)
     assert best.facts is not None
-    return best.facts, best.last
+    good = (name for name, copy in zip(COPIES, found, strict=True) if copy.last == best.last and not copy.damaged)
+    return Found(best.facts, best.last, tuple(good))
+
+
+class _Copy:
+    __slots__ = ("fd", "size")
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self.size = size
 
 
 class Manifest:
     """Both copies, open for more. Used by one thread at a time."""
 
-    def __init__(
-        self, files: Files, directory: Path, space: Space, facts: Facts, last: int, *, growth_bytes: int
-    ) -> None:
+    def __init__(self, files: Files, directory: Path, space: DiskSpace, found: Found, *, growth_bytes: int) -> None:
+        """Write both copies anew, with the facts as they are now."""
         self._files = files
         self._directory = directory
         self._space = space
-        self._facts = facts
-        self._last = last
+        self._facts = found.facts
+        self._last = found.last
         self._growth_bytes = growth_bytes
-        self._fds: list[int] = []
-        self._size = 0
+        self._copies: dict[str, _Copy] = {}
         self._compacted_size = 0
-        self.compact()
+        self._renew(found.good)
 
     def append(self, entries: list[Entry]) -> None:
-        """Make entries durable (M1)."""
+        """Make entries durable (M1). ``OSError`` with one of ``NO_ROOM``: nothing has changed (M4)."""
+        block = pack_block(msgspec.msgpack.encode(entries), self._last + 1)
+        for copy in self._copies.values():
+            self._space.write(copy.fd, [block], copy.size, manifest=True)
+            self._sync(copy.fd)
         self._last += 1
-        block = pack_block(msgspec.msgpack.encode(entries), self._last)
-        for fd in self._fds:
-            self._space.write(fd, [block], self._size)
-            self._files.sync(fd)
-        self._size += len(block)
+        for copy in self._copies.values():
+            copy.size += len(block)
         for entry in entries:
             self._facts.apply(entry)
-        if self._size - self._compacted_size > max(self._growth_bytes, self._compacted_size):
-            self.compact()
-
-    def compact(self) -> None:
-        """Write both copies anew (M3)."""
-        self.close()
-        self._last += 1
-        block = pack_block(msgspec.msgpack.encode(self._facts.snapshot()), self._last)
-        for name in COPIES:
-            self._space.write_whole(self._directory / name, block)
-            self._fds.append(self._files.open(self._directory / name))
-        self._size = self._compacted_size = len(block)
+        grown = max(copy.size for copy in self._copies.values()) - self._compacted_size
+        if grown > max(self._growth_bytes, self._compacted_size) and self._space.level() < Space.FULL:
+            with contextlib.suppress(NoRoom):
+                self._compact()
 
     def close_clean(self) -> None:
-        """Say that everything is on disk, and close."""
+        """Say that everything is on disk, and close. Without space that is not said, and the next start reads more."""
         self._facts.clean = True
-        self.compact()
+        with contextlib.suppress(NoRoom):
+            self._renew(())
         self.close()
 
     def close(self) -> None:
-        while self._fds:
-            self._files.close(self._fds.pop())
+        while self._copies:
+            self._files.close(self._copies.popitem()[1].fd)
+
+    # --------------------------------------------------------------------------------------------------------- inside
+
+    def _renew(self, good: tuple[str, ...]) -> None:
+        """Write both copies anew because the facts have changed (M3). ``good`` copies hold all of what was before."""
+        self._last += 1
+        block = self._snapshot()
+        for name in COPIES:
+            try:
+                self._write_anew(name, block)
+            except NoRoom:
+                if not any(other in good for other in COPIES if other != name):
+                    raise
+                self._write_over(name, block)
+            good = (*good, name)
+        self._compacted_size = len(block)
+
+    def _compact(self) -> None:
+        """Write both copies anew because they have grown. Either may stay as it is: both say the same."""
+        block = self._snapshot()
+        for name in COPIES:
+            self._write_anew(name, block)
+        self._compacted_size = len(block)
+
+    def _snapshot(self) -> bytes:
+        return pack_block(msgspec.msgpack.encode(self._facts.snapshot()), self._last)
+
+    def _write_anew(self, name: str, block: bytes) -> None:
+        path = self._directory / name
+        try:
+            self._space.write_whole(path, block)
+            fd = self._files.open(path)
+        except OSError as failure:
+            if failure.errno not in NO_ROOM:
+                raise
+            raise NoRoom(f"no space to write {path}: free some, then start the node") from failure
+        self._use(name, fd, len(block))
+
+    def _write_over(self, name: str, block: bytes) -> None:
+        """In place, where it takes no space (M4)."""
+        path = self._directory / name
+        fd = self._files.open(path)
+        if self._files.size(fd) < len(block) or self._files.write(fd, [block], 0) < len(block):
+            self._files.close(fd)
+            raise NoRoom(f"no space to write {path}: free some, then start the node")
+        self._files.truncate(fd, len(block))
+        self._sync(fd)
+        self._use(name, fd, len(block))
+
+    def _use(self, name: str, fd: int, size: int) -> None:
+        known = self._copies.pop(name, None)
+        if known is not None:
+            self._files.close(known.fd)
+        self._copies[name] = _Copy(fd, size)
+
+    def _sync(self, fd: int) -> None:
+        try:
+            self._files.sync(fd)
+        except OSError as failure:
+            raise StorageError(f"cannot sync: {failure}; stop the node and check its disk") from failure

@@ -16,21 +16,22 @@ from trunkline.storage.files import Files
 from trunkline.storage.manifest import Facts, Manifest, StreamFacts, read_manifest
 from trunkline.storage.options import StorageOptions, SyncPolicy
 from trunkline.storage.recovery import Judged, carry_out, judge
-from trunkline.storage.space import Space
+from trunkline.storage.space import DiskSpace
 from trunkline.storage.sync import remove_stream_directory
 
 
 class RecoveredDirectory(NamedTuple):
     directory: Path
     files: Files
-    space: Space
+    space: DiskSpace
     manifest: Manifest
     streams: dict[Key, StreamFiles]
     image: NodeImage
 
 
 def recover_directory(files: Files, directory: Path, options: StorageOptions, boot: str) -> RecoveredDirectory:
-    facts, last = read_manifest(files, directory)
+    manifest_found = read_manifest(files, directory)
+    facts = manifest_found.facts
     power_lost = not facts.clean and facts.boot != boot and facts.policy is not SyncPolicy.ALWAYS
     judged = [
         judge(files, stream, _path_of(directory, stream), power_lost=power_lost) for stream in facts.streams.values()
@@ -39,8 +40,8 @@ def recover_directory(files: Files, directory: Path, options: StorageOptions, bo
         _sync_found(files, directory, judged)
     facts.streams = {found.facts.key: found.facts for found in judged}
     facts.policy, facts.boot, facts.clean = options.sync, boot, False
-    space = Space(files, directory, options)
-    manifest = Manifest(files, directory, space, facts, last, growth_bytes=options.manifest_bytes)
+    space = DiskSpace(files, directory, options)
+    manifest = Manifest(files, directory, space, manifest_found, growth_bytes=options.manifest_bytes)
     for found in judged:
         carry_out(files, found)
     _remove_what_is_not_needed(files, directory, facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.streams import Key
 from trunkline.storage.extents import Extent, StreamFiles
-from trunkline.storage.files import Files, read_range
+from trunkline.storage.files import TOO_MANY, Files, read_range
 from trunkline.storage.handles import Handles
 from trunkline.storage.layout import FRAME_HEADER, WRITER_BYTES_MAX, FoundFrame, padded, unpack_frame
 from trunkline.storage.options import MIB
@@ -62,8 +63,10 @@ class Scrubber:
                 return
             try:
                 fd = self._handles.take(extent.path)
-            except FileNotFoundError:  # trimmed meanwhile
-                return
+            except OSError as failure:
+                if failure.errno in (errno.ENOENT, *TOO_MANY):  # trimmed meanwhile, or left for the next round
+                    return
+                raise
             try:
                 if group[0] is spots[0] and extent.closed:
                     self._files.forget(fd)

@@ -5,20 +5,24 @@ Rules
      on disk only if every frame before it is, and a stream is in the manifest only if its files are there.
  G2  A file is removed only after the manifest says that it is not needed.
  G3  A sync that failed is never tried again: what the kernel dropped would look as if it were on disk.
+ G4  Where there is no room (no space, no file can be opened), it waits for some. An index is left out instead: it only
+     makes restarts faster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from trunkline.storage.errors import StorageError
 from trunkline.storage.extents import Extent, StreamFiles
-from trunkline.storage.files import Files
+from trunkline.storage.files import NO_ROOM, NO_SPACE, TOO_MANY, Files
 from trunkline.storage.handles import Handles
 from trunkline.storage.layout import pack_footer
 from trunkline.storage.manifest import Entry, Manifest
-from trunkline.storage.space import Space
+from trunkline.storage.space import DiskSpace
 
 
 class Closing(NamedTuple):
@@ -49,7 +53,7 @@ class SyncBatch:
     """``run`` it on a worker thread, then hand it to ``Engine.end_sync`` on the thread of the engine."""
 
     def __init__(
-        self, ticket: int, work: Work, files: Files, handles: Handles, manifest: Manifest, space: Space
+        self, ticket: int, work: Work, files: Files, handles: Handles, manifest: Manifest, space: DiskSpace
     ) -> None:
         self.ticket = ticket  # everything up to this one is durable when ``run`` has returned
         self.work = work
@@ -58,6 +62,7 @@ class SyncBatch:
         self._handles = handles
         self._manifest = manifest
         self._space = space
+        self.unindexed: set[Extent] = set()  # that were to be closed, and got no footer
         self.done = False
 
     def run(self) -> None:
@@ -65,23 +70,30 @@ class SyncBatch:
         try:
             self._sync_frames()
             for path in self.work.directories:
-                self._files.sync_directory(path)
+                self._patiently(partial(self._handles.sync_directory, path))
             for closing in self.work.closing:
-                self._write_footer(closing)
+                self._patiently(partial(self._write_footer, closing))
             if self.work.entries:
-                self._manifest.append(self.work.entries)
+                self._patiently(partial(self._manifest.append, self.work.entries))
             self._remove_files()
         except OSError as failure:
             raise StorageError(f"cannot sync: {failure}; stop the node and check its disk") from failure
         self.done = True
 
+    def _patiently(self, step: Callable[[], None]) -> None:
+        """A step that can be begun anew as long as it failed for lack of room (G4)."""
+        while True:
+            try:
+                return step()
+            except OSError as failure:
+                if failure.errno not in NO_ROOM:
+                    raise
+                if not (failure.errno in TOO_MANY and self._handles.close_some()):
+                    self._space.wait()
+
     def _sync_frames(self) -> None:
         for extent in self.work.dirty:
-            fd = self._handles.take(extent.path)
-            try:
-                self._files.sync(fd)
-            finally:
-                self._handles.give_back(extent.path)
+            self._patiently(partial(self._handles.sync, extent.path))
 
     def _write_footer(self, closing: Closing) -> None:
         stream, extent, successor = closing
@@ -91,15 +103,19 @@ class SyncBatch:
         try:
             content = b"".join(pack_footer(stream.salt, extent.footer(successor=successor)))
             self._space.write(fd, [content], extent.size)
-            self._files.sync(fd)
+        except OSError as failure:
+            if failure.errno not in NO_SPACE:
+                raise
+            self.unindexed.add(extent)
         finally:
-            self._handles.give_back(extent.path)
+            self._handles.give_back(extent.path, written=True)
+        self._handles.sync(extent.path)
 
     def _remove_files(self) -> None:
         for extent in self.work.gone:
             self._files.unlink(extent.path)
         for stream in self.work.dropped:
-            remove_stream_directory(self._files, stream.path)
+            self._patiently(partial(remove_stream_directory, self._files, stream.path))
 
 
 def remove_stream_directory(files: Files, path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from trunkline.check.monitors.durability import CommitDurability, ReadCommitted
 from trunkline.check.monitors.fresh import FreshTail
 from trunkline.check.monitors.history import BoundaryWrittenOnce, SingleOwner
+from trunkline.check.monitors.kept import EndsKept
 from trunkline.check.monitors.of_log import OfLog
 from trunkline.check.monitors.order import Completeness, RealTimeOrder, TotalOrder
 from trunkline.check.monitors.outcomes import NoLostAck, TrimAsked
 from trunkline.check.monitors.progress import Progress
+from trunkline.check.monitors.space import CopiesMade, KeepsRoom
 from trunkline.check.scenario import Monitor
 from trunkline.core.projection import Projection
 
@@ -40,7 +42,10 @@ __all__ = [
     "BoundaryWrittenOnce",
     "CommitDurability",
     "Completeness",
+    "CopiesMade",
+    "EndsKept",
     "FreshTail",
+    "KeepsRoom",
     "NoLostAck",
     "OfLog",
     "Progress",

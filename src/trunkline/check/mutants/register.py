@@ -36,6 +36,10 @@ UNSEEN = {
     "costs time, and no search over all scenarios found more; unit tests show the rule",
     "register M3": "the register tells leases and does not use them: the rule says what others may not rely on. Who "
     "lets safety rest on a lease breaks a rule of its own (reconfigurer R2, coordinator C5), and their mutants show it",
+    "register M6": "what a role sends always follows what is stored, so the rule never speaks here; it is for peers "
+    "that lie, and tests with such peers show it. Mutants that make an unlawful map must take it away first",
+    "names B1": "names of logs and processes are given to a scenario, and nobody in it makes one up",
+    "names B2": "names of logs and processes are given to a scenario, and nobody in it makes one up",
     "register M4": "a client that is forgotten too early or too late only changes who may take a broadcast log unasked "
     "(writer W5). Owners are fenced either way and a refusal is an allowed answer, so no monitor can object; unit "
     "tests and the contract of the stores show it",

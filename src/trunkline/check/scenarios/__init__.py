@@ -16,6 +16,7 @@ from trunkline.check.scenarios.endings import ENDING_SCENARIOS
 from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
 from trunkline.check.scenarios.holes import HOLE_SCENARIOS
 from trunkline.check.scenarios.several import SEVERAL_SCENARIOS
+from trunkline.check.scenarios.space import SPACE_SCENARIOS
 from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
 from trunkline.check.scenarios.upkeep import UPKEEP_SCENARIOS
 
@@ -32,6 +33,7 @@ _ALL = (
     *DISKS_SCENARIOS,
     *ENDING_SCENARIOS,
     *SEVERAL_SCENARIOS,
+    *SPACE_SCENARIOS,
     *DELIVERY_SCENARIOS,
 )
 

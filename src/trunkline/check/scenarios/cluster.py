@@ -45,6 +45,7 @@ from trunkline.core.messages import (
     NodeState,
     PeekRequested,
     SealRequested,
+    Space,
     SubscribeRequested,
     TailRequested,
     TrimRequested,
@@ -257,7 +258,7 @@ def full(spec: ProcessSpec) -> ProcessSpec:
         roles = spec.start(boot)
         storage = roles["storage"]
         assert isinstance(storage, StorageNode)
-        storage.full = True
+        storage.space = Space.FULL
         return roles
 
     return replace(spec, start=start)

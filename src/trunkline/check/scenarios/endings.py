@@ -12,20 +12,20 @@ from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
     LOG,
-    administrator,
     appender,
     appends,
     broadcast_log,
     bursting_appender,
     bursting_writer,
     chain_log,
+    full,
     reader,
     scenario,
     tail_finder,
     writer,
 )
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import AppendRequested, SealRequested
+from trunkline.core.messages import AppendRequested
 from trunkline.core.projection import Policy, Settings
 from trunkline.core.storage import FramesDamaged
 from trunkline.core.streams import FrameWritten
@@ -33,7 +33,6 @@ from trunkline.core.streams import FrameWritten
 CHAIN = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
 STRIPED = chain_log(Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1), "n1 n2", "n2 n1", sequencer="n3")
-ENDING = SealRequested(2, LOG, reopen=True)
 
 
 def _old(stream: str, glsn: int) -> FrameWritten:
@@ -58,19 +57,24 @@ def _without_goal(built: Scenario) -> Scenario:
 
 
 def rot_of_two_kinds() -> Scenario:
-    """One replica knows that it lost an entry, the other may have lost one: together they must not guess."""
+    """One replica knows that it lost an entry, the other may have lost one: together they must not guess.
+
+    It begins with two entries of a client that is gone; the first replica finds that it lost the first of them.
+    """
     return _without_goal(
         scenario(
             "rot-of-two-kinds",
             "one replica of a chain has lost an entry, the other may have; an ending must not cut what stood there",
             CHAIN,
-            appender("c1", CHAIN, *appends(1, 2)),
-            administrator("op", ENDING, after=2),
+            reader("r", CHAIN, until=2),
+            appender("c1", CHAIN, *appends(3)),
             faults=Faults(crash=1, rot=1, restart=1),
-            crashable="n1 n2",
-            scrubs={"n1": FramesDamaged((LOG, "1.0.0"), (Frame(1, 1, Kind.DATA, "c1#1", 1, 1),))},
+            crashable="n2",
+            records={"n1": (_old("1.0.0", 1), _old("1.0.0", 2)), "n2": (_old("1.0.1", 1), _old("1.0.1", 2))},
+            scrubs={"n1": FramesDamaged((LOG, "1.0.0"), (_old("1.0.0", 1).frame,))},
+            granted={"n3": 3},
             atomic_disk=False,
-            sometimes=("Committed", "StreamDamaged", "StreamRecovered", "ReconfigurationBlocked"),
+            sometimes=("Committed", "StreamRecovered", "EntriesRead", "ReconfigurationBlocked"),
         )
     )
 
@@ -85,7 +89,7 @@ def rot_and_power_cut() -> Scenario:
         "rot-and-power-cut",
         "all replicas of a chain lose power, and a frame of one goes bad besides",
         CHAIN,
-        administrator("op", ENDING, after=1),
+        reader("r", CHAIN, until=1),
         appender("c1", CHAIN, *appends(4)),
         faults=Faults(power_cut=1, rot=1, restart=2),
         power_domain="n1 n2",
@@ -184,7 +188,55 @@ def two_groups_ending() -> Scenario:
     )
 
 
+def owner_restarts() -> Scenario:
+    """Who writes after a restart is another owner: it knows nothing of what its earlier process had sent."""
+    return scenario(
+        "owner-restarts",
+        "the owner of a broadcast log is restarted and appends again",
+        BROADCAST,
+        writer("w1", BROADCAST, *appends(1, 2)),
+        faults=Faults(crash=1, restart=1),
+        crashable="w1",
+        sometimes=("Committed", "AppendRefused"),
+    )
+
+
+def broadcast_full() -> Scenario:
+    """A batch that one replica has and another has no space for is not refused before its segment has ended."""
+    built = scenario(
+        "broadcast-full",
+        "a replica has no space and then fails; what the other one has is settled before the append is refused",
+        BROADCAST,
+        writer("w1", BROADCAST, *appends(1)),
+        reader("r", BROADCAST),
+        nodes="n1 n2",
+        faults=Faults(crash=1),
+        crashable="n2",
+        sometimes=("Projected", "AppendRefused", "EntriesRead"),
+    )
+    first, second, *others = built.processes
+    return replace(built, processes=(first, full(second), *others))
+
+
+def only_replica_fails() -> Scenario:
+    """Nobody can say what the segment holds until its only replica is back: the log waits for it."""
+    log = chain_log(Settings(Policy.CHAIN, replicas=1), "n1", sequencer="n2")
+    return scenario(
+        "only-replica-fails",
+        "the only replica of a segment fails and comes back; nothing is given up meanwhile",
+        log,
+        appender("c1", log, *appends(1, 2)),
+        nodes="n1 n2",
+        faults=Faults(crash=1, restart=1),
+        crashable="n1",
+        sometimes=("Committed", "ReconfigurationBlocked"),
+    )
+
+
 ENDING_SCENARIOS = (
+    only_replica_fails,
+    owner_restarts,
+    broadcast_full,
     rot_of_two_kinds,
     rot_and_power_cut,
     broadcast_rot_and_power_cut,

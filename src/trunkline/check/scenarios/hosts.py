@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from trunkline.check.scenario import Invoked
 from trunkline.core.effects import SELF, Address, Announce, Complete, Effect, Effects, Event, Message, Send, SetTimer
-from trunkline.core.messages import AppendRequested, Fetched, LeaseExpired, ReadFrames
+from trunkline.core.messages import AppendRequested, Fetched, LeaseExpired, ReadFrames, Space
 from trunkline.core.siblings import DamageFound
 from trunkline.core.storage import FramesDamaged, SpaceChanged, StorageNode
 
@@ -122,10 +122,10 @@ class EmptiedDisk:
         return "watching"
 
     def on_start(self) -> Effects:
-        return [Send(Address(SELF, "storage"), SpaceChanged(full=True)), SetTimer("space", 3000)]
+        return [Send(Address(SELF, "storage"), SpaceChanged(Space.FULL)), SetTimer("space", 3000)]
 
     def on_timer(self, key: str) -> Effects:
-        return [Send(Address(SELF, "storage"), SpaceChanged(full=False))]
+        return [Send(Address(SELF, "storage"), SpaceChanged(Space.ROOMY))]
 
     def on_message(self, source: Address, message: Message) -> Effects:
         raise AssertionError(f"a host of a disk takes no message, yet {message} came")

@@ -44,6 +44,7 @@ PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
 STRIPED = chain_log(Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1), "n1 n2", "n2 n3", sequencer="n1")
 NEXT = Opening(((Seat("n1", 1), Seat("n3", 1)),), Owner("n3", 1))
+SPAN = 6  # positions that are copied at a time
 
 
 def _ended(end: int, survivors: str = "n1 n2", *, repaired: bool = True) -> Projection:

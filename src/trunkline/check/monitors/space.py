@@ -1,0 +1,86 @@
+"""Room on disks: what a node may store in what is left, and that copies are made wherever there is enough."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trunkline.check.scenario import Observed, Violation
+from trunkline.core.effects import Event
+from trunkline.core.entries import Kind
+from trunkline.core.events import FrameStored, Projected, StreamFinalized, StreamRecovered
+from trunkline.core.messages import Space
+from trunkline.core.projection import Projection
+
+
+class RoomChanged(Event, frozen=True):
+    """From the host of a node: what its disk has room for from now on."""
+
+    space: Space
+
+
+class KeepsRoom:
+    """A tight disk takes no copies, a full one no entries either, and an exhausted one nothing at all."""
+
+    name = "KeepsRoom"
+
+    class State(NamedTuple):
+        rooms: tuple[tuple[str, Space], ...] = ()  # by node, sorted
+        copies: frozenset[str] = frozenset()  # streams that were joiners
+        ended: frozenset[str] = frozenset()  # streams that know their end: what they get is repair
+
+    def __init__(self, projection: Projection | None = None) -> None:
+        self._initial = self.State()
+        if projection is not None:
+            self._initial = self._initial._replace(copies=_joiners(projection))
+
+    def initial(self) -> State:
+        return self._initial
+
+    def observe(self, state: State, observed: Observed) -> State:
+        match observed.event:
+            case RoomChanged(space):
+                return state._replace(rooms=tuple(sorted({**dict(state.rooms), observed.process: space}.items())))
+            case Projected(projection):
+                return state._replace(copies=state.copies | _joiners(projection))
+            case StreamFinalized(stream=stream):
+                return state._replace(ended=state.ended | {stream})
+            case StreamRecovered(stream=stream, end=end) if end is not None:
+                return state._replace(ended=state.ended | {stream})
+            case FrameStored(node=node, stream=stream, frame=frame):
+                space = dict(state.rooms).get(node, Space.ROOMY)
+                entry = frame.kind is Kind.DATA and stream not in state.ended
+                least = Space.TIGHT if stream in state.copies else Space.FULL if entry else Space.EXHAUSTED
+                if space >= least:
+                    raise Violation(f"{node} stored {frame.brief()} in {stream} although its disk is {space.name}")
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+
+class CopiesMade:
+    """Hot until every ended segment has as many serving members as are wanted."""
+
+    name = "CopiesMade"
+
+    def __init__(self, projection: Projection, width: int) -> None:
+        self._width = width
+        self._narrow = self._narrow_in(projection)
+
+    def initial(self) -> tuple[int, ...]:
+        """Segments with too few copies."""
+        return self._narrow
+
+    def observe(self, state: tuple[int, ...], observed: Observed) -> tuple[int, ...]:
+        return self._narrow_in(observed.event.projection) if isinstance(observed.event, Projected) else state
+
+    def hot(self, state: tuple[int, ...]) -> str:
+        return f"too few copies of segments {', '.join(map(str, state))}" if state else ""
+
+    def _narrow_in(self, projection: Projection) -> tuple[int, ...]:
+        ended = (segment for segment in projection.segments if segment.end is not None)
+        return tuple(s.index for s in ended if any(len(s.serving(group)) < self._width for group in s.groups))
+
+
+def _joiners(projection: Projection) -> frozenset[str]:
+    return frozenset(m.stream for segment in projection.segments for m in segment.members() if m.joining)
