@@ -34,6 +34,7 @@ from trunkline.check.scenarios.cluster import LOG
 from trunkline.core.events import (
     Appended,
     PositionsSkipped,
+    StreamDropped,
     SubscriptionEnded,
     Trimmed,
 )
@@ -73,9 +74,27 @@ RESTING = [
         Progress(finishing=True),
         projected(REPAIRED) + told(finalized(A), finalized(B), recovered(C, end=4)),
     ),
+    Case("a stream that was never made left", Progress(tidy=True), projected(REPAIRED, NARROW)),
+    Case(
+        "a stream that left was dropped",
+        Progress(tidy=True),
+        projected(REPAIRED) + told(recovered(C)) + projected(NARROW) + told(StreamDropped("n", LOG, C)),
+    ),
 ]
 
 WAITING = [
+    Case(
+        "a stream that left is kept",
+        Progress(tidy=True),
+        projected(REPAIRED) + told(recovered(C)) + projected(NARROW),
+        f"not finished: drop of {C}",
+    ),
+    Case(
+        "a stream is made after it left",
+        Progress(tidy=True),
+        projected(REPAIRED, NARROW) + told(finalized(C)),
+        f"not finished: drop of {C}",
+    ),
     Case("an operation is under way", Progress(), by("x", append(1, 7)), "operation 1 of x"),
     Case(
         "another operation ended", Progress(), by("x", append(1, 7), append(2, 8), Completed(2, Trimmed(1))), "1 of x"

@@ -93,6 +93,13 @@ def test_a_node_is_asked_again_when_one_of_its_streams_left_or_it_restarted() ->
     assert role.done.tidied == {"a"}
 
 
+def test_c3_a_node_is_asked_again_when_its_stream_came_and_went_between_two_looks() -> None:
+    role = tidying(tidied="a b c")
+    closed = apply(WITHOUT_B, EndSegment(1, 4, WITHOUT_B.last.groups, None))
+    role.on_message(ME, seen(apply(closed, DeleteLog()), NODES))
+    assert role.done.tidied == set()
+
+
 def test_nothing_of_a_deleted_log_is_kept() -> None:
     closed = apply(FIRST, EndSegment(0, 4, FIRST.last.groups, None))
     role = tidying(apply(closed, DeleteLog()), tidied="a c")

@@ -10,7 +10,7 @@ Rules
  C1  It decides from what it has just read (``next_duty``), so two coordinators, or one that restarted, do no harm.
  C2  Every duty is repeated until it is seen done: nothing is sent once and forgotten.
  C3  A stream is dropped only after its id has left the projection. What is to be dropped is asked of the nodes, so it
-     is not forgotten with this process.
+     is not forgotten with this process; and asked anew when the map has changed more than once between two looks.
  C4  It is never on the append path.
  C5  A serving member is removed only after another one of its group, that serves and stays, has said that it is
      intact: when asked for this, since the projection that is to be changed. A joiner has not served, and needs
@@ -361,6 +361,8 @@ class Coordinator:
         for member in left_members(self.view, view) if view is not self.view else ():
             self.done.forget(member.stream)
             self.done.tidied.discard(member.node)
+        if view.epoch > self.view.epoch + 1:  # streams may have come and gone that neither view names
+            self.done.tidied.clear()
         known = {info.node: (info.start, info.damaged) for info in self.nodes}
         changed = [n for n in nodes if known.get(n.node, (n.start, n.damaged)) != (n.start, n.damaged)]
         effects: Effects = []

@@ -10,12 +10,14 @@ from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded
 from trunkline.core.events import (
     Committed,
     EntriesRead,
+    FrameStored,
     PositionsSkipped,
     Projected,
     StreamDamaged,
     StreamDropped,
     StreamFinalized,
     StreamRecovered,
+    StreamSealed,
 )
 from trunkline.core.messages import SubscribeRequested
 from trunkline.core.projection import Projection
@@ -32,7 +34,8 @@ class Progress:
         tail: int = 1  # after the last acknowledged entry
         unfinished: tuple[str, ...] = ()  # streams of ended segments that were not finalized, segments not repaired
         named: tuple[str, ...] = ()  # streams of the log
-        left: tuple[str, ...] = ()  # streams that were of the log, and that their nodes still keep
+        left: tuple[str, ...] = ()  # streams that were of the log and were not dropped
+        held: tuple[str, ...] = ()  # streams that a node was seen to keep: what was never made need not be dropped
 
     def __init__(self, *, finishing: bool = False, drained: tuple[str, ...] = (), tidy: bool = False) -> None:
         """``finishing``: a coordinator is at work, so ended segments must also be repaired and their streams
@@ -47,6 +50,8 @@ class Progress:
 
     def observe(self, state: State, observed: Observed) -> State:
         process = observed.process
+        if self._tidy and isinstance(observed.event, FrameStored | StreamSealed | StreamFinalized | StreamRecovered):
+            state = state._replace(held=tuple(sorted({*state.held, observed.event.stream})))
         match observed.event:
             case Invoked(_, SubscribeRequested(_, _, start, None, False)):
                 readers = {**dict(state.readers), process: start}
@@ -64,7 +69,8 @@ class Progress:
             case Projected(projection):
                 return self._projected(state, projection)
             case StreamDropped(stream=stream) if self._tidy:
-                return state._replace(left=tuple(each for each in state.left if each != stream))
+                left, held = ({*streams} - {stream} for streams in (state.left, state.held))
+                return state._replace(left=tuple(sorted(left)), held=tuple(sorted(held)))
             case StreamDamaged(stream=stream) if self._finishing:
                 return state._replace(unfinished=tuple(sorted({*state.unfinished, f"damaged {stream}"})))
             case StreamFinalized(stream=stream) if self._finishing:
@@ -82,7 +88,7 @@ class Progress:
         if behind:
             return "readers behind: " + ", ".join(behind)
         waiting = [each for each in state.unfinished if not each.startswith("done ")]
-        waiting += [f"drop of {stream}" for stream in state.left]
+        waiting += [f"drop of {stream}" for stream in state.left if stream in state.held]
         return "not finished: " + ", ".join(waiting) if waiting else ""
 
     def _projected(self, state: State, projection: Projection) -> State:

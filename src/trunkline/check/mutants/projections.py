@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
@@ -79,7 +79,7 @@ PROJECTION_MUTANTS = (
         "two-open-segments",
         "a segment is opened although the one before it has not ended",
         "chain",
-        patch((projections, "_end_segment", _stays_open)),
+        patch((projections, "_end_segment", _stays_open), TRUSTING_REGISTER),
         "BoundaryWrittenOnce",
         "breadth",
         10_000,
@@ -89,7 +89,7 @@ PROJECTION_MUTANTS = (
         "segment-changes-epoch",
         "a segment takes on the epoch of its last change",
         "finalize",
-        patch((projections, "_with_segment", _new_epoch)),
+        patch((projections, "_with_segment", _new_epoch), TRUSTING_REGISTER),
         "BoundaryWrittenOnce",
         "breadth",
         1_000,
@@ -102,6 +102,7 @@ PROJECTION_MUTANTS = (
         patch(
             (projections, "_remove_member", _removes_anybody),
             (coordinating, "next_duty", _removes_all_that_are_away),
+            TRUSTING_REGISTER,
         ),
         "BoundaryWrittenOnce",
         "breadth",
@@ -112,7 +113,11 @@ PROJECTION_MUTANTS = (
         "open-log-deleted",
         "a log is deleted without being closed first",
         "delete",
-        patch((projections, "_require", _allow), (Administrator, "_on_delete_view", _deletes_at_once)),
+        patch(
+            (projections, "_require", _allow),
+            (Administrator, "_on_delete_view", _deletes_at_once),
+            TRUSTING_REGISTER,
+        ),
         "BoundaryWrittenOnce",
         "breadth",
         2_000,
