@@ -10,8 +10,8 @@ import msgspec
 import trunkline
 from trunkline.client.bodies import encode
 from trunkline.client.log import Log
+from trunkline.core.calls import AppendRequested
 from trunkline.core.events import Appended
-from trunkline.core.messages import AppendRequested
 
 GOOD = {"source": b"shop"}
 TEXT = {"source": "shöp", "n": b"\xff"}  # what earlier versions took

@@ -6,8 +6,8 @@ from check.histories import Case, History, append, by
 from trunkline.check.monitors import FreshTail
 from trunkline.check.scenario import Completed, Invoked, ProcessEnded
 from trunkline.check.scenarios.cluster import LOG
+from trunkline.core.calls import SubscribeRequested
 from trunkline.core.events import Appended, AppendRefused, RequestRefused, SubscriptionEnded
-from trunkline.core.messages import SubscribeRequested
 
 
 def to_tail(operation: int, until: int | None = None) -> Invoked:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from trunkline.check.scenario import Invoked, Monitor, Observed
 from trunkline.check.scenarios.cluster import CHAIN3, LOG, chain_log
+from trunkline.core.calls import AppendRequested, TailRequested
 from trunkline.core.effects import Event
 from trunkline.core.entries import Frame, Kind, junk
 from trunkline.core.events import (
@@ -24,7 +25,6 @@ from trunkline.core.events import (
     StreamFinalized,
     StreamRecovered,
 )
-from trunkline.core.messages import AppendRequested, TailRequested
 from trunkline.core.projection import (
     AddJoiner,
     AdmitJoiner,

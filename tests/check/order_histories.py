@@ -26,6 +26,7 @@ from trunkline.check.monitors import (
 )
 from trunkline.check.scenario import Completed, Invoked, ProcessEnded
 from trunkline.check.scenarios.cluster import LOG
+from trunkline.core.calls import SubscribeRequested, TrimRequested
 from trunkline.core.events import (
     Appended,
     AppendRefused,
@@ -34,7 +35,6 @@ from trunkline.core.events import (
     TailIs,
     ValueCarried,
 )
-from trunkline.core.messages import SubscribeRequested, TrimRequested
 from trunkline.core.projection import (
     Gap,
     RaiseTrim,

@@ -10,6 +10,7 @@ from trunkline.check.recording import open_recording
 from trunkline.check.recording_judge import RecordingVerdict, judge_recording
 from trunkline.check.scenario import Observed
 from trunkline.check.scenarios.cluster import LOG
+from trunkline.core.calls import AppendRequested, SubscribeRequested
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import (
     Appended,
@@ -22,7 +23,6 @@ from trunkline.core.events import (
     ProcessEnded,
     Projected,
 )
-from trunkline.core.messages import AppendRequested, SubscribeRequested
 from trunkline.core.trace import encode_event, end_line, file_name, header_line
 
 STEP_NS = 1_000

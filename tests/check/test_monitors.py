@@ -41,13 +41,13 @@ from trunkline.check.monitors import (
     TrimAsked,
 )
 from trunkline.check.scenario import Completed, Invoked, Violation
+from trunkline.core.calls import TrimRequested
 from trunkline.core.entries import junk
 from trunkline.core.events import (
     Appended,
     AppendRefused,
     OutcomeUnknown,
 )
-from trunkline.core.messages import TrimRequested
 from trunkline.core.projection import (
     AdmitJoiner,
     Gap,

@@ -9,8 +9,8 @@ from check.histories import FIRST, by, data, told, watched
 from trunkline.check.monitors import OfLog, Progress, RealTimeOrder, TotalOrder, of_each
 from trunkline.check.scenario import Completed, Invoked, Monitor, ProcessEnded, Violation
 from trunkline.check.scenarios.cluster import CHAIN2, appends, chain_log
+from trunkline.core.calls import AppendRequested
 from trunkline.core.events import Appended, EntriesRead, Projected
-from trunkline.core.messages import AppendRequested
 
 ONE, OTHER = (chain_log(CHAIN2, "n1 n2", sequencer="n3", log=log) for log in ("one", "other"))
 

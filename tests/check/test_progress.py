@@ -31,6 +31,7 @@ from trunkline.check.monitors import (
 )
 from trunkline.check.scenario import Completed, Invoked, ProcessEnded
 from trunkline.check.scenarios.cluster import LOG
+from trunkline.core.calls import SubscribeRequested
 from trunkline.core.events import (
     Appended,
     PositionsSkipped,
@@ -38,7 +39,6 @@ from trunkline.core.events import (
     SubscriptionEnded,
     Trimmed,
 )
-from trunkline.core.messages import SubscribeRequested
 
 FOLLOWING = by("r", Invoked(1, SubscribeRequested(1, LOG, 1)))
 TWO_COMMITTED = told(committed(data(1, 7)), committed(data(2, 8)))

@@ -15,6 +15,7 @@ from trunkline.check.recording_judge import RecordingVerdict
 from trunkline.check.scenario import Observed
 from trunkline.check.scenarios.cluster import LOG
 from trunkline.check.trace import TraceError
+from trunkline.core.calls import AppendRequested, SubscribeRequested, TailRequested, TrimRequested
 from trunkline.core.effects import Event
 from trunkline.core.entries import Frame
 from trunkline.core.events import (
@@ -32,7 +33,6 @@ from trunkline.core.events import (
     SubscriptionEnded,
     TailIs,
 )
-from trunkline.core.messages import AppendRequested, SubscribeRequested, TailRequested, TrimRequested
 from trunkline.core.projection import EndSegment, RaiseTrim, apply
 from trunkline.core.trace import encode_event, end_line, file_name, header_line
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from core.driver import APPLICATION, META, target
 from trunkline.check.scenarios.cluster import BROADCAST3, CHAIN3, LOG, broadcast_log, chain_log
+from trunkline.core.calls import SubscribeRequested
 from trunkline.core.effects import Address, Effects, Message
 from trunkline.core.entries import Frame
 from trunkline.core.messages import (
     Peeked,
     Read,
     ReadFrames,
-    SubscribeRequested,
     Unwritten,
 )
 from trunkline.core.projection import (

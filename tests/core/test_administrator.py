@@ -7,9 +7,9 @@ import pytest
 from core.driver import APPLICATION, announced, messages, registered, results, seen, sent
 from trunkline.check.scenarios.cluster import CHAIN2, CHAIN3, CLUSTER, LOG, chain_log
 from trunkline.core.administrator import NOBODY, Administrator, AdministratorConfig
+from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.effects import Choose, Effects, Message, SetTimer
 from trunkline.core.events import Created, CreateRefused, ReopenRequested, RequestRefused, SegmentEnded, Trimmed
-from trunkline.core.messages import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.projection import (
     DeleteLog,
     EndSegment,

@@ -19,11 +19,11 @@ from core.driver import (
 )
 from trunkline.check.scenarios.cluster import CHAIN3, LOG, appends, broadcast_log, chain_log
 from trunkline.core.appender import CALM_AFTER, Appender, AppenderConfig
+from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Effects, Message
 from trunkline.core.entries import Frame, junk
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
-    AppendRequested,
     Granted,
     Next,
     NotGranted,

@@ -8,20 +8,22 @@ from core.driver import APPLICATION, META, RECONFIGURER, messages, results, seen
 from trunkline.check.scenarios.cluster import BROADCAST2, CHAIN2, CHAIN3, CLUSTER, LOG, broadcast_log, chain_log
 from trunkline.core.administrator import DELETED, Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
-from trunkline.core.effects import Address, Event, Message
-from trunkline.core.events import AppendRefused, CreateRefused, Deleted, OutcomeUnknown, RequestRefused
-from trunkline.core.messages import (
+from trunkline.core.calls import (
     AppendRequested,
     CreateLog,
     DeleteRequested,
-    Got,
-    Granted,
-    Reason,
-    Rejected,
     SealRequested,
     SubscribeRequested,
     TailRequested,
     TrimRequested,
+)
+from trunkline.core.effects import Address, Event, Message
+from trunkline.core.events import AppendRefused, CreateRefused, Deleted, OutcomeUnknown, RequestRefused
+from trunkline.core.messages import (
+    Got,
+    Granted,
+    Reason,
+    Rejected,
 )
 from trunkline.core.projection import (
     Change,

@@ -6,9 +6,18 @@ import pytest
 
 from core.driver import APPLICATION, RECONFIGURER, messages, results, seen, sent, storage, timers
 from trunkline.check.scenarios.cluster import BROADCAST2, CHAIN2, LOG, broadcast_log, chain_log
+from trunkline.core.calls import PeekRequested
 from trunkline.core.effects import Address, Effects, Message
 from trunkline.core.events import PeekIs, RequestRefused
-from trunkline.core.messages import FindTail, NotGranted, Peek, Peeked, PeekRequested, Reason, Rejected, TailFound
+from trunkline.core.messages import (
+    FindTail,
+    NotGranted,
+    Peek,
+    Peeked,
+    Reason,
+    Rejected,
+    TailFound,
+)
 from trunkline.core.peek import Peeker, PeekerConfig
 from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
 from trunkline.core.siblings import EndOpenSegment, Refresh

@@ -6,9 +6,17 @@ import pytest
 
 from core.driver import APPLICATION, META, messages, results, seen, sent, target, timers
 from trunkline.check.scenarios.cluster import BROADCAST3, CHAIN2, LOG, broadcast_log, chain_log
+from trunkline.core.calls import TailRequested
 from trunkline.core.effects import Effects, Message
 from trunkline.core.events import TailIs
-from trunkline.core.messages import FindTail, Get, Got, Reason, Rejected, TailFound, TailRequested
+from trunkline.core.messages import (
+    FindTail,
+    Get,
+    Got,
+    Reason,
+    Rejected,
+    TailFound,
+)
 from trunkline.core.projection import EndSegment, Opening, Owner, Projection, Seat, apply
 from trunkline.core.siblings import EndOpenSegment
 from trunkline.core.tail import TailConfig, TailFinder

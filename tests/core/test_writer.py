@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from core.driver import APPLICATION, announced, data, messages, results, seen, sent, target, timers
 from trunkline.check.scenarios.cluster import BROADCAST3, LOG, appends, broadcast_log
 from trunkline.core.administrator import NOBODY
+from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Effects, Message, SetTimer
 from trunkline.core.entries import Frame
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Append,
-    AppendRequested,
     NodeInfo,
     NodeState,
     Open,

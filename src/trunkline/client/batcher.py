@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from trunkline.client.bodies import BODY_BYTES_MAX, Buffer, check_sizes, encode
 from trunkline.client.session import Session
+from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Event
 from trunkline.core.events import Appended, AppendRefused, OutcomeUnknown
-from trunkline.core.messages import AppendRequested
 from trunkline.core.projection import Policy, Projection
 from trunkline.errors import (
     ConditionFailed,

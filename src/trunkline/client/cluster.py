@@ -18,9 +18,15 @@ from msgspec import Struct
 from trunkline.client.batcher import BatchOptions
 from trunkline.client.log import Log
 from trunkline.client.session import Session, Timing
+from trunkline.core.calls import CreateLog
 from trunkline.core.effects import Address, Message
 from trunkline.core.events import Created, CreateRefused
-from trunkline.core.messages import CreateLog, Get, Got, NodeInfo, NodeState
+from trunkline.core.messages import (
+    Get,
+    Got,
+    NodeInfo,
+    NodeState,
+)
 from trunkline.core.names import log_name_fault, may_be_log
 from trunkline.core.projection import Policy, Projection, Settings
 from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable

@@ -15,16 +15,10 @@ from trunkline.client.entries import Batch, Entry
 from trunkline.client.headers import encode_all
 from trunkline.client.session import Session
 from trunkline.client.subscription import Subscription
+from trunkline.core.calls import DeleteRequested, PeekRequested, SealRequested, TailRequested, TrimRequested
 from trunkline.core.effects import Event
 from trunkline.core.events import PeekIs, RequestRefused, SegmentEnded, TailIs
 from trunkline.core.events import Trimmed as TrimmedTo
-from trunkline.core.messages import (
-    DeleteRequested,
-    PeekRequested,
-    SealRequested,
-    TailRequested,
-    TrimRequested,
-)
 from trunkline.core.peek import Peeker, PeekerConfig
 from trunkline.core.projection import Policy, Projection
 from trunkline.core.tail import TailConfig, TailFinder

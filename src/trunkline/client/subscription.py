@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator
 from trunkline.client.bodies import Buffer, checksum
 from trunkline.client.entries import Batch
 from trunkline.client.session import Session
+from trunkline.core.calls import SubscribeRequested
 from trunkline.core.effects import Event
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import EntriesRead, PositionsSkipped, RequestRefused
-from trunkline.core.messages import SubscribeRequested
 from trunkline.core.projection import Projection
 from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.errors import (

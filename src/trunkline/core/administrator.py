@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.events import (
     Created,
@@ -33,12 +34,7 @@ from trunkline.core.events import (
     Trimmed,
 )
 from trunkline.core.messages import (
-    CreateLog,
-    DeleteRequested,
     NodeInfo,
-    SealRequested,
-    SubscribeRequested,
-    TrimRequested,
 )
 from trunkline.core.placement import openings
 from trunkline.core.projection import DeleteLog, Opening, Owner, Projection, RaiseTrim, apply, create

@@ -31,6 +31,7 @@ from collections import deque
 
 from msgspec import Struct
 
+from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import (
     SELF,
     Address,
@@ -46,7 +47,6 @@ from trunkline.core.effects import (
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
-    AppendRequested,
     Granted,
     Next,
     NotGranted,

@@ -1,4 +1,4 @@
-"""Everything that travels between processes, request beside answer; and what applications ask for.
+"""Everything that travels between processes, request beside answer.
 
 An answer repeats what it answers (stream, position, writer and seq), so that a late or doubled answer can be told
 from the awaited one by its content. Nobody sends a request for a segment that it has not read in an accepted
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
-from trunkline.core.projection import Group, Member, Owner, Policy, Projection, Segment, Settings
+from trunkline.core.projection import Group, Member, Owner, Policy, Projection, Segment
 
 # ---------------------------------------------------------------------------------------------- identity of a stream
 
@@ -439,65 +439,3 @@ class LeaseExpired(Message, frozen=True):
 
     node: str
     start: int
-
-
-# ---------------------------------------------------------------------------------------------- application requests
-
-
-class CreateLog(Message, frozen=True):
-    operation: int
-    log: str
-    settings: Settings
-
-
-class AppendRequested(Message, frozen=True):
-    """Append a batch. Its bytes are known by their checksum."""
-
-    operation: int
-    log: str
-    count: int
-    checksum: int
-    takeover: bool = False  # broadcast: take the log from its present owner
-    expect: int | None = None  # chain: only at exactly this position
-
-
-class SubscribeRequested(Message, frozen=True):
-    """Read from ``start``; complete after the entry at ``until`` (None: never), or, ``to_tail``, at the tail."""
-
-    operation: int
-    log: str
-    start: int
-    until: int | None = None
-    to_tail: bool = False
-
-
-class TailRequested(Message, frozen=True):
-    operation: int
-    log: str
-
-
-class PeekRequested(Message, frozen=True):
-    operation: int
-    log: str
-
-
-class TrimRequested(Message, frozen=True):
-    operation: int
-    log: str
-    point: int
-
-
-class SealRequested(Message, frozen=True):
-    """Make the log read-only, or, with ``reopen``, end the open segment and begin another."""
-
-    operation: int
-    log: str
-    reopen: bool = False
-    declared_end: int | None = None  # the segment is lost: a gap that readers see, up to here
-
-
-class DeleteRequested(Message, frozen=True):
-    """Delete the log for ever: nobody can use its name again."""
-
-    operation: int
-    log: str

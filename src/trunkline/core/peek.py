@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from trunkline.core.calls import PeekRequested
 from trunkline.core.effects import SELF, Address, CancelTimer, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.events import PeekIs, RequestRefused
 from trunkline.core.messages import (
@@ -23,7 +24,6 @@ from trunkline.core.messages import (
     NotGranted,
     Peek,
     Peeked,
-    PeekRequested,
     Reason,
     Rejected,
     TailFound,

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from trunkline.core.calls import SubscribeRequested, TailRequested
 from trunkline.core.effects import (
     SELF,
     Address,
@@ -66,8 +67,6 @@ from trunkline.core.messages import (
     Reason,
     Rejected,
     Subscribe,
-    SubscribeRequested,
-    TailRequested,
     Unwritten,
     target_of,
 )

@@ -18,9 +18,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from trunkline.core.calls import TailRequested
 from trunkline.core.effects import SELF, Address, CancelTimer, Complete, Effects, Message, Send, SetTimer
 from trunkline.core.events import RequestRefused, TailIs
-from trunkline.core.messages import FindTail, Get, Got, Reason, Rejected, TailFound, TailRequested, target_of
+from trunkline.core.messages import (
+    FindTail,
+    Get,
+    Got,
+    Reason,
+    Rejected,
+    TailFound,
+    target_of,
+)
 from trunkline.core.projection import Member, Policy, Projection
 from trunkline.core.siblings import EndOpenSegment, ViewChanged
 

@@ -28,6 +28,7 @@ from collections import deque
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import (
     SELF,
     Address,
@@ -43,7 +44,6 @@ from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Append,
-    AppendRequested,
     NodeInfo,
     Open,
     Opened,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.core.calls import AppendRequested, SubscribeRequested
 from trunkline.core.effects import Message
 from trunkline.core.events import Appended, SubscriptionEnded
-from trunkline.core.messages import AppendRequested, SubscribeRequested
 
 
 class FreshTail:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
 from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.core.calls import AppendRequested, SubscribeRequested
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
 from trunkline.core.events import (
@@ -19,7 +20,6 @@ from trunkline.core.events import (
     TailIs,
     ValueCarried,
 )
-from trunkline.core.messages import AppendRequested, SubscribeRequested
 from trunkline.core.projection import Gap, Projection
 
 SHARED_READER = "reader"

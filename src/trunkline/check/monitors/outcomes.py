@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
 from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.core.calls import AppendRequested, TrimRequested
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import Appended, AppendRefused, Committed, EntriesRead, OutcomeUnknown, Projected
-from trunkline.core.messages import AppendRequested, TrimRequested
 from trunkline.core.projection import Gap, Projection
 
 

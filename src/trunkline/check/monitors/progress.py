@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded
+from trunkline.core.calls import SubscribeRequested
 from trunkline.core.events import (
     Committed,
     EntriesRead,
@@ -19,7 +20,6 @@ from trunkline.core.events import (
     StreamRecovered,
     StreamSealed,
 )
-from trunkline.core.messages import SubscribeRequested
 from trunkline.core.projection import Projection
 
 

@@ -12,6 +12,7 @@ from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator
 from trunkline.core.appender import Appender, Attempt
+from trunkline.core.calls import TrimRequested
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
 from trunkline.core.events import Appended, Committed, OutcomeUnknown, TailIs
 from trunkline.core.filler import Filling
@@ -24,7 +25,6 @@ from trunkline.core.messages import (
     Reason,
     Sealed,
     Stored,
-    TrimRequested,
     descriptor_of,
 )
 from trunkline.core.projection import EndSegment, Group, Member, Opening, Policy, Projection, Segment, apply

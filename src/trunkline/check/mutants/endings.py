@@ -12,10 +12,20 @@ from trunkline.check.mutants.patching import patch
 from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator
+from trunkline.core.calls import TrimRequested
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send
 from trunkline.core.entries import Frame
 from trunkline.core.events import AppendRefused, ReconfigurationBlocked, Trimmed
-from trunkline.core.messages import Append, NodeInfo, Reason, Sealed, SwapLost, Swapped, Trim, TrimRequested, target_of
+from trunkline.core.messages import (
+    Append,
+    NodeInfo,
+    Reason,
+    Sealed,
+    SwapLost,
+    Swapped,
+    Trim,
+    target_of,
+)
 from trunkline.core.projection import DeleteLog, Group, Member, Opening, Owner, Projection, apply, create
 from trunkline.core.reconfigurer import Reconfigurer
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment

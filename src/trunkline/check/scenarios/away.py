@@ -18,9 +18,9 @@ from trunkline.check.scenarios.cluster import (
     scenario,
     tail_finder,
 )
+from trunkline.core.calls import TailRequested
 from trunkline.core.effects import Record
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import TailRequested
 from trunkline.core.projection import EndSegment, Opening, Owner, Seat, apply
 from trunkline.core.streams import FrameWritten, StreamEnding
 

@@ -20,7 +20,7 @@ from trunkline.check.scenarios.cluster import (
     scenario,
     tail_finder,
 )
-from trunkline.core.messages import AppendRequested, SealRequested
+from trunkline.core.calls import AppendRequested, SealRequested
 from trunkline.core.projection import EndSegment, Opening, Owner, Policy, Seat, Settings, apply
 from trunkline.core.streams import StreamSealing
 

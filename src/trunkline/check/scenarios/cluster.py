@@ -28,6 +28,16 @@ from trunkline.check.scenario import (
 from trunkline.check.scenarios.hosts import Application, BoundedNode, Burst, EmptiedDisk, LeaseClock, Scrubber
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
+from trunkline.core.calls import (
+    AppendRequested,
+    CreateLog,
+    DeleteRequested,
+    PeekRequested,
+    SealRequested,
+    SubscribeRequested,
+    TailRequested,
+    TrimRequested,
+)
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
 from trunkline.core.effects import (
     Address,
@@ -37,18 +47,10 @@ from trunkline.core.effects import (
 from trunkline.core.filler import Filler
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import (
-    AppendRequested,
-    CreateLog,
-    DeleteRequested,
     Descriptor,
     NodeInfo,
     NodeState,
-    PeekRequested,
-    SealRequested,
     Space,
-    SubscribeRequested,
-    TailRequested,
-    TrimRequested,
     descriptor_of,
 )
 from trunkline.core.peek import Peeker, PeekerConfig

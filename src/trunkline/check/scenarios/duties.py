@@ -21,9 +21,9 @@ from trunkline.check.scenarios.cluster import (
     reader,
     writer,
 )
+from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, TrimRequested
 from trunkline.core.effects import Record
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import CreateLog, DeleteRequested, SealRequested, TrimRequested
 from trunkline.core.projection import (
     AddJoiner,
     EndSegment,

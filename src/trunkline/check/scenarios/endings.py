@@ -24,8 +24,8 @@ from trunkline.check.scenarios.cluster import (
     tail_finder,
     writer,
 )
+from trunkline.core.calls import AppendRequested
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import AppendRequested
 from trunkline.core.projection import Policy, Settings
 from trunkline.core.storage import FramesDamaged
 from trunkline.core.streams import FrameWritten

@@ -5,8 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from trunkline.check.scenario import Invoked
+from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import SELF, Address, Announce, Complete, Effect, Effects, Event, Message, Send, SetTimer
-from trunkline.core.messages import AppendRequested, Fetched, LeaseExpired, ReadFrames, Space
+from trunkline.core.messages import (
+    Fetched,
+    LeaseExpired,
+    ReadFrames,
+    Space,
+)
 from trunkline.core.siblings import DamageFound
 from trunkline.core.storage import FramesDamaged, SpaceChanged, StorageNode
 

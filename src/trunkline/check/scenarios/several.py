@@ -24,9 +24,9 @@ from trunkline.check.scenarios.cluster import (
     tail_finder,
     writer,
 )
+from trunkline.core.calls import TrimRequested
 from trunkline.core.effects import Record
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.messages import TrimRequested
 from trunkline.core.projection import (
     EndSegment,
     MarkRepaired,

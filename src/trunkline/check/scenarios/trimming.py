@@ -5,7 +5,7 @@ from __future__ import annotations
 from trunkline.check.scenario import Faults, Scenario
 from trunkline.check.scenarios.cluster import LOG, administrator, appender, appends, coordinator, reader
 from trunkline.check.scenarios.duties import PAIR, scenario
-from trunkline.core.messages import AppendRequested, TrimRequested
+from trunkline.core.calls import AppendRequested, TrimRequested
 
 
 def trim() -> Scenario:

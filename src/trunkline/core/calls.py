@@ -1,0 +1,65 @@
+"""What applications ask of the roles of their own process. None of it leaves the process."""
+
+from __future__ import annotations
+
+from trunkline.core.effects import Message
+from trunkline.core.projection import Settings
+
+
+class CreateLog(Message, frozen=True):
+    operation: int
+    log: str
+    settings: Settings
+
+
+class AppendRequested(Message, frozen=True):
+    """Append a batch. Its bytes are known by their checksum."""
+
+    operation: int
+    log: str
+    count: int
+    checksum: int
+    takeover: bool = False  # broadcast: take the log from its present owner
+    expect: int | None = None  # chain: only at exactly this position
+
+
+class SubscribeRequested(Message, frozen=True):
+    """Read from ``start``; complete after the entry at ``until`` (None: never), or, ``to_tail``, at the tail."""
+
+    operation: int
+    log: str
+    start: int
+    until: int | None = None
+    to_tail: bool = False
+
+
+class TailRequested(Message, frozen=True):
+    operation: int
+    log: str
+
+
+class PeekRequested(Message, frozen=True):
+    operation: int
+    log: str
+
+
+class TrimRequested(Message, frozen=True):
+    operation: int
+    log: str
+    point: int
+
+
+class SealRequested(Message, frozen=True):
+    """Make the log read-only, or, with ``reopen``, end the open segment and begin another."""
+
+    operation: int
+    log: str
+    reopen: bool = False
+    declared_end: int | None = None  # the segment is lost: a gap that readers see, up to here
+
+
+class DeleteRequested(Message, frozen=True):
+    """Delete the log for ever: nobody can use its name again."""
+
+    operation: int
+    log: str
