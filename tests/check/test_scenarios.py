@@ -110,7 +110,7 @@ EXHAUSTED = {
     "seal-comes-late": (1_051, 2_348, 40),
     "all-leases-lost": (3_805, 5_560, 101),
     "known-to-others": (9_782, 32_491, 38),
-    "read-to-tail": (9_501, 25_329, 49),
+    "read-to-tail": (11_477, 31_279, 49),
     "stale-end-broadcast": (614, 1_348, 40),
     "stale-end-chain": (1_791, 4_033, 48),
     "stale-end-returned": (3_657, 8_982, 42),
@@ -119,7 +119,7 @@ EXHAUSTED = {
     "broadcast-full": (441, 624, 50),
     "broadcast-batches": (2_179, 7_978, 23),
     "roll-unreachable": (7_375, 26_224, 41),
-    "two-groups-ending": (1_786, 2_485, 37),
+    "two-groups-ending": (2_738, 4_661, 37),
 }
 SMALL_STATES = 8_000
 SCHEDULES = 40
