@@ -14,6 +14,7 @@ from msgspec import Struct
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
 from trunkline.core.projection import Group, Member, Owner, Policy, Projection, Segment
+from trunkline.core.space import Space as Space  # of a node, in the registry
 
 # ---------------------------------------------------------------------------------------------- identity of a stream
 
@@ -357,15 +358,6 @@ class NodeState(enum.Enum):
     CLIENT = (
         "client"  # no node: a process that writes a broadcast log. It is in the registry as long as its lease holds
     )
-
-
-class Space(enum.IntEnum):
-    """How much room a node's disk has: coarsely, for the registry is not to be written all the time."""
-
-    ROOMY = 0
-    TIGHT = 1  # it takes entries, but no copies of what others hold
-    FULL = 2  # it takes no entries either: fills, seals, ends and repairs go on, from a reserve
-    EXHAUSTED = 3  # nothing is stored; what is here can be sealed, ended, trimmed and dropped. Told as FULL
 
 
 class NodeInfo(Struct, frozen=True, array_like=True):
