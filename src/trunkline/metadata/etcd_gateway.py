@@ -30,6 +30,7 @@ from trunkline.metadata.store import StoreUnavailable
 LINE_BYTES_MAX = 16 << 20  # of a watch; etcd sends no more than its request limit (1.5 MiB) per event
 TOO_LARGE = ("request is too large", "message larger than max")  # etcd says it, or what stands before it
 CONNECTIONS_MAX = 64  # requests under way at once, and the watch; others wait for their turn
+SLOWEST_BYTES_PER_S = 250_000  # that a request may take beyond its time: a long map is written, synced and sent on
 JSON_CONTENT = {"Content-Type": "application/json"}
 NEEDS_LEADER = {"Grpc-Metadata-hasleader": "true"}  # a member without a leader ends the stream instead of being silent
 
@@ -135,8 +136,9 @@ class Gateway:
     async def _post(self, path: str, body: Json, token: str, timeout_ms: int = 0) -> Json:
         endpoint = self._endpoint()
         headers = JSON_CONTENT | ({"Authorization": token} if token else {})
-        content = io.BytesIO(msgspec.json.encode(body))  # sent piece by piece: a long map does not stop the event loop
-        total_s = (timeout_ms or self._options.request_ms) / 1000
+        encoded = msgspec.json.encode(body)
+        content = io.BytesIO(encoded)  # sent piece by piece: a long map does not stop the event loop
+        total_s = (timeout_ms or self._options.request_ms) / 1000 + len(encoded) / SLOWEST_BYTES_PER_S
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=total_s / 2)
         try:
             async with self._open().post(endpoint + path, data=content, headers=headers, timeout=timeout) as response:
