@@ -224,3 +224,12 @@ def test_s6_an_end_below_what_an_uncertain_stream_has_proves_nothing() -> None:
     node.rot(1)
     assert node.ask(Finalize(BD, 2)) == [Finalized(S)]
     assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
+
+
+def test_s6_an_end_above_what_an_uncertain_member_of_a_chain_has_proves_nothing() -> None:
+    """The end is the largest over all groups, and the others may have gone further."""
+    node = DiskedNode()
+    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
+    node.rot(0)
+    assert node.ask(Seal(D)) == [Sealed(S, 1, intact=True, uncertain=True)]
+    assert node.ask(Finalize(D, 9)) == [Finalized(S, intact=True)]

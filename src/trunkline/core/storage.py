@@ -227,7 +227,7 @@ class StorageNode:
         stream, effects = self._find_or_make(descriptor)
         if stream.end not in (None, end):  # S2
             return [Send(source, stream.reject(0, Reason.MISMATCH, self.incarnation))]
-        if stream.uncertain and stream.seal_answer() < end and not stream.data_loss:  # S6
+        if stream.lacks_below(end) and not stream.data_loss:  # S6
             stream.data_loss = True
             effects.append(Persist(StreamLosing(stream.key)))
         if stream.end is None:

@@ -8,7 +8,9 @@ Rules
  S5  A stream that lost acknowledged data is never an authority: it is sealed, not intact, and answers ``CORRUPT`` for
      what it lacks.
  S6  A stream that may have lost data (``uncertain``) seals itself: nothing may be written where something may have
-     been. An end above what it has proves the loss.
+     been. Broadcast: an end above what it has proves the loss. A chain may have several groups, of which each has its
+     share below the end: there a survivor has answered a seal, which vouches for what it has (V4), and an end proves
+     nothing.
 """
 
 from __future__ import annotations
@@ -114,6 +116,11 @@ class Stream:
 
     def contiguous_end(self) -> int:
         return self.frames.contiguous_end(max(self.descriptor.base, self.trim + 1))
+
+    def lacks_below(self, end: int) -> bool:
+        """Whether an end proves that an uncertain stream has lost something (S6)."""
+        broadcast = self.descriptor.policy is Policy.BROADCAST
+        return self.uncertain and broadcast and self.seal_answer() < end
 
     def write_refusal(self, frame: Frame, *, repair: bool) -> Reason | None:
         """Why a frame that overlaps nothing cannot be stored now."""
