@@ -43,6 +43,8 @@ from trunkline.core.placement import eligible, openings, with_space
 from trunkline.core.projection import EndSegment, Gap, Group, Opening, Policy, Projection, Reopen, Segment, apply
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
+SEGMENTS_PER_MS = 10  # too many: swaps of long maps pile up at a busy register; too few: a lost answer costs longer
+
 Job = Refresh | EndOpenSegment | OpenClosedLog | ChangeProjection
 
 
@@ -200,7 +202,8 @@ class Reconfigurer:
     def _swap(self, projection: Projection) -> Effects:
         self.state = "swapping"
         swap = Swap(self.config.log, projection.epoch - 1, projection)
-        return [Send(self.config.register, swap), SetTimer("wait", self.config.retry_ms)]
+        longer = len(projection.segments) // SEGMENTS_PER_MS  # a long map takes its time to be sent and stored
+        return [Send(self.config.register, swap), SetTimer("wait", self.config.retry_ms + longer)]
 
     def _warnings(self) -> Effects:
         if self.view is None or not self.view.last.is_open:

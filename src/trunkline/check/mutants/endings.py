@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
 from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator
@@ -282,7 +282,11 @@ ENDING_MUTANTS = (
         "created-over",
         "a log that exists is created anew",
         "create-race",
-        patch((Administrator, "_on_create_view", _creates_anew), (Administrator, "on_choice", _over_what_is_there)),
+        patch(
+            (Administrator, "_on_create_view", _creates_anew),
+            (Administrator, "on_choice", _over_what_is_there),
+            TRUSTING_REGISTER,
+        ),
         ("BoundaryWrittenOnce", "SingleOwner", "RoleError"),
         "breadth",
         5_000,
