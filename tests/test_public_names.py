@@ -13,8 +13,8 @@ import trunkline
 from trunkline import sync
 
 NAMES = """
-    Batch BatchOptions ClientOptions Cluster ConditionFailed ConfigError DestinationHalted DuplicateKey EntriesLost
-    Entry Fenced Hole Log LogSealed NoSuchLog NotWritten OutcomeUnknown OwnedByAnother PositionMoved ProtocolError
+    Batch BatchOptions ClientOptions Cluster ConditionFailed ConfigError CorruptEntry DestinationHalted DuplicateKey
+    EntriesLost Entry Fenced Hole Log LogSealed NoSuchLog NotWritten OutcomeUnknown OwnedByAnother PositionMoved ProtocolError
     Refused SchemaMismatch SourceExpired StorageError Trimmed TrunklineError Unreachable __version__ connect errors
     sync
 """
@@ -25,6 +25,7 @@ CLUSTER = {
     "describe": "name",
     "log": "name create policy replicas min_replicas groups stripe_unit",
     "logs": "",
+    "forget_node": "node",
     "node_status": "node timeout",
     "nodes": "",
     "open": "",

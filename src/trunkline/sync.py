@@ -196,6 +196,10 @@ class Cluster:
         """``rw``, ``draining`` (nothing new is placed on it, what it has moves away) or ``gone`` (for ever)."""
         self._call(self._cluster.set_node_state(node, state))
 
+    def forget_node(self, node: str) -> None:
+        """Take a node that is gone out of the registry: it must not be live, and no log may name it."""
+        self._call(self._cluster.forget_node(node))
+
     def status(self, *, logs: bool = True, timeout: float | None = None) -> dict[str, Any]:
         """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
         return self._call(self._cluster.status(logs=logs, timeout=timeout))

@@ -56,5 +56,5 @@ def test_missing_copies_blocked_logs_and_losses_are_warned_of() -> None:
     lone = segment([member("n1"), member("n2", True)])
     fewer = segment([member("n1"), member("n2")])
     found = warnings(log(lone, fewer, blocked=True))
-    assert [text.split(":")[0] for text in found] == ["NO REDUNDANCY", "fewer copies", "BLOCKED", "lost"]
+    assert [text.split(":")[0] for text in found] == ["BLOCKED", "NO REDUNDANCY", "fewer copies", "lost"]
     assert found[-1] == "lost: a, positions 3 to 4"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from net.wiring import FRAME, STORED
-from trunkline.core import messages
+from trunkline.core import calls, messages
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.messages import Digested
@@ -33,7 +33,7 @@ def messages_of(*modules: object) -> set[str]:
 
 def test_every_message_either_travels_or_is_named_as_one_that_does_not() -> None:
     travelling = {message.__name__ for message in get_args(WireMessage)}
-    assert travelling | STAYS_INSIDE == messages_of(messages, admin)
+    assert travelling | STAYS_INSIDE == messages_of(calls, messages, admin)
     assert not travelling & STAYS_INSIDE
 
 

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 import trunkline
 from system.hostile import ask, memory_kib, peer_of, random_head, run
 from system.processes import Processes
-from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
+from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap, Swapped
 from trunkline.core.projection import Opening, Owner, Seat, Settings, create
 from trunkline.errors import Refused
+from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.stored_json import encode
 from trunkline.net.admin import ClusterAnswer, ClusterRequest, RequestRefused
 
@@ -165,10 +166,14 @@ def test_a_log_that_an_older_version_made_under_a_long_name_works_and_hurts_nobo
     assert stored is not None
     old = replace(stored, log="日" * 100)  # 300 bytes: nodes of that version closed the connection of all logs
     processes.stop("c1")
-    file = sqlite3.connect(processes.directory / "c1" / "metadata.sqlite")
-    with file:
-        file.execute("INSERT INTO logs VALUES (?, ?, ?)", (old.log, old.epoch, encode(old).decode()))
-    file.close()
+
+    async def store() -> None:
+        file = SqliteStore(processes.directory / "c1" / "metadata.sqlite")
+        await file.start()
+        assert await file.handle(Swap(old.log, 0, old)) == Swapped(old.log, 1)
+        await file.close()
+
+    run(store())
     processes.start("c1")
     processes.wait_live("n1", "n2", "n3")
 
