@@ -13,10 +13,10 @@ import trunkline
 from trunkline import sync
 
 NAMES = """
-    Batch BatchOptions ClientOptions Cluster ConditionFailed ConfigError CorruptEntry DestinationHalted DuplicateKey
-    EntriesLost Entry Fenced Hole Log LogSealed NoSuchLog NotWritten OutcomeUnknown OwnedByAnother PositionMoved ProtocolError
-    Refused SchemaMismatch SourceExpired StorageError Trimmed TrunklineError Unreachable __version__ connect errors
-    sync
+    Batch BatchOptions ClientOptions Cluster ConditionFailed ConfigError CorruptEntry DestinationHalted
+    DuplicateKey EntriesLost Entry Fenced Hole Log LogSealed NoSuchLog NotWritten OutcomeUnknown
+    OwnedByAnother PositionMoved ProtocolError Refused SchemaMismatch SourceExpired StorageError Trimmed
+    TrunklineError Unreachable __version__ connect errors sync
 """
 
 CLUSTER = {

@@ -287,3 +287,16 @@ def test_a_late_answer_to_another_run_is_not_taken() -> None:
     assert filler.tell(RunFilled(HEAD, 3, 1000, 1000)) == []
     assert filler.tell(RunFilled(MIDDLE, 2, 1000, 1000)) == []
     assert filler.tell(Stored(HEAD, junk(2))) == []
+
+
+def test_the_head_goes_on_with_the_next_run_while_the_others_have_this_one() -> None:
+    view = chain_log(replace(CHAIN3, stripe_unit=4), "a b", "b a", sequencer="a")
+    filler = FilledRun(view, 9)
+    [first] = messages(filler.begun)
+    assert isinstance(first, FillRun)
+    effects = filler.tell(RunFilled(first.target.stream, 2, 5, 5))
+    assert [(to, m.first, m.end) for to, m in sent(effects) if isinstance(m, FillRun)] == [
+        ("b.storage", 2, 5),
+        ("b.storage", 5, 9),
+    ]
+    assert filler.role.on_message(READER, Fill(view, 0, 5, 9)) == []  # whoever wants it finds it begun

@@ -162,14 +162,25 @@ class Filler:
         return [f for f in asked if (f.glsn, f.end) == (first, end)]
 
     def _on_run(self, filling: Filling, reached: int) -> Effects:
+        following: Effects = []
         if filling.at == 0:  # F1
+            goes_on = filling.end == reached < filling.wanted
             filling.end = max(reached, filling.glsn + 1)
             if reached == filling.glsn:
                 return self._write(filling)  # the head has a value: it is carried on alone
             filling.frame = junk(filling.glsn)
+            following = self._begin_next(filling) if goes_on else []
         elif reached < filling.end:  # F2
             return self._done(filling, (), Reason.STALE)
-        return self._next_member(filling)
+        return [*self._next_member(filling), *following]
+
+    def _begin_next(self, filling: Filling) -> Effects:
+        """The head works on the next run while the others have this one: whoever wants that will find it begun."""
+        following = Filling(filling.projection, filling.segment, filling.end, filling.wanted)
+        if following.key in self.fillings:
+            return []
+        self.fillings[following.key] = following
+        return self._write(following)
 
     def _reading(self, stream: str, glsn: int) -> list[Filling]:
         return [f for f in self._awaiting(stream) if f.segment.repaired and not f.preparing and f.glsn == glsn]
