@@ -33,7 +33,7 @@ REGISTER_MUTANTS = (
 
 UNSEEN = {
     "reconfigurer R10": "who goes back to an older projection loses its next swap (register M1) and reads again: that "
-    "costs time, and no search over all scenarios found more; unit tests show the rule",
+    "costs time, and searches over some scenarios found no more; unit tests show the rule",
     "register M3": "the register tells leases and does not use them: the rule says what others may not rely on. Who "
     "lets safety rest on a lease breaks a rule of its own (reconfigurer R2, coordinator C5), and their mutants show it",
     "register M6": "what a role sends always follows what is stored, so the rule never speaks here; it is for peers "
