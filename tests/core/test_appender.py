@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from core.appending import END, HEAD, LAST, MIDDLE, ONE, VIEW, Client, ask, ended, frame, grant
 from core.driver import (
-    APPLICATION,
     META,
     announced,
-    data,
     messages,
     results,
     seen,
@@ -17,14 +16,11 @@ from core.driver import (
     target,
     timers,
 )
-from trunkline.check.scenarios.cluster import CHAIN3, LOG, appends, broadcast_log, chain_log
-from trunkline.core.appender import CALM_AFTER, Appender, AppenderConfig
-from trunkline.core.calls import AppendRequested
-from trunkline.core.effects import Effects, Message
-from trunkline.core.entries import Frame, junk
+from trunkline.check.scenarios.cluster import LOG, appends, broadcast_log
+from trunkline.core.appender import CALM_AFTER
+from trunkline.core.entries import junk
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
-    Granted,
     Next,
     NotGranted,
     Open,
@@ -40,69 +36,13 @@ from trunkline.core.projection import (
     EndSegment,
     ForgetSegment,
     Gap,
-    Opening,
-    Owner,
     Policy,
     Projection,
     RaiseTrim,
-    Seat,
     Settings,
     apply,
 )
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh
-
-VIEW = chain_log(CHAIN3, "a b c", sequencer="a")
-HEAD, MIDDLE, LAST = (member.stream for member in VIEW.last.members())
-ONE = AppendRequested(1, LOG, 1, 7)
-
-
-def ended(end: int, survivors: str = "a b c", view: Projection = VIEW) -> Projection:
-    """The log after its first segment ended and another began on d."""
-    kept = tuple(member for member in view.last.members() if member.node in survivors)
-    following = Opening(((Seat("d", 1),),), Owner("d", 1))
-    return apply(view, EndSegment(0, end, (kept,), following))
-
-
-class Client:
-    def __init__(self, view: Projection | None = VIEW, in_flight_max: int = 64, seal_looks: int = 0) -> None:
-        self.role = Appender(AppenderConfig(LOG, "w", in_flight_max=in_flight_max, seal_looks=seal_looks), view)
-
-    def tell(self, message: Message) -> Effects:
-        return self.role.on_message(APPLICATION, message)
-
-    def begin(self, request: AppendRequested = ONE, first: int = 1, *, stored: int = 0) -> Effects:
-        """An append that was granted ``first`` and is stored on so many members of the chain."""
-        self.tell(request)
-        effects = self.tell(grant(self.role.seq, first))
-        for stream in (HEAD, MIDDLE, LAST)[:stored]:
-            effects = self.tell(Stored(stream, frame(first, self.role.seq, request.count)))
-        return effects
-
-    def commit(self, request: AppendRequested) -> Next:
-        """An append that goes through; what it asked the sequencer."""
-        [asked] = messages(self.tell(request))
-        assert isinstance(asked, Next)
-        self.tell(grant(asked.seq, asked.seq))
-        for stream in (HEAD, MIDDLE, LAST):
-            effects = self.tell(Stored(stream, frame(asked.seq, asked.seq)))
-        assert results(effects) == [(request.operation, Appended(asked.seq))]
-        return asked
-
-
-def grant(seq: int, first: int, skipped: int | None = None, segment: int = 0) -> Granted:
-    return Granted(LOG, segment, "w", seq, first, first if skipped is None else skipped)
-
-
-def frame(first: int = 1, seq: int = 1, count: int = 1) -> Frame:
-    return data(first, count, seq=seq)
-
-
-def ask(view: Projection, seq: int, count: int = 1, expect: int | None = None, beaten: int = 0) -> Next:
-    return Next(LOG, view.last, "w", seq, count, expect, beaten)
-
-
-END = EndOpenSegment(LOG, 0, ())
-
 
 # --------------------------------------------------------------------------------------------------- the good path
 
@@ -413,120 +353,3 @@ def test_a5_a_write_in_flight_outlives_its_segment() -> None:
     client.tell(seen(forgotten))
     client.role.on_timer("append:1")
     assert results(client.tell(seen(forgotten))) == [(1, OutcomeUnknown(1))]
-
-
-# ---------------------------------------------------------------------------------------------------- no space left
-
-
-def test_a9_a_full_member_ends_the_segment_only_if_there_are_others_to_go_to() -> None:
-    client = Client()
-    client.begin()
-    effects = client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
-    assert messages(effects) == [EndOpenSegment(LOG, 0, ("a",), only_to_spares=True)]
-    assert messages(client.tell(seen(ended(1)))) == [ask(ended(1), 2)]
-
-
-def test_a9_without_others_the_position_is_given_up_for_certain_before_the_append_is_refused() -> None:
-    client = Client()
-    client.begin()
-    client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
-    assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1, 2)]
-    assert results(client.tell(FillDone(0, 1, (junk(1),)))) == [(1, AppendRefused("no space on a; add nodes or trim"))]
-
-
-def no_space_anywhere() -> Client:
-    """An append whose head is full while there is no other node: it is giving its position up."""
-    client = Client()
-    client.begin()
-    client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
-    client.tell(seen(VIEW))
-    return client
-
-
-@pytest.mark.parametrize("why", [Reason.SILENT, Reason.STALE])
-def test_a9_an_append_is_not_refused_before_its_position_is_settled(why: Reason) -> None:
-    client = no_space_anywhere()
-    effects = client.tell(FillDone(0, 1, (), why))
-    assert results(effects) == []
-    effects = client.role.on_timer("append:1") if why is Reason.SILENT else effects
-    assert messages(effects) == [Refresh(LOG)]
-    assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1, 2)]
-    [(_, result)] = results(client.tell(FillDone(0, 1, (junk(1),))))
-    assert isinstance(result, AppendRefused)
-
-
-@pytest.mark.parametrize("end", [1, 2], ids=["past the end", "below the end"])
-def test_a9_an_append_that_was_giving_up_goes_on_where_another_segment_came(end: int) -> None:
-    client = no_space_anywhere()
-    client.tell(FillDone(0, 1, (), Reason.STALE))
-    effects = client.tell(seen(ended(end)))
-    if end == 2:
-        assert messages(effects) == [Fill(ended(end), 0, 1, 2)]
-        effects = client.tell(FillDone(0, 1, (junk(1),)))
-    assert results(effects) == []
-    assert sent(effects) == [("d.sequencer", ask(ended(end), 2))]
-
-
-def test_a9_if_the_position_holds_the_frame_after_all_it_is_committed() -> None:
-    client = no_space_anywhere()
-    assert results(client.tell(FillDone(0, 1, (frame(),)))) == [(1, Appended(1))]
-
-
-def tail_without_space() -> Client:
-    """An append that the head has while the member behind it is full, and no other node is there."""
-    client = Client()
-    client.begin(stored=1)
-    effects = client.tell(Rejected(MIDDLE, 1, Reason.NO_SPACE))
-    assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",), only_to_spares=True)]
-    effects = client.tell(seen(VIEW))
-    assert messages(effects) == [EndOpenSegment(LOG, 0, ("b",))]
-    return client
-
-
-def test_a9_an_entry_that_the_head_has_is_cut_by_an_end_before_the_append_is_refused() -> None:
-    client = tail_without_space()
-    again = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 1))
-    view = apply(VIEW, EndSegment(0, 1, VIEW.last.groups, again))
-    effects = client.tell(seen(view))
-    assert (results(effects), messages(effects)) == ([(1, AppendRefused("no space on b; add nodes or trim"))], [])
-
-
-def test_a9_an_entry_below_that_end_is_committed_after_all() -> None:
-    client = tail_without_space()
-    again = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 1))
-    view = apply(VIEW, EndSegment(0, 2, VIEW.last.groups, again))
-    assert messages(client.tell(seen(view))) == [Fill(view, 0, 1, 2)]
-    assert results(client.tell(FillDone(0, 1, (frame(),)))) == [(1, Appended(1))]
-
-
-def test_a9_a_position_that_cannot_be_filled_for_want_of_space_further_down_is_cut_by_an_end() -> None:
-    client = no_space_anywhere()
-    effects = client.tell(FillDone(0, 1, (), Reason.NO_SPACE, "b"))
-    assert messages(effects) == [EndOpenSegment(LOG, 0, ("a", "b"), only_to_spares=True)]
-    assert messages(client.tell(seen(VIEW))) == [EndOpenSegment(LOG, 0, ("a", "b"))]
-
-
-def test_a9_where_the_next_segment_leaves_the_full_node_out_the_append_goes_on() -> None:
-    client = tail_without_space()
-    assert messages(client.tell(seen(ended(1)))) == [ask(ended(1), 2)]
-
-
-def test_a9_an_end_that_is_blocked_is_tried_again_later() -> None:
-    client = tail_without_space()
-    effects = client.tell(seen(VIEW))
-    assert (results(effects), messages(effects), timers(effects)) == ([], [], ["append:1"])
-    assert messages(client.role.on_timer("append:1")) == [Refresh(LOG)]
-    assert messages(client.tell(seen(VIEW))) == [END]
-
-
-def test_a6_a_grant_to_an_earlier_start_of_the_process_is_not_taken() -> None:
-    client = Client()
-    client.tell(ONE)
-    assert client.tell(replace(grant(1, 1), writer="v")) == []
-
-
-def test_a_batch_that_is_too_large_is_refused() -> None:
-    client = Client()
-    client.tell(ONE)
-    [(_, result)] = results(client.tell(NotGranted(LOG, 0, "w", 1, Reason.TOO_LARGE)))
-    assert isinstance(result, AppendRefused)

@@ -10,11 +10,23 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from core.coordinating import (
+    ENDED,
+    FIRST,
+    FULL,
+    ME,
+    NARROW,
+    NEXT,
+    REPAIRED,
+    A,
+    B,
+    C,
+    Cluster,
+    finalize,
+    joining_member,
+    singles,
+)
 from core.driver import (
-    FILLER,
-    META,
-    Company,
-    announced,
     data,
     messages,
     registered,
@@ -24,13 +36,12 @@ from core.driver import (
     target,
     timers,
 )
-from trunkline.check.scenarios.cluster import CHAIN3, CLUSTER, LOG, chain_log
+from trunkline.check.scenarios.cluster import CHAIN3, LOG, chain_log
 from trunkline.core.coordinator import Coordinator, CoordinatorConfig
 from trunkline.core.duties import RemoveServingMember
 from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
-from trunkline.core.entries import Frame, junk
+from trunkline.core.entries import junk
 from trunkline.core.events import MemberRebuilt, MemberRemoved
-from trunkline.core.filler import Filler
 from trunkline.core.messages import (
     Digest,
     Digested,
@@ -40,22 +51,17 @@ from trunkline.core.messages import (
     Inventory,
     NodeInfo,
     NodeState,
-    Open,
     Reason,
-    Register,
     Rejected,
-    Seal,
     Write,
     descriptor_of,
 )
 from trunkline.core.projection import (
     EndSegment,
     MarkRepaired,
-    Member,
     Opening,
     Owner,
     Policy,
-    Projection,
     RaiseTrim,
     RemoveMember,
     Seat,
@@ -63,72 +69,9 @@ from trunkline.core.projection import (
     apply,
 )
 from trunkline.core.rebuild import MemberCopy
-from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
-from trunkline.core.register import MetadataRegister, RegisterImage
 from trunkline.core.repair import SegmentRepair
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, LookNow, Refresh
-from trunkline.core.storage import FramesDamaged, NodeImage, StorageNode
-
-ME = Address("coordinator", "coordinator")
-FIRST = chain_log(CHAIN3, "a b c", sequencer="a")
-NEXT = Opening((tuple(Seat(node, 1) for node in "abc"),), Owner("a", 1))
-ENDED = apply(FIRST, EndSegment(0, 4, FIRST.last.groups, NEXT))
-REPAIRED = apply(ENDED, MarkRepaired(0))
-A, B, C = FIRST.last.members()
-
-
-class Cluster:
-    """Everything that a coordinator needs, on one table."""
-
-    def __init__(
-        self,
-        view: Projection,
-        nodes: tuple[NodeInfo, ...],
-        storing: dict[Member, tuple[Frame, ...]],
-        absent_ms: int = 0,
-    ) -> None:
-        self.view, self.nodes = view, nodes
-        self.register = MetadataRegister(RegisterImage((view,), nodes))
-        self.storage = {info.node: StorageNode(CLUSTER, info.node, info.incarnation, NodeImage()) for info in nodes}
-        for member, frames in storing.items():
-            self._store(member, frames)
-        self.coordinator = Coordinator(CoordinatorConfig(LOG, absent_ms=absent_ms))
-        self.company = Company(
-            {
-                META: self.register,
-                ME: self.coordinator,
-                Address("coordinator", "reconfigurer"): Reconfigurer(ReconfigurerConfig(META, LOG)),
-                Address("coordinator", "filler"): Filler(1000),
-                **{storage(name): node for name, node in self.storage.items()},
-            },
-            down=[info.node for info in nodes if not info.live],
-        )
-        self.company.carry_out(ME, self.coordinator.on_start())
-
-    def _store(self, member: Member, frames: tuple[Frame, ...]) -> None:
-        node = self.storage[member.node]
-        node.on_message(FILLER, Open(descriptor_of(FIRST, FIRST.last, member)))
-        for frame in frames:
-            node.on_message(FILLER, Write(target(FIRST, member.stream), frame))
-        node.on_message(FILLER, Seal(descriptor_of(FIRST, FIRST.last, member)))
-
-    def work(self, ticks: int = 12, *, but: str = "") -> Projection:
-        """The projection after every timer has fired so often, but those of a longer time."""
-        for _ in range(ticks):
-            self.company.pass_time(but=but)
-        return self.register.projections[LOG]
-
-    def frames(self, member: Member) -> tuple[Frame, ...]:
-        stream = self.storage[member.node].streams[LOG, member.stream]
-        return tuple(stream.frames.all())
-
-
-def singles(*positions: int) -> tuple[Frame, ...]:
-    return tuple(data(glsn, seq=glsn) for glsn in positions)
-
-
-FULL = singles(1, 2, 3)
-
+from trunkline.core.storage import NodeImage, StorageNode
 
 # ----------------------------------------------------------------------------------------------------------- repair
 
@@ -177,8 +120,6 @@ def test_e2_a_repair_compares_digests_span_by_span_and_fails_on_any_refusal() ->
 
 # ---------------------------------------------------------------------------------------------------------- rebuild
 
-NARROW = apply(REPAIRED, RemoveMember(0, C.stream))
-
 
 def test_j1_j2_a_narrow_segment_is_copied_to_a_new_member_under_a_new_stream_id() -> None:
     cluster = Cluster(NARROW, registered("a b c"), {A: FULL, B: FULL})
@@ -195,7 +136,7 @@ def test_j2_only_what_lies_above_the_trim_is_copied() -> None:
 
 
 def test_j2_a_joiner_whose_digest_differs_does_not_count() -> None:
-    joining, joiner = _joining()
+    joining, joiner = joining_member()
     copy = MemberCopy(joining, joining.segments[0], A, joiner, 4096)
     copy.prepared, copy.cursor = True, copy.end  # everything is copied
     copy.start()
@@ -207,15 +148,6 @@ def test_j2_a_joiner_whose_digest_differs_does_not_count() -> None:
 def test_j1_a_segment_that_is_not_repaired_is_not_copied() -> None:
     with pytest.raises(AssertionError):
         MemberCopy(ENDED, ENDED.segments[0], A, B, 4096)
-
-
-def _joining() -> tuple[Projection, Member]:
-    cluster = Cluster(NARROW, registered("a b c"), {A: FULL, B: FULL})
-    cluster.company.down.add("c")  # the joiner is named, but cannot be reached
-    view = cluster.work(2)
-    joiner = view.segments[0].members()[-1]
-    assert joiner.joining
-    return view, joiner
 
 
 def test_c2_a_joiner_that_did_not_answer_is_tried_again() -> None:
@@ -508,142 +440,3 @@ def test_a_stream_that_proves_damaged_when_it_is_finalized_is_removed() -> None:
     assert sent(asked) == [(f"{m.node}.storage", finalize(ENDED, m)) for m in (A, C)]
     [change] = messages(role.on_message(storage("c"), Finalized(C.stream, nonce=role.question)))
     assert change == ChangeProjection(2, apply(ENDED, RemoveMember(0, B.stream)))
-
-
-# ------------------------------------------------------------------------------------------------------- witnesses
-
-# Segment 1 lives on d alone, so that the death of a concerns segment 0 only.
-ELSEWHERE = Opening(((Seat("d", 1),),), Owner("d", 1))
-ABC = apply(
-    chain_log(Settings(Policy.CHAIN, replicas=1), "a b c", sequencer="a"),
-    EndSegment(0, 4, FIRST.last.groups, ELSEWHERE),
-)
-AC = apply(ABC, RemoveMember(0, B.stream))
-WITHOUT_A = registered("a b c d", dead="a")
-
-
-def finalize(view: Projection, member: Member, nonce: int = 1) -> Finalize:
-    return Finalize(descriptor_of(view, view.segments[0], member), 4, nonce)
-
-
-class Removing:
-    """A coordinator that found a dead; the members that stay have been finalized, and are asked once more."""
-
-    def __init__(self, view: Projection) -> None:
-        self.view = view
-        self.role = Coordinator(CoordinatorConfig(LOG))
-        self.role.done.tidied |= {"b", "c", "d"}
-        self.look()
-        for member in view.segments[0].members():
-            if member != A:
-                self.answer(member)
-        self.asked = self.look()
-
-    def look(self) -> Effects:
-        return self.role.on_message(ME, seen(self.view, WITHOUT_A))
-
-    def answer(self, member: Member, *, intact: bool = True) -> Effects:
-        return self.role.on_message(storage(member.node), Finalized(member.stream, intact, self.role.question))
-
-
-def test_c5_a_member_is_removed_when_a_witness_says_that_it_is_intact() -> None:
-    removing = Removing(ABC)
-    assert sent(removing.asked) == [(f"{m.node}.storage", finalize(removing.view, m)) for m in (B, C)]
-    assert announced(removing.asked) == []
-    effects = removing.answer(C)
-    assert messages(effects) == [ChangeProjection(2, apply(removing.view, RemoveMember(0, A.stream)))]
-    assert announced(effects) == [MemberRemoved(LOG, 0, A.stream)]
-
-
-def test_c5_a_witness_that_says_it_lost_data_keeps_the_member() -> None:
-    removing = Removing(AC)
-    assert messages(removing.asked) == [finalize(removing.view, C)]
-    effects = removing.answer(C, intact=False)
-    assert (messages(effects), announced(effects)) == ([Refresh(LOG)], [])
-    effects = removing.look()  # nobody is left who could vouch
-    assert (messages(effects), announced(effects)) == ([], [])
-
-
-def test_c5_after_a_witness_that_lost_data_another_one_is_asked_anew() -> None:
-    removing = Removing(ABC)
-    assert messages(removing.answer(B, intact=False)) == [Refresh(LOG)]
-    assert removing.answer(C) == []  # said before this look, and so not for this removal
-    assert messages(removing.look()) == [finalize(removing.view, C)]
-    [change] = messages(removing.answer(C))
-    assert change == ChangeProjection(2, apply(removing.view, RemoveMember(0, A.stream)))
-
-
-def test_c5_nobody_is_removed_while_the_witnesses_are_silent() -> None:
-    removing = Removing(ABC)
-    assert messages(removing.role.on_timer("tick")) == [Refresh(LOG)]
-    assert messages(removing.look()) == []
-    removing.role.on_timer("silent c")
-    assert messages(removing.look()) == [finalize(removing.view, C)]
-
-
-def test_c5_an_answer_to_an_earlier_question_is_no_witness() -> None:
-    removing = Removing(ABC)
-    assert removing.role.on_message(storage("c"), Finalized(C.stream, nonce=0)) == []
-    assert announced(removing.answer(C)) == [MemberRemoved(LOG, 0, A.stream)]
-
-
-# ---------------------------------------------------------------------------------------------------------- damage
-
-
-@pytest.mark.parametrize("change", [{"damaged": 1}, {"start": 2}], ids=["damage", "restart"])
-def test_c6_a_node_that_restarted_or_found_damage_is_asked_again(change: dict[str, int]) -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
-    role.done.tidied |= {"a", "b", "c"}
-    nodes = registered("a b c")
-    view = apply(REPAIRED, EndSegment(1, 4, REPAIRED.last.groups, None))
-    role.done.finalized |= {member.stream for member in view.last.members()}
-    role.on_message(ME, seen(view, nodes))
-    for member in (A, B, C):
-        role.on_message(storage(member.node), Finalized(member.stream))
-    assert messages(role.on_message(ME, seen(view, nodes))) == []
-    doubted = (nodes[0], replace(nodes[1], **change), nodes[2])
-    asked = messages(role.on_message(ME, seen(view, doubted)))
-    assert asked == [finalize(view, B), Finalize(descriptor_of(view, view.last, view.last.members()[1]), 4, 1)]
-    assert role.on_message(storage("b"), Finalized(B.stream, nonce=0)) == []  # said before the damage was found
-    assert role.on_message(storage("b"), Finalized(B.stream, nonce=1)) == []
-    assert messages(role.on_message(storage("b"), Finalized("2.0.1", nonce=1))) == [Refresh(LOG)]
-
-
-def test_c6_damage_that_a_scrub_finds_in_a_repaired_segment_is_replaced_by_a_good_copy() -> None:
-    cluster = Cluster(REPAIRED, registered("a b c"), {A: FULL, B: FULL, C: FULL})
-    cluster.work()
-    cluster.storage["b"].on_message(ME, FramesDamaged((LOG, B.stream), FULL[1:2]))
-    damaged = replace(cluster.nodes[1], damaged=1)
-    cluster.register.on_message(storage("b"), Register(damaged))
-    after = cluster.work()
-    members = after.segments[0].members()
-    assert [member.node for member in members] == ["a", "c", "b"]
-    assert [member.joining for member in members] == [False] * 3
-    assert all(cluster.frames(member) == FULL for member in members)
-
-
-def test_c5_the_word_of_somebody_else_is_no_witness() -> None:
-    removing = Removing(ABC)
-    assert removing.answer(A) == []
-    assert removing.role.on_message(storage("d"), Finalized("3.0.0")) == []
-
-
-def test_c5_a_joiner_is_removed_without_a_witness() -> None:
-    view, joiner = _joining()
-    role = Coordinator(CoordinatorConfig(LOG))
-    role.done.finalized |= {A.stream, B.stream}
-    role.done.damaged.add(joiner.stream)
-    effects = role.on_message(ME, seen(view, registered("a b c")))
-    assert messages(effects) == [ChangeProjection(view.epoch, apply(view, RemoveMember(0, joiner.stream)))]
-
-
-def test_j2_a_late_digest_of_a_third_member_proves_nothing() -> None:
-    joining, joiner = _joining()
-    copy = MemberCopy(joining, joining.segments[0], A, joiner, 4096)
-    copy.prepared, copy.cursor = True, copy.end  # everything is copied
-    copy.start()
-    copy.on_message(Digested(B.stream, 1, 4, FULL))
-    copy.on_message(Digested(A.stream, 1, 4, FULL))
-    assert not copy.finished
-    copy.on_message(Digested(joiner.stream, 1, 4, FULL))
-    assert copy.finished
