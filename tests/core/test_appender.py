@@ -18,6 +18,7 @@ from core.driver import (
 )
 from trunkline.check.scenarios.cluster import LOG, appends, broadcast_log
 from trunkline.core.appender import CALM_AFTER
+from trunkline.core.effects import SetTimer
 from trunkline.core.entries import junk
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
@@ -353,3 +354,17 @@ def test_a5_a_write_in_flight_outlives_its_segment() -> None:
     client.tell(seen(forgotten))
     client.role.on_timer("append:1")
     assert results(client.tell(seen(forgotten))) == [(1, OutcomeUnknown(1))]
+
+
+def test_a12_appends_that_time_out_together_are_one_suspicion_and_tries_do_not_slow_down() -> None:
+    client = Client()
+    requests = [replace(ONE, operation=number) for number in range(1, 4)]
+    for request in requests:
+        client.begin(request, first=request.operation)
+    for request in requests:
+        client.role.on_timer(f"append:{request.operation}")
+    assert client.role.doubts == 1
+    effects = client.tell(seen(VIEW))  # it could not be ended now
+    assert [effect.after_ms for effect in effects if isinstance(effect, SetTimer)] == [1000] * 3
+    effects = client.tell(seen(ended(1)))  # all of them ask anew, and wait for longer
+    assert [effect.after_ms for effect in effects if isinstance(effect, SetTimer)] == [2000] * 3

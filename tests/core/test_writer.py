@@ -182,7 +182,7 @@ def test_w8_after_a_suspicion_the_time_of_silence_doubles_until_something_is_com
         client.role.on_timer("ack")
         view = ended(view, 1, ME)
         effects = client.tell(seen(view))
-    assert waits == [1000, 2000, 4000, 8000, 16_000, 16_000, 16_000]
+    assert waits == [1000, 2000, 4000, 8000, 8000, 8000, 8000]
     [sending] = client.role.in_flight
     client.stored(sending.frame, *sending.missing)
     assert [e.after_ms for e in client.tell(TWO) if isinstance(e, SetTimer)] == [1000]

@@ -22,7 +22,8 @@ Rules
      which node is to be left out. Then it ends the segment itself.
  A11 Who lost positions to readers that did not wait long enough says so with the next one, and is waited for longer
      (Q5).
- A12 After a suspicion the time of silence doubles until something is committed: slow nodes are not left all the time.
+ A12 After each segment that was left for a silence the time of silence doubles, until something is committed: slow
+     nodes are not left all the time. How soon it is looked at again what could not be ended does not grow.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class AppenderConfig(Struct, frozen=True):
 TIMER = "append:"
 BEATEN_MAX = 16  # readers wait no longer for who was beaten more often
 CALM_AFTER = 64  # appends; too small: a slow writer is beaten again and again; too big: its death is noticed late
-DOUBTS_MAX = 4  # how often in a row the time of silence doubles
+DOUBTS_MAX = (
+    3  # how often in a row the time of silence doubles; too small: slow nodes are left; too big: dead ones are not
+)
 
 
 class Attempt:
@@ -110,7 +113,8 @@ class Appender:
         self.queue: deque[AppendRequested] = deque()
         self.beaten = 0  # as often as its appends were beaten of late: the next ones begin with that
         self.calm = 0  # how many appends went through since, while there is something to forget
-        self.doubts = 0  # suspicions since something was committed
+        self.doubts = 0  # suspicions since something was committed ...
+        self.doubted = -1  # ... and the segment of the last one
 
     @property
     def phase(self) -> str:
@@ -163,7 +167,8 @@ class Appender:
         attempt = self.attempts[int(key.removeprefix(TIMER))]
         if not silent:
             return self._look_again(attempt)
-        self.doubts = min(self.doubts + 1, DOUBTS_MAX)  # A12
+        if self.doubted != self._segment(attempt).index:  # A12: many appends that time out at once are one suspicion
+            self.doubts, self.doubted = min(self.doubts + 1, DOUBTS_MAX), self._segment(attempt).index
         return self._end(attempt, silent)
 
     def ignores(self, source: Address, message: Message) -> bool:
@@ -270,7 +275,7 @@ class Appender:
 
     def _committed(self, attempt: Attempt) -> Effects:
         assert attempt.first is not None
-        self.doubts = 0
+        self.doubts, self.doubted = 0, -1
         event = Committed(self.config.log, self._segment(attempt).index, None, attempt.frame(self.config.writer))
         self._grow_calm()
         return [Announce(event), *self._complete(attempt, Appended(attempt.first))]
@@ -292,6 +297,9 @@ class Appender:
 
     def _suspect_later(self, attempt: Attempt) -> SetTimer:
         return SetTimer(attempt.timer, self.config.suspect_after_ms << self.doubts)
+
+    def _try_later(self, attempt: Attempt) -> SetTimer:
+        return SetTimer(attempt.timer, self.config.suspect_after_ms)
 
     # ---------------------------------------------------------------------------------------------------- the bad paths
 
@@ -385,13 +393,13 @@ class Appender:
     def _still_open(self, attempt: Attempt) -> Effects:
         """The segment could not be ended now, or need not be."""
         if attempt.first is None:
-            return self._ask(attempt, just_read=True) if attempt.state == "viewing" else [self._suspect_later(attempt)]
+            return self._ask(attempt, just_read=True) if attempt.state == "viewing" else [self._try_later(attempt)]
         if attempt.full and not (attempt.giving_up and attempt.at):  # A9
             attempt.giving_up = True
             return self._end(attempt, attempt.full) if attempt.at else self._settle(attempt)
         if attempt.state == "patient":
             return []
-        return self._leave_to_others(attempt) if attempt.state == "viewing" else [self._suspect_later(attempt)]
+        return self._leave_to_others(attempt) if attempt.state == "viewing" else [self._try_later(attempt)]
 
     def _leave_to_others(self, attempt: Attempt) -> Effects:
         """Somebody has sealed the segment, knows whom not to take into the next one, and may be at it still (A10)."""
@@ -416,7 +424,7 @@ class Appender:
                 return self._on_full(attempt, done.node)
             if done.why is Reason.SEALED and self._segment(attempt).is_open:
                 return self._leave_to_others(attempt)
-            return [self._suspect_later(attempt)]  # a member is away: look again after a while
+            return [self._try_later(attempt)]  # a member is away: look again after a while
         if done.frames[0] == attempt.frame(self.config.writer):
             return self._committed(attempt)
         return [*self._fill_unused(attempt), *self._again(attempt)]

@@ -69,7 +69,9 @@ class WriterConfig(Struct, frozen=True):
         return f"{self.me.process}#{self.me.start}"
 
 
-DOUBTS_MAX = 4  # how often in a row the time of silence doubles
+DOUBTS_MAX = (
+    3  # how often in a row the time of silence doubles; too small: slow nodes are left; too big: dead ones are not
+)
 
 
 class Sending:
@@ -196,7 +198,7 @@ class Writer:
         if view.last.is_open and view.last.owner == self.config.me:
             return self._own(view)
         if view.last.owner == self.taken_from:  # blocked, or ended by somebody who wants nothing: go on
-            return [self._suspect_later()]
+            return [self._try_later()]
         self.taken_from = None
         return self._claim_from(view, nodes)  # another was faster: only who came later may take it from that one
 
@@ -222,6 +224,9 @@ class Writer:
 
     def _suspect_later(self) -> SetTimer:
         return SetTimer("ack", self.config.suspect_after_ms << self.doubts)
+
+    def _try_later(self) -> SetTimer:
+        return SetTimer("ack", self.config.suspect_after_ms)
 
     def _on_stored(self, stream: str, frame: Frame) -> Effects:
         sending = self._sending(frame)
@@ -316,7 +321,7 @@ class Writer:
         """The segment is over: its end decides what was in flight (W3), a segment of mine takes the rest (W4)."""
         ended = view.segment(self.segment)
         if ended is not None and ended.is_open:
-            return [self._suspect_later()]  # it could not be ended now: stay frozen, and ask again
+            return [self._try_later()]  # it could not be ended now: stay frozen, and ask again
         pending, self.in_flight = self.in_flight, deque()
         effects: Effects = []
         unsettled: list[AppendRequested] = []
