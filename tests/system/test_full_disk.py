@@ -62,7 +62,7 @@ def test_trimming_a_full_cluster_makes_room_for_appends(tmp_path: Path) -> None:
                 log = await cluster.log("orders", create=True)
                 await _append_until_refused(log)
                 tail = await log.tail()
-                assert await log.trim(tail - 10) == tail - 10
+                assert tail - 50 < await log.trim(tail - 10) <= tail - 10  # no batch is cut
                 glsn = await _append_when_possible(log)
                 assert glsn >= tail
                 assert (await log.read(tail - 5)).payload == PAYLOAD

@@ -20,7 +20,7 @@ from trunkline.core.projection import Member, Owner, Policy, Projection, Segment
 from trunkline.runtime.coordinator import CoordinatorConfig, make_store
 
 SEGMENTS = 20_000
-PATIENT = ClientOptions(timeout=120.0)
+PATIENT = ClientOptions(timeout=300.0)
 
 
 @pytest.fixture(params=["sqlite", "etcd"])
