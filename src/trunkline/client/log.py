@@ -187,7 +187,11 @@ class Log:
     # --------------------------------------------------------------------------------------------------- administration
 
     async def trim(self, glsn: int, *, timeout: float | None = DEFAULT) -> int:
-        """Delete every entry up to ``glsn``; answers the point, lowered where it would have cut a batch."""
+        """Delete every entry up to ``glsn``; answers the point, lowered where it would have cut a batch.
+
+        It frees space and hides nothing: until the nodes have followed, a reader with an older map may still be given
+        such entries.
+        """
         _check_position(glsn)
         result = await self._administer(timeout, "trim", TrimRequested, glsn)
         assert isinstance(result, TrimmedTo)
