@@ -26,6 +26,7 @@ from trunkline.delivery.rule_ordered import KIND_COLUMN, net_of_ordered
 from trunkline.delivery.rule_ordered import Kind as ChangeKind
 from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.debezium_batches import EventBatches
+from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log import _placed
 from trunkline.errors import ProtocolError
 from trunkline.proxy.documents import document_of
@@ -177,7 +178,7 @@ EVENT_COLUMNS = {
     "id": "BIGINT",
     "tenant": "VARCHAR",
     "amount": "DECIMAL(12,2)",
-    "at": "TIMESTAMP",
+    "at": "TIMESTAMP_US",
     "tags": "INTEGER[]",
 }
 
@@ -208,7 +209,7 @@ def events() -> Iterator[tuple[str, bytes]]:
 
 def use_event(content: bytes) -> None:
     """Whatever it is: changes, or a dead letter with a reason that can be stored."""
-    asked = Asked(tuple(Column(name, kind) for name, kind in EVENT_COLUMNS.items()), ("id",), "tenant")
+    asked = Asked(declared_columns(EVENT_COLUMNS), ("id",), "tenant")
     for declared in (EVENT_COLUMNS, {}):
         batches = EventBatches(LogAddress("events", "nowhere:1", format="debezium", columns=declared), asked)
         batches.add(Entry(1, content))
