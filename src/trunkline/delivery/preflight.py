@@ -186,7 +186,11 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
                 except queue.Empty:
                     return
                 asked.add(destination.name)
-                answers.put((destination.name, list(_destination_problems(destination, source, lakes))))
+                try:
+                    problems = list(_destination_problems(destination, source, lakes))
+                except Exception as error:  # of a library: it is this destination's problem, and stops no other
+                    problems = [Problem(destination.name, f"cannot be looked at: {error!r}")]
+                answers.put((destination.name, problems))
 
     for _ in range(min(PROBES_MOST, len(pipeline.destinations))):
         threading.Thread(target=probe, name="probe", daemon=True).start()  # one that hangs does not outlive the process

@@ -26,6 +26,7 @@ from trunkline.delivery.deliverer.metrics import Metrics
 from trunkline.delivery.deliverer.progress import DelivererView
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
+from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ def readiness(view: DelivererView) -> Readiness:
         why.append(f"the source cannot be reached: {view.source_error}")
     if view.store_error and not view.held:
         why.append(f"nothing is owned, and the control store cannot be reached: {view.store_error}")
+    why += [f"{died}; the deliverer ends, start it again" for died in view.died]
     halted = [each for each in view.destinations if each.stage == Stage.HALTED.value]
     errors = {each.name: each.error for each in halted[:HALTED_MAX]}
     return Readiness(not why, tuple(why), view.state, view.held, len(halted), errors)
@@ -73,7 +75,9 @@ def readiness(view: DelivererView) -> Readiness:
 class HealthServer:
     """Listens from the moment it is made, answers from ``begin`` on. Raises ``ConfigError`` if it cannot listen."""
 
-    def __init__(self, listen: str, view: Callable[[], DelivererView], metrics: Metrics) -> None:
+    def __init__(
+        self, listen: str, view: Callable[[], DelivererView], metrics: Metrics, threads: Threads | None = None
+    ) -> None:
         self._view = view
         self._metrics = metrics
         host, port = parse_address(listen)
@@ -84,7 +88,8 @@ class HealthServer:
                 f"listen: {listen} cannot be used ({error.strerror or error}); choose another host or port, "
                 "port 0 for any free one, or none"
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="health", daemon=True)
+        self._threads = threads or Threads()
+        self._thread: threading.Thread | None = None
 
     @property
     def address(self) -> str:
@@ -93,12 +98,12 @@ class HealthServer:
         return format_address(str(host), int(port))
 
     def begin(self) -> None:
-        self._thread.start()
+        self._thread = self._threads.start("health", lambda: self._server.serve_forever(POLL_S))
         logger.info("health and metrics: http://%s/status", self.address)
 
     def close(self) -> None:
         """Stop listening; requests that are being answered end by themselves."""
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
