@@ -183,7 +183,8 @@ class LogSource(Struct, frozen=True):
         if self.address.format == "debezium":
             tables, malformed = self._events(first, window.through, asked, log)
         else:
-            tables = [self._fitted(*each, asked) for each in _captured(log.transactions(first, window.through))]
+            transactions = log.transactions(first, window.through, cut=0 < extent.trimmed == first - 1)
+            tables = [self._fitted(*each, asked) for each in _captured(transactions)]
         empty = _marked_schema(asked).empty_table()
         changes = pa.concat_tables([empty, *tables]) if tables else empty
         if not begins and not pc.any(pc.equal(changes.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():

@@ -85,13 +85,13 @@ class LogReading:
                 for batch in arrived:
                     yield from batch
 
-    def transactions(self, first: int, last: int) -> Iterator[list[Entry] | CorruptEntry]:
-        """Whole transactions (X2); those that were broken off are left out (X3).
+    def transactions(self, first: int, last: int, *, cut: bool = False) -> Iterator[list[Entry] | CorruptEntry]:
+        """Whole transactions (X2); those that were broken off are left out (X3). ``cut``: a trim may have cut one.
 
         In the place of what is corrupt comes why: a truncation behind it may make up for it.
         """
         waiting: list[Entry] = []
-        expected: int | None = None  # None: a trim, or something corrupt, may have cut a transaction
+        expected = None if cut else 0  # None: nobody knows, as also after something corrupt
         while first <= last:
             try:
                 for entry in self.entries(first, last):
