@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import trunkline.sync
 from delivery.direct_delivery import Direct
@@ -19,7 +20,8 @@ from local_cluster import RunningCluster, local_cluster
 from trunkline.delivery.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.columns import Column
 from trunkline.delivery.destinations.opening import open_destination
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.job.work import Target, Work
 from trunkline.delivery.rule_ordered import Kind
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER, DeadLetter, write_dead_letters
@@ -137,6 +139,16 @@ def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
         events.source.net_changes(Window(0, at), asked, EVERYTHING)
 
 
+def test_a_malformed_event_halts_discovery_and_counting_with_its_position(events: Events, spark: SparkSession) -> None:
+    at = events.add(event("c", None, row(1)), b"{no json")
+    runner = JobRunner(spark, Work(events.source, ("id",), "tenant", ()), 0)
+    try:
+        with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: no JSON"):
+            runner.count_unrouted(Window(0, at))
+    finally:
+        runner.close()
+
+
 @pytest.mark.parametrize("events", [{"malformed": "skip", "dead_letters": "dead"}], indirect=True)
 def test_skipped_events_are_kept_once_each_with_reason_and_position(events: Events) -> None:
     wrong = [
@@ -146,6 +158,10 @@ def test_skipped_events_are_kept_once_each_with_reason_and_position(events: Even
         event("c", None, {**row(3), "amount": "123456789012.00"}),
         event("d", {"id": 1}, None),
         event("c", None, {**row(4), "surprise": 1}),
+        json.dumps(row(5)).encode(),  # without its envelope
+        event("d", {"id": 8, "tenant": None, "amount": None, "at": None}),  # without REPLICA IDENTITY FULL
+        event("d", {"id": 8, "tenant": "", "amount": "", "at": 0}),
+        event("u", None, {**row(8), "tenant": "__debezium_unavailable_value"}),
     ]
     at = events.add(event("c", None, row(8)), *wrong, event("c", None, row(9)))
     events.direct.seed()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -146,6 +147,20 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's own asks the name service who we are, which may take long
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(POLL_S)  # without descriptors it would be asked for again at once, and so on
+            raise
+
+    def process_request(self, request: socket.socket, client_address: tuple[str, int]) -> None:  # type: ignore[override]
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.slots.release()  # no thread was to be had
+            raise
 
     def verify_request(self, request: object, client_address: object) -> bool:
         return self.slots.acquire(blocking=False)  # without a slot it is closed, unanswered
