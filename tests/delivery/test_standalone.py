@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from delivery.standalone import standalone
-from trunkline.cli.main import main
+from trunkline.cli.main import UNREACHABLE, main
 
 PATIENCE_S = 300.0  # on a loaded machine; usually half a minute
 LOOK_AGAIN_S = 0.02
@@ -24,6 +24,8 @@ SETTING = "spark.hadoop.fs.test.secret.key"
 DRIVER = Path(__file__).with_name("spark_driver.py")
 JAVA = ("org.apache.spark.deploy.SparkSubmit", "org.apache.spark.executor.CoarseGrainedExecutorBackend")
 LOCAL = "local[2]"
+AWAY = "spark://127.0.0.1:1"
+NOT_THERE = f"no Spark master answers at {AWAY} (127.0.0.1:1: Connection refused): is it running, is the address right?"
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,20 @@ def test_a_secret_setting_is_in_effect_and_in_no_command_line(
     assert json.loads(told) == [{SETTING: SECRET}, {SETTING: SECRET}]
     assert lines.seen >= (set(JAVA) if place == "a cluster" else {JAVA[0]})
     assert lines.telling == set()
+
+
+def test_a_master_that_is_not_there_is_told_in_one_line_by_whoever_needs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "orders.yaml"
+    assert main(["deliver", "init", str(file), "--sample"]) == 0
+    file.write_text(file.read_text().replace("master: local[*]", f"master: {AWAY}"))
+    capsys.readouterr()
+    assert main(["deliver", "validate", str(file)]) == 1
+    assert capsys.readouterr().out == f"spark.master: {NOT_THERE}\n1 problem in {file}\n"
+    for action in (["run", str(file), "--once"], ["verify", str(file)]):
+        assert main(["deliver", *action]) == UNREACHABLE
+        assert capsys.readouterr().err.splitlines()[-1] == f"trunkline: {NOT_THERE}"
 
 
 def test_a_run_on_a_standalone_cluster_shows_no_secret_and_ends_in_silence(master: str, tmp_path: Path) -> None:

@@ -94,6 +94,10 @@ def test_a_view_queried_twice_gives_each_query_its_own_rows(hundred: SparkLog) -
     assert positions(spark.sql(both)) == [1, 2, 99, 100]
     within = "SELECT glsn FROM orders WHERE glsn > (SELECT max(glsn) - 2 FROM orders WHERE glsn < 50) AND glsn < 53"
     assert positions(spark.sql(within)) == [48, 49, 50, 51, 52]
+    options = ", ".join(f"{name} '{value}'" for name, value in hundred.options().items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW named USING trunkline OPTIONS ({options})")
+    assert spark.sql("SELECT glsn FROM named WHERE glsn > 90").count() == 10
+    assert spark.sql("SELECT glsn FROM named").count() == ENTRIES
 
 
 @pytest.mark.usefixtures("_pushdown")
