@@ -78,7 +78,7 @@ def spark_of(pipeline: Pipeline) -> SparkSession:
     """A session as the file wants it; its secrets come from the environment, where the loader has seen them."""
     secret = {setting: os.environ[variable] for setting, variable in pipeline.spark.conf_env.items()}
     name = f"trunkline deliver {pipeline.name}"
-    return spark_session(pipeline.spark.master, conf={**pipeline.spark.conf, **secret}, name=name)
+    return spark_session(pipeline.spark.master, conf=pipeline.spark.conf, secret_conf=secret, name=name)
 
 
 def _begin_logging(options: argparse.Namespace) -> None:

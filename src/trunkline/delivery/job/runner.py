@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -216,7 +217,12 @@ class JobRunner:
         return self._ran(job, run)
 
     def close(self) -> None:
-        self._sent.destroy()
+        """Awaits the answers of executors: one that comes when Spark has stopped makes it print stack traces."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        with suppress(Py4JError, PySparkException):  # who does not answer any more has forgotten it, too
+            self._sent.destroy(blocking=True)
 
 
 def read_standing(work: Work, name: str) -> Result:
