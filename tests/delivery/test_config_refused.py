@@ -282,8 +282,10 @@ S3 = "must be a path of the file system: s3: is not supported (before a path wit
             f"orders.yaml:5: discover.template.path: {S3.replace('s3', 'sample')} (for sample)",
         ),
         (
-            "defaults: {type: ducklake, data_path: 'abfs://{value}', table: t}\n"
-            "discover: {template: {catalog: '{value}'}}",
+            (
+                "defaults: {type: ducklake, data_path: 'abfs://{value}', table: t}\n"
+                "discover: {template: {catalog: '{value}'}}"
+            ),
             f"orders.yaml:5: defaults.data_path: {S3.replace('s3', 'abfs')} (for sample)",
         ),
         (ONE + "control: {store: 'sqlite:s3://x/control.db'}", f"orders.yaml:6: control.store: {S3}"),
