@@ -214,6 +214,10 @@ REFUSED = {
         f"orders.yaml:6: nested deeper than {DEPTH_MAX}; no key of a pipeline is",
     ),
     "a key that is no text": (ONE + "[a]: 1", "orders.yaml:6: a key must be a text"),
+    "half of a character": (
+        'destinations: [{name: a, type: delta, path: a, values: ["a\\ud800"]}]',
+        "orders.yaml:5: no YAML: found invalid Unicode character escape code; correct it",
+    ),
     "a character that cannot be printed": (
         'destinations: [{name: a, type: delta, path: "a\\0b"}]',
         "orders.yaml:5: destinations[0].path: has a character that cannot be printed; remove it",

@@ -169,7 +169,7 @@ PARTITIONS: Final[dict[str, tuple[pa.DataType, tuple[Any, ...]]]] = {
     "tenant": (pa.string(), ODD),
     "day": (pa.date32(), (datetime.date(2026, 1, 31), datetime.date(1582, 10, 1), None)),
     "at": (pa.timestamp("us", tz="UTC"), (datetime.datetime(2026, 1, 1, 2, 3, 4, 5, tzinfo=datetime.UTC), None)),
-    "local": (pa.timestamp("us"), (datetime.datetime(2026, 1, 1, 2, 3, 4, 5), None)),
+    "local": (pa.timestamp("us"), (datetime.datetime.fromisoformat("2026-01-01T02:03:04.000005"), None)),
     "whole": (pa.int32(), (-7, 0, None)),
     "share": (pa.float64(), (1.5e30, -0.1, float("inf"), None)),
     "price": (pa.decimal128(10, 2), (Decimal("12.30"), Decimal("0.00"), None)),

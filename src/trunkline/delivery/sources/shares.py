@@ -25,7 +25,8 @@ def rows_of_share(
 ) -> Iterator[str]:
     """A query for the rows of another one, which has ROUTE_COLUMN, that belong to a share. It holds inside ``with``.
 
-    ``of_files``: DuckDB reads them, and can leave some out by their statistics. An instance on which anything failed is thrown away, with what is registered there.
+    ``of_files``: DuckDB reads them from files, and can leave some out by their statistics. An instance on which
+    anything failed is thrown away, with what is registered there.
     """
     if share == EVERYTHING:
         yield rows
@@ -34,7 +35,7 @@ def rows_of_share(
     left_out = None if share.unless is None else set(share.unless) - set(share.values)
     values = share.values if left_out is None else tuple(left_out)
     connection.register(VALUES, pa.table({"value": pa.array(values, pa.string())}))
-    # With "=" DuckDB hands the values on to whatever gives it the rows; Arrow does not take them for every type of text.
+    # With "=" DuckDB hands the values on to whoever gives it the rows; Arrow does not take them for every type of text.
     equal = "=" if of_files and None not in values else "IS NOT DISTINCT FROM"
     join = f"{'SEMI' if left_out is None else 'ANTI'} JOIN {VALUES} v ON r.{identifier(ROUTE_COLUMN)} {equal} v.value"
     yield f"SELECT r.* FROM ({rows}) r {join}"
