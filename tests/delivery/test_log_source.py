@@ -117,6 +117,12 @@ def test_events_are_delivered_by_key_with_moves_repeats_and_truncation(events: E
     assert (events.ids("acme"), events.ids("bolt")) == ([7], [])
 
 
+def test_a_history_begins_with_the_first_event(events: Events) -> None:
+    events.add(b"", *(event("r", None, row(number)) for number in range(1, 4)))
+    state = events.direct.work.source.state(0)
+    assert (state.first, state.version) == (state.version - 2, state.version)
+
+
 def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
     events.add(event("c", None, row(1)))
     at = events.add(b"{no json")

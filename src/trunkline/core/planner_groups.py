@@ -94,7 +94,7 @@ def _is_due(key: GroupKey, due: int, source: SourceAt) -> bool:
 def _through(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) -> int:
     """Where a window ends that begins at the key's position (P8), or the version of a seed."""
     if key.seed is not None:
-        return source.oldest if key.seed is SeedMode.START else source.version
+        return max(source.oldest, source.first) if key.seed is SeedMode.START else source.version
     stop = bisect_right(source.stops, key.after)
     ends = [max(due, key.after), *source.stops[stop : stop + 1]]
     ends += [other.after for other in left if other.after > key.after and key._replace(after=other.after) == other]
