@@ -68,11 +68,12 @@ def test_a_history_is_followed_from_the_first_version_of_the_table(business: Bus
     """The lake still has snapshot 0, at which there is no table."""
     assert business.source.source.state(0).oldest == 0
     version = business.source.write("DELETE FROM lake.orders WHERE id IN (1, 11, 21)")
-    history = {name: {"seed": "history"} for name in ALL}
-    assert business.run_once(business.pipeline(ALL, **history)).behind == ()
+    history = {"seed": "history"}
+    pipeline = business.pipeline(ALL, acme=history, bolt=history, cargo=history)
+    assert business.run_once(pipeline).behind == ()
     business.assert_equal(version)
     version = business.source.write("UPDATE lake.orders SET item = 'other' WHERE id = 2")
-    assert business.run_once(business.pipeline(ALL, **history)).behind == ()
+    assert business.run_once(pipeline).behind == ()
     business.assert_equal(version)
 
 
