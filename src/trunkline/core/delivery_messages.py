@@ -69,6 +69,7 @@ class Planned(Struct, frozen=True, array_like=True):
     seed: SeedMode = SeedMode.SCAN
     digest: str = ""  # of all that decides which rows are its own; when it changes, a new grant must ask for a new seed
     reseeds: bool = True  # False: it halts when its position has expired, as a seed would replace what it holds
+    place: str = ""  # destinations of one place cannot be written at the same time; empty: it has none in common
 
 
 class Configured(Message, frozen=True):

@@ -32,6 +32,8 @@ Rules
      or not: an older flush that lands late would otherwise change what an empty window was measured from.
  P12 Idle is idle: without news nothing is asked for, and where nothing waits no timer runs.
  P13 A destination is released only when nothing is in flight to it. Who has stopped gives back what it is granted.
+ P14 Destinations of one place (tables of one catalog, which takes one commit after another) are in one job, or in jobs
+     one after another: in two at once each would undo the other's work. One that waits for its place delays no other.
 """
 
 from __future__ import annotations

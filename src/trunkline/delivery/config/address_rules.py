@@ -222,6 +222,11 @@ def identity(address: Address) -> tuple[str, ...]:
     return tuple(part.casefold() for part in parts)
 
 
+def shared_place(address: Address) -> str:
+    """What takes one writer at a time: the catalog of a lake. Empty for tables that share nothing of this kind."""
+    return " ".join(store_identity(address.catalog)).casefold() if isinstance(address, LakeAddress) else ""
+
+
 def store_identity(store: str) -> tuple[str, ...]:
     if store.startswith("postgres:"):
         return _database(store.removeprefix("postgres:"))
