@@ -1,4 +1,4 @@
-"""Many tables of one catalog: a catalog takes one commit after another, so its tables do not get in each other's way."""
+"""Many tables of one catalog, which takes one commit after another: they do not get in each other's way."""
 
 from __future__ import annotations
 
