@@ -131,6 +131,12 @@ def test_events_that_say_no_columns_halt_with_a_position_and_why(events: Events)
         events.source.columns(at + 1500)
 
 
+def test_a_history_begins_with_the_first_event(events: Events) -> None:
+    events.add(b"", *(event("r", None, row(number)) for number in range(1, 4)))
+    state = events.direct.work.source.state(0)
+    assert (state.first, state.version) == (state.version - 2, state.version)
+
+
 def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
     events.add(event("c", None, row(1)))
     at = events.add(b"{no json")

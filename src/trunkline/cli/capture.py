@@ -105,7 +105,10 @@ def _source(options: argparse.Namespace) -> ChangeSource:
     schema, _, table = options.table.rpartition(".")
     if options.ducklake is not None:
         from trunkline.delivery.capture.ducklake import LakeCapture
+        from trunkline.delivery.config.address_rules import CATALOG_FORMS, store_faults
 
+        for fault in store_faults(options.ducklake, CATALOG_FORMS, path_allowed=True):
+            raise ConfigError(f"--ducklake {fault}")
         return LakeCapture(LakeAddress(options.ducklake, table, schema or "main", password_env=options.password_env))
     from trunkline.delivery.capture.postgres import PostgresCapture
     from trunkline.delivery.config.address_rules import dsn_faults

@@ -245,7 +245,7 @@ def _opened(address: Address, lakes: LakeCatalogs) -> Destination:
 def _not_made_yet(address: Address) -> Path | None:
     """The folder in which a destination of files will be made, if it does not exist yet (W3)."""
     match address:
-        case DeltaAddress(path=path) if "://" not in path and not Path(path).exists():
+        case DeltaAddress(path=path) if not Path(path).exists():
             return Path(path).parent
         case LakeAddress(catalog=catalog):
             kind, place = catalog_place(catalog)

@@ -46,7 +46,7 @@ class SourceWatch:
         if mark is not None and mark == self._mark:
             return self._known
         state = self._source.state(self._known.version)
-        told = SourceAt(state.version, state.oldest, state.stops)
+        told = SourceAt(state.version, state.oldest, state.stops, first=state.first)
         self._mark = mark
         if told != self._known:
             self._known = told

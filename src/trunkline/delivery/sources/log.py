@@ -78,7 +78,9 @@ class LogSource(Struct, frozen=True):
         version = max(log.complete_at(extent.tail - 1, extent.trimmed + 1), 0)
         first = max(known, extent.trimmed) + STEP[self.address.format]
         stops = (log.complete_at(at, extent.trimmed + 1) for at in range(first, version, STEP[self.address.format]))
-        return SourceState(version, extent.trimmed, tuple(sorted({at for at in stops if at > known})), self._of(extent))
+        later = tuple(sorted({at for at in stops if at > known}))
+        begin = 0 if known else log.first_complete(extent.trimmed + 1, version)  # asked for once
+        return SourceState(version, extent.trimmed, later, self._of(extent), begin)
 
     def columns(self, version: int) -> Columns:
         return reading(self.address, partial(self._columns, version))

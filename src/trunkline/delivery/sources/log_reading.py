@@ -33,6 +33,7 @@ from trunkline.errors import (
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0  # of one question; a fail-over takes about a second
+LOOK_AHEAD_MOST: Final = 1000  # entries of a first transaction; one that is longer is begun behind
 
 
 class Extent(Struct, frozen=True):
@@ -145,6 +146,16 @@ class LogReading:
     def _place_at(self, glsn: int) -> Place | None:
         entry = self.at(glsn)
         return None if entry is None else self._place(entry)
+
+    def first_complete(self, first: int, last: int) -> int:
+        """The first position that ends a transaction with changes, or ``last`` if there is none nearby."""
+        stated = False
+        for glsn in range(first, min(last, first + LOOK_AHEAD_MOST)):
+            if (entry := self.at(glsn)) is not None:
+                stated = stated or bool(entry.payload)
+                if stated and self._place(entry).last:
+                    return glsn
+        return last
 
     def _place(self, entry: Entry) -> Place:
         """An event of Debezium is a transaction by itself, whatever headers its producer gave it."""
