@@ -18,7 +18,7 @@ from trunkline.client.bodies import BODY_BYTES_MAX, Buffer, check_sizes, encode
 from trunkline.client.session import Session
 from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Event
-from trunkline.core.events import Appended, AppendRefused, OutcomeUnknown
+from trunkline.core.events import Appended, AppendRefused, Cause, OutcomeUnknown
 from trunkline.core.projection import Policy, Projection
 from trunkline.errors import (
     ConditionFailed,
@@ -230,7 +230,7 @@ class Batcher:
                     waiting.future.set_result(glsn)
                 glsn += len(waiting.payloads)
         else:
-            failure = error if isinstance(error, TrunklineError) else _failure(result, batch[0].expect)
+            failure = error if isinstance(error, TrunklineError) else failure_of(result)
             for waiting in batch:
                 if not waiting.future.done():
                     waiting.future.set_exception(failure)
@@ -244,18 +244,19 @@ def _joined_headers(batch: list[Waiting]) -> list[bytes] | None:
     return [header for w in batch for header in (w.headers or [b""] * len(w.payloads))]
 
 
-def _failure(result: Event | None, expect: int | None) -> TrunklineError:
+def failure_of(result: Event | None) -> TrunklineError:
+    """The error of an append that was not committed, or may not have been. None: nobody knows any more."""
     match result:
         case OutcomeUnknown(glsn):
             return OutcomeUnknownError(f"the append at {glsn} may have been committed: its position is gone since")
-        case AppendRefused(why) if why.startswith("the log is sealed"):
+        case AppendRefused(why, Cause.SEALED):
             return LogSealed(why)
-        case AppendRefused(why) if why.startswith(("no such log", "the log was deleted")):
+        case AppendRefused(why, Cause.NO_SUCH_LOG):
             return NoSuchLog(why)
-        case AppendRefused(why) if why.startswith("owned by"):
-            return OwnedByAnother(f"{why}; append with takeover=True to take it over")
-        case AppendRefused(why) if expect is not None:
-            return ConditionFailed(why)
+        case AppendRefused(why, Cause.OWNED, owner=owner):
+            return OwnedByAnother(f"{why}; append with takeover=True to take it over", owner)
+        case AppendRefused(why, Cause.CONDITION, following):
+            return ConditionFailed(why, following or None)
         case AppendRefused(why):
             return Refused(why)
     return OutcomeUnknownError("the client was closed before the append was settled")

@@ -122,7 +122,7 @@ class Subscription(AsyncIterator[Batch]):
                 if self.done.done() and not self.done.cancelled():
                     result = self.done.result()
                     if isinstance(result, RequestRefused):
-                        raise NoSuchLog(result.why)
+                        raise NoSuchLog(result.why)  # a reader is refused for nothing else
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
