@@ -95,7 +95,7 @@ def test_headers_travel_with_their_entries(cluster: Processes, name: str) -> Non
         await log.append([b"a", b"b"], headers=[{"k": b"v"}, None])
         entries = [entry async for entry in log.subscribe(1, to_tail=True)]
         assert [dict(entry.headers) for entry in entries] == [{}, {"k": b"v"}, {}]
-        with pytest.raises(ConfigError, match="1 headers were given for 2 entries"):
+        with pytest.raises(ConfigError, match="headers were given for 1 of 2 entries"):
             await log.append([b"a", b"b"], headers=[{"k": b"v"}])
 
     run(cluster, test)

@@ -63,7 +63,7 @@ def test_b1_a_log_is_created_by_a_swap_from_nothing() -> None:
 def test_b1_creating_again_is_a_no_op_with_the_same_settings_and_refused_with_others() -> None:
     for settings, expected in (
         (CHAIN2, Created(1)),
-        (CHAIN3, CreateRefused("the log exists with other settings: replicas is 2, not 3")),
+        (CHAIN3, CreateRefused("the log exists with other settings: replicas is 2 (asked for: 3)")),
     ):
         client = Client()
         client.tell(CreateLog(3, LOG, settings))

@@ -39,7 +39,7 @@ def no_space(nodes: Iterable[str]) -> AppendRefused:
 def other_settings(has: Settings, wanted: Settings) -> str:
     """Why a log is not created again, with every setting that differs."""
     pairs = [(name, _plain(getattr(has, name)), _plain(getattr(wanted, name))) for name in Settings.__struct_fields__]
-    differing = ", ".join(f"{name} is {here}, not {asked}" for name, here, asked in pairs if here != asked)
+    differing = ", ".join(f"{name} is {here} (asked for: {asked})" for name, here, asked in pairs if here != asked)
     return f"the log exists with other settings: {differing}"
 
 
