@@ -160,6 +160,7 @@ class Cluster:
 
     @property
     def id(self) -> str:
+        """Which cluster this is: known once it was connected to."""
         return self._cluster.id
 
     def log(

@@ -64,6 +64,7 @@ OF_A_LOG: Final[list[tuple[str, Callable[[Any], object], str]]] = [
     ),
     ("batches, start", lambda log: next(log.batches("1")), f"start {POSITION} the str '1'"),
     ("batches, until", lambda log: next(log.batches(1, "2")), f"until {POSITION} the str '2'"),
+    ("batches, some", lambda log: log.batches(1).some(timeout="x"), f"{SECONDS} the str 'x'"),
     (
         "batches, replica",
         lambda log: next(log.batches(replica=-1)),
@@ -151,6 +152,22 @@ OF_CONNECT: Final[list[tuple[str, Callable[[], object], str]]] = [
         lambda: trunkline.ClientOptions(batch={}),  # type: ignore[arg-type]
         "batch is a trunkline.BatchOptions, not dict",
     ),
+    ("in_flight", lambda: trunkline.BatchOptions(in_flight=0), "in_flight is a whole number from 1 on, not 0"),
+    (
+        "batch_bytes",
+        lambda: trunkline.BatchOptions(batch_bytes="1"),  # type: ignore[arg-type]
+        "batch_bytes is a whole number from 1 on, not the str '1'",
+    ),
+    (
+        "linger_ms",
+        lambda: trunkline.BatchOptions(linger_ms=-1),
+        "linger_ms is a number of milliseconds from 0 on, not -1",
+    ),
+    (
+        "id",
+        lambda: trunkline.connect("h").id,
+        "the cluster handle is not open: use `async with trunkline.connect(...)`",
+    ),
 ]
 
 
@@ -225,6 +242,12 @@ def test_a_handle_of_another_event_loop_says_so(cluster: Processes) -> None:
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(opened.open())
+        log = loop.run_until_complete(opened.log("wrong-loop", create=True))
+        for call in (log.append(b"a"), log.tail(), log.read(1), log.trim(1)):
+            with pytest.raises(ConfigError, match="the log belongs to another event loop: connect and open it again"):
+                asyncio.run(call)
+        with pytest.raises(ConfigError, match="the log belongs to another event loop"):
+            log.batches()
         with pytest.raises(ConfigError, match="the cluster handle belongs to another event loop: connect again"):
             asyncio.run(opened.logs())
     finally:

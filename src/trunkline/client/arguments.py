@@ -6,7 +6,6 @@ Every check raises ``ConfigError`` with the argument's name, what it must be, an
 from __future__ import annotations
 
 import enum
-import math
 import operator
 from typing import Final, Literal, SupportsIndex
 
@@ -52,17 +51,24 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 
 
 def check_milliseconds(name: str, value: object) -> None:
-    """None: what the cluster handle was given."""
+    if not _is_duration(value):
+        raise ConfigError(f"{name} is a number of milliseconds from 0 on, not {_shown(value)}")
+
+
+def check_patience(name: str, value: object) -> None:
+    """Whole milliseconds. None: what the cluster handle was given."""
     number = 0 if value is None else _whole(value)
     if number is None or number < 0:
         raise ConfigError(f"{name} is a whole number of milliseconds, or None, not {_shown(value)}")
 
 
 def check_timeout(timeout: object, name: str = "timeout") -> None:
-    if timeout is None or timeout is DEFAULT:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
+    if timeout is not None and timeout is not DEFAULT and not _is_duration(timeout):
         raise ConfigError(f"{name} is a number of seconds, or None to wait for ever, not {_shown(timeout)}")
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0  # NaN is not
 
 
 def check_text(name: str, value: object) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from trunkline.client.arguments import check_count, check_milliseconds
 from trunkline.client.bodies import BODY_BYTES_MAX, Buffer, check_sizes, encode
 from trunkline.client.session import Session
 from trunkline.core.calls import AppendRequested
@@ -43,10 +44,11 @@ class BatchOptions(Struct, frozen=True):
     waiting_bytes: int = 64 * 1024 * 1024  # of appends that wait for a slot; then append() itself waits
 
     def __post_init__(self) -> None:
+        for name in ("batch_bytes", "batch_entries", "in_flight", "waiting_bytes"):
+            check_count(name, getattr(self, name))
         if not 1 <= self.batch_bytes <= BODY_BYTES_MAX // 2:
             raise ConfigError(f"batch_bytes is {self.batch_bytes}: choose 1 to {BODY_BYTES_MAX // 2}")
-        if self.batch_entries < 1 or self.in_flight < 1 or self.waiting_bytes < 1 or self.linger_ms < 0:
-            raise ConfigError("batch_entries, in_flight and waiting_bytes are at least 1, linger_ms is not negative")
+        check_milliseconds("linger_ms", self.linger_ms)
 
 
 NOT_SENT = "the append waited too long for its turn and was not sent; append less at once, or see `trunkline status`"

@@ -59,6 +59,7 @@ from trunkline.runtime.questions import Questions
 
 DEFAULT_PORT = 7400
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+NOT_OPEN = "the cluster handle is {}: use `async with trunkline.connect(...)`"
 LOOK_S = 0.02  # while the first answer is waited for without patience
 START_IT = "Start one with `trunkline up`, or give the address of the one that runs"
 ADMIN = Address(COORDINATOR, "admin")
@@ -104,6 +105,7 @@ class Cluster:
         self.options = options or ClientOptions()
         self._tls = tls
         self._state = "not open"
+        self._id = ""
         self._sessions = 0
         self._logs: list[Log] = []
 
@@ -142,7 +144,14 @@ class Cluster:
             await self.close()
             raise
         assert isinstance(answer, ClusterAnswer)
-        self.id = self._peers.cluster = answer.cluster
+        self._id = self._peers.cluster = answer.cluster
+
+    @property
+    def id(self) -> str:
+        """Which cluster this is: known once it was connected to."""
+        if not self._id:
+            raise ConfigError(NOT_OPEN.format(self._state))
+        return self._id
 
     async def _first_answer(self) -> Message:
         return await self._questions.ask(ADMIN, ClusterRequest())
@@ -279,7 +288,7 @@ class Cluster:
 
     def _check_open(self) -> None:
         if self._state != "open":
-            raise ConfigError(f"the cluster handle is {self._state}: use `async with trunkline.connect(...)`")
+            raise ConfigError(NOT_OPEN.format(self._state))
         if asyncio.get_running_loop() is not self._loop:
             raise ConfigError("the cluster handle belongs to another event loop: connect again in this one")
 

@@ -13,7 +13,7 @@ from trunkline.client.arguments import (
     Default,
     Timeout,
     check_count,
-    check_milliseconds,
+    check_patience,
     check_timeout,
     position,
     position_or_none,
@@ -100,7 +100,7 @@ class Log:
     async def read(self, glsn: int, *, fill_after_ms: int | None = None, timeout: Timeout = DEFAULT) -> Entry:
         """The entry at a position. Raises ``NotWritten``, ``Hole``, ``Trimmed`` or ``EntriesLost`` if there is none."""
         glsn = position("glsn", glsn)
-        check_milliseconds("fill_after_ms", fill_after_ms)
+        check_patience("fill_after_ms", fill_after_ms)
         async with self._within(timeout, "read"):
             subscription = Subscription(
                 self._session, self._newest(), glsn, glsn, to_tail=True, fill_after_ms=fill_after_ms, read_frames=1
@@ -123,8 +123,9 @@ class Log:
         different ones read from different replicas where several may be read. Close it, or read it to its end.
         """
         start, until = position_or_none("start", start), position_or_none("until", until)
-        check_milliseconds("fill_after_ms", fill_after_ms)
+        check_patience("fill_after_ms", fill_after_ms)
         check_count("replica", replica, 0)
+        self._session.check_loop()
         return Subscription(
             self._session,
             self._newest(),
@@ -268,6 +269,7 @@ class Log:
 
     def _limit(self, timeout: Timeout) -> float | None:
         check_timeout(timeout)
+        self._session.check_loop()
         return self._timeout if isinstance(timeout, Default) else timeout
 
 
