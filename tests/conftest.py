@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from outside import watch_programs
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def repository() -> Path:
 
 def pytest_configure() -> None:
     """Started in the background by a shell we would ignore interrupts, and so would the programs under test."""
+    watch_programs()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
