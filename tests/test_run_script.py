@@ -154,6 +154,13 @@ def test_without_apt_or_root_a_missing_program_is_reported_and_nothing_fails(clo
     assert f"java {reason} with Spark will be" in done.stderr
 
 
+def test_the_fast_tests_install_nothing(clone: Path) -> None:
+    (clone / "java").unlink()
+    done = run_bare(clone, "test", "--fast", "--version", ci="true")
+    assert done.returncode == 0, done.stderr
+    assert "run:" not in done.stderr
+
+
 def test_where_there_is_java_none_is_installed(clone: Path) -> None:
     (clone / "network").touch()
     done = run_bare(clone, "bench", "spark", "exit", "17")

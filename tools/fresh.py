@@ -29,6 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+ROOT = "root"  # in the directory of a run
 PROJECT = "/root/trunkline"  # inside
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 APT_SETTINGS = (
@@ -50,19 +51,19 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    root = Path(tempfile.mkdtemp(prefix="trunkline-fresh-", dir="/var/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="trunkline-fresh-", dir="/var/tmp"))
+    folder.chmod(0o755)  # apt fetches as a user of its own
     namespaces = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-    inside = subprocess.Popen(
-        ("setpriv", "--pdeathsig=KILL", *namespaces, sys.executable, __file__, str(root), *arguments)
-    )
+    command = ("setpriv", "--pdeathsig=KILL", *namespaces, sys.executable, __file__, str(folder), *arguments)
+    inside = subprocess.Popen(command)
     try:
         return inside.wait()
     finally:
         _end(inside)
         if options.keep:
-            say(f"the root is left in {root}")
+            say(f"the root is left in {folder / ROOT}")
         else:
-            shutil.rmtree(root)
+            shutil.rmtree(folder)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -127,14 +128,11 @@ def inner_environment(here: Mapping[str, str]) -> dict[str, str]:
 
 def build(root: Path, environment: Mapping[str, str]) -> None:
     say(f"fresh: making a bare Debian in {root}")
-    apt_settings = root.with_suffix(".apt")
+    apt_settings = root.with_name("apt.conf")
     apt_settings.write_text(answer("apt-config", "dump", "Acquire"))
-    try:
-        sources = [str(path) for path in _apt_sources()]
-        bare = ("--mode=root", "--variant=minbase", "--include=python3", "--quiet", f"--aptopt={apt_settings}")
-        subprocess.run(["mmdebstrap", *bare, _codename(), str(root), *sources], check=True)
-    finally:
-        apt_settings.unlink()
+    sources = [str(path) for path in _apt_sources()]
+    bare = ("--mode=root", "--variant=minbase", "--include=python3", "--quiet", f"--aptopt={apt_settings}")
+    subprocess.run(["mmdebstrap", *bare, _codename(), str(root), *sources], check=True)
     root.chmod(0o755)  # a server's own account has to get in
     copy_settings(root, environment)
     for name in ("proc", "sys", "dev"):
@@ -237,4 +235,4 @@ def report(root: Path, before: tuple[set[str], set[str]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(inside(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(inside(Path(sys.argv[1]) / ROOT, sys.argv[2:]))
