@@ -9,11 +9,11 @@ from typing import Any
 
 from trunkline.cli import WrongInput
 from trunkline.cli.connecting import cluster_options, configuration, run_loop
-from trunkline.cli.serve import add_parent_option, end_with
+from trunkline.cli.serve import add_allow_host_option, add_parent_option, end_with
 from trunkline.cli.tables import print_json
-from trunkline.dashboard.guard import is_loopback
 from trunkline.dashboard.server import DashboardConfig, run_dashboard
 from trunkline.net.addresses import parse_address
+from trunkline.net.http_names import is_loopback
 
 LISTEN = "127.0.0.1:7480"
 CHECK_OUT = Path("check-out")
@@ -48,13 +48,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="DIR",
         help=f"counterexamples of `trunkline check` (default: ./{CHECK_OUT}, if it is there)",
     )
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="another name by which the page may be asked for, such as that of a proxy",
-    )
+    add_allow_host_option(parser, "another name by which the page may be asked for, such as that of a proxy")
     parser.add_argument("--read-only", action="store_true", help="the page pauses and resumes nothing")
     add_parent_option(parser)
     parser.set_defaults(run=_dashboard)

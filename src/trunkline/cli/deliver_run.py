@@ -53,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
         store.pipeline(pipeline.name)  # one that cannot be used is better found out before Spark starts
         observer = Observer(pipeline.name, name)
         if pipeline.listen is not None:
-            health = stack.enter_context(closing(HealthServer(pipeline.listen, observer.snapshot, observer.metrics)))
+            server = HealthServer(pipeline.listen, observer.snapshot, observer.metrics, pipeline.listen_names)
+            health = stack.enter_context(closing(server))
             health.begin()
         stopping = stack.enter_context(_Stopping())
         _tell(f"pipeline {pipeline.name}: starting Spark on {pipeline.spark.master}")

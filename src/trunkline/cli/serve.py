@@ -21,6 +21,7 @@ import msgspec
 from trunkline.cli import WrongInput
 from trunkline.cli.connecting import add_security_options, configuration, positive, run_loop
 from trunkline.errors import ConfigError, TrunklineError
+from trunkline.net.http_names import OwnNames
 from trunkline.net.tls import client_tls, server_tls
 from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
 from trunkline.runtime.logging_format import LOG_FORMATS, begin_logging
@@ -95,6 +96,11 @@ def add_observe_option(parser: argparse.ArgumentParser) -> None:
         metavar="[HOST:]PORT",
         help="serve /metrics, /healthz and /readyz there (host: 127.0.0.1; port 0: any; default: nowhere)",
     )
+    add_allow_host_option(parser, "another name by which --observe may be asked for, such as a target of Prometheus")
+
+
+def add_allow_host_option(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=f"{text}; may be repeated")
 
 
 def add_log_format_option(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +140,7 @@ def _node(options: argparse.Namespace) -> int:
         record=options.record,
         storage=storage_options(options.sync, options.storage),
         observe=options.observe,
+        allow_hosts=tuple(options.allow_host),
     )
     serving, dialling = _tls(options)
     return _serve(options, run_node(config, server_tls=serving, client_tls=dialling))
@@ -152,6 +159,7 @@ def _coordinator(options: argparse.Namespace) -> int:
         record=options.record,
         default_policy=options.default_policy,
         observe=options.observe,
+        allow_hosts=tuple(options.allow_host),
     )
     serving, dialling = _tls(options)
     return _serve(options, run_coordinator(config, server_tls=serving, client_tls=dialling))
@@ -159,7 +167,7 @@ def _coordinator(options: argparse.Namespace) -> int:
 
 def _begin(options: argparse.Namespace, kind: str) -> None:
     if options.observe:
-        observe_address(options.observe)  # what is wrong with it is said before anything is made
+        OwnNames(observe_address(options.observe)[0], options.allow_host)  # what is wrong is said before all else
     end_with(options.parent)
     begin_logging(sys.stderr, options.log_format, {"process": kind, "name": options.name})
 

@@ -75,6 +75,7 @@ class CoordinatorConfig(Struct, frozen=True):
     record: Path | None = None
     default_policy: str = "chain"
     observe: str = ""  # where metrics and health are served, host:port; "": nowhere
+    allow_hosts: tuple[str, ...] = ()  # names by which those may be asked for, besides the address
 
 
 async def run_coordinator(
@@ -283,7 +284,7 @@ class CoordinatorServer:
 
         name = self.config.name
         self._observing = await ObservingServer.start(
-            self.config.observe, Observed("coordinator", name, self._metrics, self._readiness)
+            self.config.observe, Observed("coordinator", name, self._metrics, self._readiness, self.config.allow_hosts)
         )
 
     def _say_listening(self) -> None:
