@@ -33,6 +33,8 @@ from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
+    EventsAnswer,
+    EventsRequest,
     ForgetNode,
     ListLogs,
     LogsListed,
@@ -190,6 +192,15 @@ class Cluster:
         """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
         answer = await self._ask(ADMIN, StatusRequest(logs), "the status", timeout)
         assert isinstance(answer, StatusAnswer)
+        return dict(json.loads(answer.json))
+
+    async def events(self, *, book: str = "", after: int = 0, timeout: float | None = None) -> dict[str, Any]:
+        """What happened lately, as the coordinator that answers remembers it: ``events``, the oldest first, ``minutes``
+        with what nodes wrote and read, and since when nodes are ``lost``. ``book`` and ``after`` (a number): what was
+        told before is left out.
+        """
+        answer = await self._ask(ADMIN, EventsRequest(book, after), "the events", timeout)
+        assert isinstance(answer, EventsAnswer)
         return dict(json.loads(answer.json))
 
     async def node_status(self, node: str, *, timeout: float | None = 2.0) -> dict[str, Any]:
