@@ -4,7 +4,8 @@ Every coordinator writes its own, active or not: each hears of every change from
 and how much nodes do, only the active one knows.
 
 Rules
- J1  Changes that come together are looked at together, a moment later: the store is read a few times a second at most.
+ J1  Changes that come together are looked at together, a moment later: the store is read a few times a second at most,
+     and less often where reading it takes long.
  J2  Of what happened to logs at one moment, so many sentences are kept and the rest is counted.
  J3  A coordinator that starts takes every node for live, and learns better when leases run out. Until then a node that
      the chronicle knows to be lost stays so, unless it has registered anew.
@@ -30,6 +31,7 @@ from trunkline.runtime.chronicle import Chronicle, Minute
 from trunkline.runtime.event_words import Said, blocked_news, forgotten, log_news, node_news
 
 GATHER_S: Final = 0.25
+REST_SHARE: Final = 4.0  # times as long as the last look took
 LOOK_S: Final = 1.0  # at what only the duties know
 LOOK_AGAIN_S: Final = 2.0
 MINUTE_S: Final = 60.0
@@ -79,6 +81,7 @@ class Chronicler:
         self._woken = asyncio.Event()
         self._silent = False
         self._was_active = False
+        self._took_s = 0.0
 
     @property
     def believes(self) -> bool:
@@ -124,12 +127,13 @@ class Chronicler:
 
     async def _look(self) -> None:
         if self._changed:
-            await asyncio.sleep(GATHER_S)  # J1
+            await asyncio.sleep(max(GATHER_S, REST_SHARE * self._took_s))  # J1
         self._woken.clear()
         names, self._changed = self._changed, set()
         if self._believed_at and time.monotonic() >= self._believed_at:
             self._believed_at = 0.0
             names.add(NODES_CHANGED)
+        began = time.monotonic()
         try:
             nodes = await self._registered() if NODES_CHANGED in names else None
             logs = await self._projections(names - {NODES_CHANGED})
@@ -138,6 +142,7 @@ class Chronicler:
             self._said_silent(silent=True)
             await asyncio.sleep(LOOK_AGAIN_S)
             return
+        self._took_s = time.monotonic() - began
         self._said_silent(silent=False)
         if nodes is not None:
             self._compare_nodes([self._believed(each) for each in nodes])
