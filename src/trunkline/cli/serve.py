@@ -53,7 +53,7 @@ def add_servers(servers: argparse._SubParsersAction[Any]) -> None:
     _add_common(node)
     node.set_defaults(run=_node)
     coordinator = servers.add_parser("coordinator", help="run a coordinator")
-    coordinator.add_argument("--dir", type=Path, help="of the embedded metadata store")
+    coordinator.add_argument("--dir", type=Path, help="of the embedded metadata store, and of what happened lately")
     coordinator.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd instead")
     coordinator.add_argument("--name", default="coordinator", help="unique among the coordinators")
     coordinator.add_argument("--listen", default="127.0.0.1:7400", metavar="ADDR", help="default: 127.0.0.1:7400")
