@@ -159,6 +159,9 @@ def test_j4_rates_are_differences_of_what_nodes_count(tmp_path: Path) -> None:
             await scene.until(lambda: len(scene.told().minutes) > known + 2)
             assert 10 in {minute.written for minute in scene.told().minutes}
             assert 1 in {minute.read for minute in scene.told().minutes}
+            counts["a"][1] = -5  # what no node says
+            known = len(scene.told().minutes)
+            await scene.until(lambda: len(scene.told().minutes) > known)
             scene.blocked = None  # another coordinator is the active one, and counts
             await scene.until(lambda: scene.texts()[-1] == "coordinator k is no longer active")
 

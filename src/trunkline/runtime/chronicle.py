@@ -9,11 +9,12 @@ Rules
  I3  A book is one run of numbers. Who has read up to a number of this book is told what came after it; who knows
      another book is told everything.
  I4  The file is a help, not a promise: it is not synced, a line that cannot be read is passed over, and what cannot be
-     written is said once and lives in memory alone.
+     written is said once and lives in memory until it can. A disk that hangs holds up nothing but the file.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 import secrets
@@ -85,22 +86,21 @@ class Chronicle:
         self._others: deque[Happened] = deque(maxlen=OTHER_EVENTS_MAX)
         self._minutes: deque[Minute] = deque(maxlen=MINUTES_MAX)
         self._last = 0
-        self._file_lines = 0
+        self._unsaved: deque[Line] = deque(maxlen=FILE_LINES_MAX)
+        self._file_lines = 0  # 0: it is to be written anew
         self._failing = False
         self._read()
 
     def tell(self, news: Iterable[Said], at_ms: int) -> None:
-        events = []
         for said in news:
             text = said.text if len(said.text) <= TEXT_LETTERS_MAX else f"{said.text[:TEXT_LETTERS_MAX]}…"
             event = Happened(self._last + 1, at_ms, said.level, text, said.log, said.node, said.live)
             self._keep(event)
-            events.append(event)
-        self._write([Line(event=each) for each in events])
+            self._unsaved.append(Line(event=event))
 
     def minute(self, minute: Minute) -> None:
         self._minutes.append(minute)
-        self._write([Line(minute=minute)])
+        self._unsaved.append(Line(minute=minute))
 
     def told(self, book: str = "", after: int = 0) -> bytes:
         """As JSON (I3)."""
@@ -138,41 +138,58 @@ class Chronicle:
                 self._keep(found.event)
             if found.minute is not None:
                 self._minutes.append(found.minute)
-        self._file_lines = FILE_LINES_MAX  # a torn end is written over
 
-    def _write(self, lines: list[Line]) -> None:
-        if self._path is None or not lines:
-            return
+    async def save(self) -> None:
+        """Write what is not written yet. One at a time."""
+        text, anew = self._next_text()
+        if text:
+            self._saved(await asyncio.to_thread(self._write, text, anew))
+
+    def save_now(self) -> None:
+        text, anew = self._next_text()
+        if text:
+            self._saved(self._write(text, anew))
+
+    def _next_text(self) -> tuple[bytes, bool]:
+        """What is to be written, and whether over everything that is there."""
+        if self._path is None or not self._unsaved:
+            return b"", False
+        lines = list(self._unsaved)
+        self._unsaved.clear()
+        anew = self._file_lines == 0 or self._file_lines + len(lines) > FILE_LINES_MAX
+        if anew:
+            events = heapq.merge(self._others, self._of_logs, key=_number)
+            kept = [*(Line(event=each) for each in events), *(Line(minute=each) for each in self._minutes)]
+            lines = [Line(book=self.book), *kept]
+            self._file_lines = 0
+        self._file_lines += len(lines)
+        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), anew
+
+    def _write(self, text: bytes, anew: bool) -> str:
+        """Why it could not be; on any thread."""
+        path = self._path
+        assert path is not None
         try:
-            if self._file_lines == 0 or self._file_lines + len(lines) > FILE_LINES_MAX:
-                self._write_anew(self._path)
+            if anew:
+                path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+                written = path.with_suffix(".new")
+                written.touch(PRIVATE_FILE)
+                written.write_bytes(text)
+                written.replace(path)
             else:
-                with self._path.open("ab") as file:
-                    file.write(_encoded(lines))
-                self._file_lines += len(lines)
-            self._failing = False
+                with path.open("ab") as file:
+                    file.write(text)
         except OSError as error:
-            if not self._failing:
-                log.warning("cannot write %s (%s); a restart will not know what happened before it", self._path, error)
-            self._failing = True
+            return str(error)
+        return ""
 
-    def _write_anew(self, path: Path) -> None:
-        """With everything that is kept, over the old one."""
-        events = heapq.merge(self._others, self._of_logs, key=_number)
-        lines = [Line(book=self.book)]
-        lines += [Line(event=each) for each in events]
-        lines += [Line(minute=each) for each in self._minutes]
-        path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-        written = path.with_suffix(".new")
-        written.touch(PRIVATE_FILE)
-        written.write_bytes(_encoded(lines))
-        written.replace(path)
-        self._file_lines = len(lines)
+    def _saved(self, failure: str) -> None:
+        if failure:
+            self._file_lines = 0  # some of it may be there: the next time, all is written
+            if not self._failing:
+                log.warning("what happened is not written down (%s); a restart now would not know it", failure)
+        self._failing = bool(failure)
 
 
 def _number(event: Happened) -> int:
     return event.number
-
-
-def _encoded(lines: list[Line]) -> bytes:
-    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)

@@ -19,8 +19,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState
@@ -43,12 +45,15 @@ ANSWER_S: Final = 5.0
 WORST_FIRST: Final = ("bad", "warn", "info", "good")
 
 
-class Counted(NamedTuple):
+Count = Annotated[int, Meta(ge=0, le=2**53)]  # a node may say anything
+
+
+class Counted(Struct, frozen=True):
     """What a node counts since its process began."""
 
     start: int
-    written: int
-    read: int
+    entries_appended: Count
+    entries_read: Count
 
 
 class Chronicler:
@@ -79,6 +84,7 @@ class Chronicler:
         self._known_blocked: set[str] = set()
         self._changed: set[str] = set()
         self._woken = asyncio.Event()
+        self._told = asyncio.Event()
         self._silent = False
         self._was_active = False
         self._took_s = 0.0
@@ -93,7 +99,7 @@ class Chronicler:
         changes = self._store.watch()
         self._tell([Said("info", f"coordinator {self._name} started")])
         following = asyncio.create_task(self._follow(changes))
-        counting = asyncio.create_task(self._count())
+        others = (asyncio.create_task(self._count()), asyncio.create_task(self._save()))
         try:
             await self._begin()
             while not following.done():
@@ -101,16 +107,26 @@ class Chronicler:
                     async with asyncio.timeout(LOOK_S):
                         await self._woken.wait()
                 await self._look()
+                for task in others:
+                    if task.done():
+                        task.result()  # a bug: it is to be heard of
         finally:
-            for task in (following, counting):
+            for task in (following, *others):
                 task.cancel()
-            await asyncio.gather(following, counting, return_exceptions=True)
+            await asyncio.gather(following, *others, return_exceptions=True)
+            self.chronicle.save_now()
 
     async def _follow(self, changes: AsyncIterator[str]) -> None:
         async for name in changes:
             self._changed.add(name)
             self._woken.set()
         self._woken.set()
+
+    async def _save(self) -> None:
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            await self.chronicle.save()
 
     async def _begin(self) -> None:
         """What is there already is no news."""
@@ -202,6 +218,7 @@ class Chronicler:
 
     def _tell(self, news: Iterable[Said]) -> None:
         self.chronicle.tell(news, _now_ms())
+        self._told.set()
 
     # ------------------------------------------------------------------------------------------------------- counting
 
@@ -217,6 +234,7 @@ class Chronicler:
                 differences = [_difference(known[node], counted[node]) for node in both]
                 written, read = (sum(each) for each in zip(*differences, strict=True))
                 self.chronicle.minute(Minute(_now_ms(), round(began - since, 3), written, read))
+                self._told.set()
             known = {node: each for node, each in (known | counted).items() if node in self._nodes} if counted else {}
             since = began
             await asyncio.sleep(began + self._minute_s - time.monotonic() if known else LOOK_S)
@@ -228,8 +246,8 @@ class Chronicler:
             try:
                 async with turn, asyncio.timeout(ANSWER_S):
                     said = await self._ask(info)
-                return info.node, Counted(said["start"], said["entries_appended"], said["entries_read"])
-            except (TimeoutError, Refused, KeyError, ValueError):
+                return info.node, msgspec.convert(said, Counted)
+            except (TimeoutError, Refused, ValueError):
                 return None  # what it does meanwhile is counted with the next answer
 
         live = [info for info in self._nodes.values() if info.live][:NODES_ASKED_MAX]
@@ -238,8 +256,9 @@ class Chronicler:
 
 def _difference(before: Counted, now: Counted) -> tuple[int, int]:
     if before.start != now.start:
-        return now.written, now.read
-    return max(0, now.written - before.written), max(0, now.read - before.read)
+        return now.entries_appended, now.entries_read
+    written, read = now.entries_appended - before.entries_appended, now.entries_read - before.entries_read
+    return max(0, written), max(0, read)
 
 
 def limited(news: list[Said]) -> list[Said]:
