@@ -37,6 +37,7 @@ MODULES = {
     "up": "up",
     "down": "up",
     "status": "status",
+    "events": "events",
     "log": "logs",
     "append": "appending",
     "read": "reading",
