@@ -7,13 +7,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 import trunkline.sync
-from delivery.captured_log import CapturedLog
+from delivery.captured_log import PATIENCE_S, CapturedLog
 from delivery.captured_postgres import ROW, TABLE, Server, comparable
 from local_cluster import PROGRAM, RunningCluster, local_cluster
 from postgres_server import PostgresServer
@@ -202,27 +203,29 @@ def test_a_server_without_logical_decoding_is_refused(postgres: PostgresServer, 
 
 
 def test_a_capture_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(
-    server: Server, captured: CapturedLog
+    server: Server, captured: CapturedLog, tmp_path: Path
 ) -> None:
-    server.run(ROW.format(a=1, b=30))
+    server.run("CREATE TABLE others (n int)", ROW.format(a=1, b=30))
     command = [*PROGRAM, "capture", captured.log, "--connect", captured.connect, "--postgres", server.dsn]
-    command += ["--table", "orders", "--slot", server.slot]
+    command += ["--table", "orders", "--slot", server.slot, "--poll-ms", "5"]
     chance = random.Random(1)
     at = 100
     captured.capture(server.capture())
     for _ in range(4):
-        running = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        with (tmp_path / "errors").open("wb") as errors:
+            running = subprocess.Popen(command, stderr=errors, stdout=subprocess.DEVNULL)
         try:
             until = captured.tail() + 20
             while captured.tail() < until:  # it is killed while it works
-                assert running.poll() is None
+                assert running.poll() is None, (tmp_path / "errors").read_text()
                 at += 1
                 server.run(f"INSERT INTO orders (id, tenant) VALUES ({at}, 'acme')")
+                server.run(f"INSERT INTO others VALUES ({at})")  # and while its slot moves on past this
                 server.run(f"UPDATE orders SET amount = {at} WHERE id = {chance.randrange(1, 30)}")
         finally:
             running.send_signal(signal.SIGKILL)
             running.wait()
-    done = subprocess.run([*command, "--once"], capture_output=True, check=False, timeout=60)
+    done = subprocess.run([*command, "--once"], capture_output=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert comparable(captured.rows()) == comparable(server.rows())
     assert len(set(captured.positions().values())) == len(captured.positions())
