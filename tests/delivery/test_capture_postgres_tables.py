@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 
+import trunkline.sync
 from delivery.captured_log import CapturedLog
 from delivery.captured_postgres import ROW, Server, comparable
 from delivery.direct_delivery import Direct
@@ -21,9 +22,14 @@ from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
 from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.capture.postgres import PostgresCapture
-from trunkline.delivery.columns import Column, check_columns
+from trunkline.delivery.capture.writing import CaptureLog, Transaction
+from trunkline.delivery.changes import change_rows
+from trunkline.delivery.columns import Column
+from trunkline.delivery.destinations.contract import Seed
 from trunkline.delivery.destinations.opening import open_destination
 from trunkline.delivery.job.work import Target
+from trunkline.delivery.preflight import preflight
+from trunkline.delivery.rule_ordered import Kind
 from trunkline.errors import ConfigError, ProtocolError
 
 # Of each type: the texts of some values, and in brackets what DuckDB says of them where it says it in other words.
@@ -247,9 +253,30 @@ def test_columns_that_differ_in_case_alone_and_reserved_names_are_refused(
         captured.capture(PostgresCapture(PostgresAddress(server.dsn, "bare"), f"{server.slot}_bare"))
 
 
-def test_a_pipeline_refuses_columns_that_differ_in_case_alone() -> None:
-    with pytest.raises(ConfigError, match=r"'a' and 'A' differ in case alone"):
-        check_columns([Column("id", "BIGINT"), Column("a", "BIGINT"), Column("A", "BIGINT")], ["id"], "a")
+def test_a_pipeline_refuses_a_log_with_columns_that_differ_in_case_alone(
+    server: Server, captured: CapturedLog, tmp_path: Path
+) -> None:
+    """Older captures wrote such logs, and the values of one column came in the other's place, too."""
+    columns = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("Tenant", "VARCHAR"))
+    rows = change_rows(Kind.INSERT, pa.table({"id": [1], "tenant": ["x"], "Tenant": ["y"]}))
+    with trunkline.sync.connect(captured.connect) as cluster:
+        log = CaptureLog(cluster, captured.log)
+        log.take_over()
+        log.write(Transaction("{}", columns, [rows]))
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"pipeline: orders\nkey: [id]\nrouting: {{column: tenant}}\ncontrol: {{store: sqlite:control.db}}\n"
+        f"source: {{type: log, log: {captured.log}, connect: '{captured.connect}'}}\n"
+        f"destinations: [{{name: x, type: postgres, dsn: {server.dsn}, table: delivered}}]\n"
+    )
+    [problem] = [each for each in preflight(file)[1] if each.where == "source"]
+    assert "'tenant' and 'Tenant' differ in case alone" in problem.what
+    seed = Seed(1, 1, "log", columns, ("id",))
+    with (
+        closing(open_destination(PostgresAddress(server.dsn, "delivered"))) as destination,
+        pytest.raises(ConfigError, match="differ in case alone"),
+    ):
+        destination.seed(seed, rows.to_batches())
 
 
 def test_generated_columns_are_left_out_of_snapshot_and_stream_and_this_is_said_once(
