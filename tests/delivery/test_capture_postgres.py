@@ -155,6 +155,27 @@ def test_a_table_that_was_made_anew_is_captured_again_and_followed(server: Serve
     assert comparable(captured.rows()) == comparable(server.rows())
 
 
+class Begun(PostgresCapture):
+    """One that has looked at the table and its publication before they changed."""
+
+    def reach(self) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [PostgresCapture, Begun])
+def test_what_changed_while_the_table_was_not_published_is_not_lost(
+    server: Server, captured: CapturedLog, kind: type[PostgresCapture]
+) -> None:
+    server.run(ROW.format(a=1, b=2))
+    captured.capture(server.capture())
+    for number, statement in enumerate(("ALTER PUBLICATION {} DROP TABLE orders", "DROP PUBLICATION {}")):
+        server.run(statement.format(server.slot))
+        server.run(f"INSERT INTO orders (id) VALUES ({number + 10})", "DELETE FROM orders WHERE id = 2")
+        for later in (20, 30):
+            captured.capture(kind(PostgresAddress(server.dsn, "orders"), server.slot))
+            assert comparable(captured.rows()) == comparable(server.rows())
+            server.run(f"INSERT INTO orders (id) VALUES ({number + later})")
+
+
 def test_values_are_the_same_texts_in_a_snapshot_and_in_the_stream(server: Server, captured: CapturedLog) -> None:
     server.run("ALTER TABLE orders ADD COLUMN code char(5)", "ALTER TABLE orders ADD COLUMN place inet")
     server.run("INSERT INTO orders (id, code, place) VALUES (1, 'ab', '10.0.0.1')")

@@ -13,7 +13,8 @@ Rules
      did not touch, in full. It is checked at the start.
  Q4  What a transaction changed is the difference of the rows that it removed and those that it wrote, as multisets:
      removals come first, so that keys may also be swapped inside of it.
- Q5  A slot that is gone, a table that was made anew, or columns that changed: a new snapshot is captured, loudly.
+ Q5  A slot that is gone, a table that was made anew or was not published, or columns that changed: a new snapshot is
+     captured, loudly.
 """
 
 from __future__ import annotations
@@ -147,9 +148,9 @@ class PostgresCapture:
         """All that there is now. Whoever takes one must have written it before the next is asked for (Q1)."""
         with self._asking() as connection:
             if self._position is not None and not self._same_table(connection):
-                logger.warning("there is another table or server now: all rows are captured again")
+                logger.warning("there is another table, server or publication now: all rows are captured again")
                 ensure_publication(connection, self._slot, self._name)
-                self._position, self._warned = None, True
+                self._position = None
             if self._position is None:
                 if not self._warned:
                     yield self._warning(connection)
@@ -330,7 +331,9 @@ class PostgresCapture:
 
     def _same_table(self, connection: psycopg.Connection[Any]) -> bool:
         assert self._position is not None
-        return ask(connection, IDENTITY, self._text) == [(self._position.database, self._position.table)]
+        [identity] = ask(connection, IDENTITY, self._text)
+        [(published,)] = ask(connection, PUBLISHED, self._text, self._slot)
+        return bool(published) and identity == (self._position.database, self._position.table)
 
     @property
     def _text(self) -> str:
@@ -372,6 +375,10 @@ class PostgresCapture:
         )
 
 
+PUBLISHED: Final = (
+    "SELECT EXISTS (SELECT FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid "
+    "WHERE r.prrelid = to_regclass(%s) AND p.pubname = %s)"
+)
 IDENTITY: Final = (
     "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database(), "
     "to_regclass(%s)::oid::bigint"

@@ -71,9 +71,18 @@ def generated_columns(connection: psycopg.Connection[Any], table: str) -> list[s
 
 
 def ensure_publication(connection: psycopg.Connection[Any], name: str, table: sql.Identifier) -> None:
-    """Make it, or add the table, which may have been made anew; refuse one that leaves something out."""
+    """Make it, or add the table, which may have been made anew; refuse one that leaves something out.
+
+    A slot of the same name that is there already did not keep what was changed without it, and is dropped first.
+    """
     publication, text = sql.Identifier(name), table.as_string(None)
     found = ask(connection, PUBLICATION, text, name)
+    if not found or not found[0][0]:
+        ask(
+            connection,
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+            name,
+        )
     if not found:
         connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {}").format(publication, table))
     elif not found[0][0]:
