@@ -17,6 +17,7 @@ from trunkline.delivery.capture.writing import CaptureLog, Transaction
 from trunkline.delivery.changes import place_of
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
 from trunkline.delivery.sources.log import LogSource
+from trunkline.delivery.sources.log_reading import forget
 from trunkline.errors import OutcomeUnknown, Unreachable
 
 Row = dict[str, Any]
@@ -33,6 +34,10 @@ class CapturedLog:
         self.source = LogSource(LogAddress(log, connect))
         self._key = tuple(key)
         self._routing = routing
+
+    def close(self) -> None:
+        """Let go of the source's connection: it would look for its cluster when that has ended."""
+        forget(self.source.address)
 
     def capture(self, source: ChangeSource) -> int:
         """All that there is now; returns how many transactions came."""

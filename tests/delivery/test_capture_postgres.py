@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -37,8 +38,9 @@ def server(logical: PostgresServer, request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.fixture
-def captured(cluster: RunningCluster, server: Server) -> CapturedLog:
-    return CapturedLog(cluster.connect, server.slot.replace("_", "-"))
+def captured(cluster: RunningCluster, server: Server) -> Iterator[CapturedLog]:
+    with closing(CapturedLog(cluster.connect, server.slot.replace("_", "-"))) as log:
+        yield log
 
 
 def test_rows_of_every_type_come_as_they_are_first_as_a_snapshot_then_as_changes(

@@ -90,8 +90,9 @@ def server(logical: PostgresServer, request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.fixture
-def captured(cluster: RunningCluster, server: Server) -> CapturedLog:
-    return CapturedLog(cluster.connect, server.slot.replace("_", "-"))
+def captured(cluster: RunningCluster, server: Server) -> Iterator[CapturedLog]:
+    with closing(CapturedLog(cluster.connect, server.slot.replace("_", "-"))) as log:
+        yield log
 
 
 def told(captured: CapturedLog) -> dict[int, dict[str, str]]:
