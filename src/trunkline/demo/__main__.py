@@ -11,9 +11,16 @@ import time
 from pathlib import Path
 from typing import Final
 
+from trunkline.cli.extras import missing_extra
 from trunkline.cli.paths import local_path
-from trunkline.demo.story import Broken, Story, Told
 from trunkline.errors import TrunklineError
+
+try:
+    from trunkline.demo.story import Broken, Story, Told
+except ModuleNotFoundError as error:
+    if (missing := missing_extra(error, "python -m trunkline.demo")) is None:
+        raise
+    sys.exit(f"demo: {missing}")
 
 BEAT_S: Final = 12.0
 INTERRUPTED: Final = 130
