@@ -36,10 +36,14 @@ PAST = history((Change("k", 1),), (Change("l", 1),), (Change("k", 2),), (Change(
 K1, L2, K3 = Row("k", 1, 1), Row("l", 1, 2), Row("k", 2, 3)
 MIRROR = Parts(PAST, {"d1": (1,), "d2": (2,)})
 APPEND = Parts(PAST, {"d1": (1,), "d2": (2,)}, append=True)
+TWO_LIVES = Parts(PAST._replace(another=history((Change("m", 1),), (Change("n", 1),)).versions), MIRROR.tenants)
+M1 = Row("m", 1, 1)
 
 
-def written(*rows: Row, at: int, of: str = "d1", token: int = 1, seeded: int = 1, back: bool = False) -> TableWritten:
-    return TableWritten(of, rows, at, token, seeded, back)
+def written(
+    *rows: Row, at: int, of: str = "d1", token: int = 1, seeded: int = 1, back: bool = False, mark: str = ""
+) -> TableWritten:
+    return TableWritten(of, rows, at, token, seeded, back, mark)
 
 
 def begun(job: int, after: int, through: int, *names: str, expected: int | None = None) -> GroupStarted:
@@ -60,6 +64,7 @@ def reject(clause: str, monitor: object, verdict: str, *events: object) -> Case:
 
 
 FIVE = SourceMoved(5, 1)
+ANEW = SourceMoved(1, 1, 1)
 BOTH = begun(1, 1, 2, "d1", "d2")
 
 CASES = [
@@ -75,9 +80,22 @@ CASES = [
     accept("each row is there once", ExactlyOnce(APPEND), written(K1, L2, at=2)),
     reject("a row was appended twice", ExactlyOnce(APPEND), "2 times", written(K1, K1, at=2)),
     reject("a key is there twice", ExactlyOnce(MIRROR), "holds k 2 times", written(K1, K3, at=3)),
-    accept("a position stays or grows", CursorMonotone(), written(at=2), written(at=2), written(at=3)),
-    accept("a backup takes it back", CursorMonotone(), written(at=2), written(at=1, back=True), written(at=2)),
-    reject("a position goes back", CursorMonotone(), "went back from 2 to 1", written(at=2), written(at=1)),
+    accept("a position stays or grows", CursorMonotone(MIRROR), written(at=2), written(at=2), written(at=3)),
+    accept("a backup takes it back", CursorMonotone(MIRROR), written(at=2), written(at=1, back=True), written(at=2)),
+    accept(
+        "the source was made anew", CursorMonotone(TWO_LIVES), written(at=2, mark="2"), ANEW, written(at=1, mark="1'")
+    ),
+    reject(
+        "a position goes back in the source's new life",
+        CursorMonotone(TWO_LIVES),
+        "went back from 2 to 1",
+        *(ANEW, written(at=2, mark="2'"), written(at=1, mark="1'")),
+    ),
+    accept(
+        "rows are those of the life that the position is of", NoPhantom(TWO_LIVES), ANEW, written(M1, at=1, mark="1'")
+    ),
+    reject("rows are of another life", NoPhantom(TWO_LIVES), "holds k=1@1", ANEW, written(K1, at=1, mark="1'")),
+    reject("a position goes back", CursorMonotone(MIRROR), "went back from 2 to 1", written(at=2), written(at=1)),
     accept("tokens grow", SingleDeliverer(), written(at=1, token=1), written(at=2, token=3)),
     reject("an older token writes", SingleDeliverer(), "token 1, after 2", written(at=1, token=2), written(at=2)),
     accept("one job ends before the next", FlushState(), BOTH, ended(1), begun(2, 2, 3, "d1"), begun(3, 2, 3, "d2")),

@@ -382,7 +382,7 @@ def test_validate_compares_the_columns_of_what_was_delivered(command: Command, t
     another = f"its rows are of another source table (another, not {source.identity})"
     assert command("deliver", "validate", "orders.yaml").text.splitlines() == [
         "tenant-01: column 'payed' is not in the source; mend it, or reseed the destination",
-        f"tenant-02: {another}; choose another table, or say replace_existing: true and reseed it",
+        f"tenant-02: {another}; choose another table, or reseed it to have them replaced",
         "2 problems in orders.yaml",
     ]
 

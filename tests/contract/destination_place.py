@@ -55,6 +55,10 @@ class Table(Protocol):
         """Make a table of this name that is not ours: one column ``id`` BIGINT and one row, 99."""
         ...
 
+    def forget_marks(self) -> None:
+        """Make the record of the position what an older release would have left."""
+        ...
+
     def lost(self) -> Table:
         """The same kind of table where nobody answers."""
         ...

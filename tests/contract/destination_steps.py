@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Final
 
+from msgspec.structs import replace
+
 from contract.destination_place import Change, Row, Table, apply, content, staged
+from trunkline.core.fencing import Decision
 from trunkline.delivery.columns import Column, Columns
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
+from trunkline.delivery.lineage import MARK_DIGITS
 from trunkline.delivery.windows import Op
+from trunkline.errors import DestinationHalted, Fenced, PositionMoved
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("amount", "INTEGER"))
 SEED: Final = Seed(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",))
 FLUSH: Final = Flush(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
+MARK_A: Final = "a" * MARK_DIGITS
+MARK_B: Final = "0b" + "c" * (MARK_DIGITS - 2)
 SEEDED: Final[list[Row]] = [{"id": n, "tenant": "acme", "amount": n * 10} for n in (1, 2, 3)]
 CHANGES: Final[list[Change]] = [
     (Op.REMOVE, {"id": 1}),
@@ -52,3 +60,30 @@ def unchanged(table: Table) -> None:
     """The table is as ``seeded`` left it."""
     assert content(table.held()) == content(SEEDED)
     assert standing(table) == Standing(10, 1, "lake/orders")
+
+
+def leave(table: Table, held: Standing) -> None:
+    """Make the table stand like this, whatever it was."""
+    with closing(table.open()) as destination:
+        destination.retire()
+        seed = Seed(held.position, held.token, held.source, ORDERS, ("id",), replace_existing=True)
+        apply(destination, (replace(seed, through_mark=held.mark), list(SEEDED)))
+
+
+def whose(step: Flush | Seed) -> str | None:
+    """The source whose rows must be there."""
+    return step.source if isinstance(step, Flush) else None
+
+
+def outcome_of(table: Table, step: Flush | Seed) -> Decision:
+    """What becomes of a step, in fencing's words."""
+    with closing(table.open()) as destination:
+        try:
+            applied = destination.flush(step, []) if isinstance(step, Flush) else destination.seed(step, [])
+        except Fenced:
+            return Decision.FENCED
+        except PositionMoved:
+            return Decision.MOVED
+        except DestinationHalted:
+            return Decision.FOREIGN
+    return Decision.ALREADY if applied.already else Decision.PROCEED

@@ -76,6 +76,10 @@ class LakeTable:
         name = f"{LAKE}.{identifier(self.address.table)}"
         self._ask(f"CREATE TABLE {name} AS SELECT 99::BIGINT AS id", create=True)
 
+    def forget_marks(self) -> None:
+        record = identifier(f"_trunkline_{self.address.table}")
+        self._ask(f"ALTER TABLE {LAKE}.{self.address.schema}.{record} DROP COLUMN mark")
+
     def lost(self) -> LakeTable:
         kind, place = catalog_place(self.address.catalog)
         if kind == "postgres":

@@ -72,6 +72,10 @@ class PostgresTable:
             name = f'{self.address.schema}."{self.address.table}"'
             connection.execute(f"CREATE TABLE {name} (id bigint); INSERT INTO {name} VALUES (99)".encode())
 
+    def forget_marks(self) -> None:
+        with psycopg.connect(self.address.dsn) as connection:
+            connection.execute(f"ALTER TABLE {self.address.schema}.{POSITIONS} DROP COLUMN mark".encode())
+
     def lost(self) -> PostgresTable:
         return replace(self, address=PostgresAddress(NOBODY, self.address.table, self.address.schema))
 

@@ -17,16 +17,23 @@ from contract.destination_steps import (
     CHANGES,
     FLUSH,
     FLUSHED,
+    MARK_A,
+    MARK_B,
     ORDERS,
     SEED,
     SEEDED,
     flushed,
+    leave,
+    outcome_of,
     seeded,
     standing,
     unchanged,
+    whose,
 )
+from trunkline.core.fencing import Decision, Held, Step, decide
 from trunkline.delivery.columns import Column, Columns
-from trunkline.delivery.destinations.contract import Applied, Standing
+from trunkline.delivery.destinations import contract
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
 from trunkline.delivery.windows import OP_COLUMN, Op
 from trunkline.errors import (
     ConfigError,
@@ -78,7 +85,7 @@ def test_t1_a_seed_whose_rows_break_off_changes_nothing(table: Table) -> None:
     seeded(table)
     destination = table.open()
     with pytest.raises(EOFError, match="broke off"):
-        destination.seed(replace(SEED, through=30), broken())
+        destination.seed(replace(SEED, expected=10, through=30), broken())
     destination.close()
     unchanged(table)
 
@@ -104,7 +111,7 @@ def test_t2_a_newer_token_fences_an_older_one(table: Table) -> None:
     with pytest.raises(Fenced):  # also where the work was done already
         flushed(table, replace(FLUSH, token=4, expected=5, through=10), CHANGES)
     with pytest.raises(Fenced):
-        seeded(table, replace(SEED, token=4, through=30))
+        seeded(table, replace(SEED, token=4, expected=10, through=30))
     assert table.trace() == before
     assert standing(table) == Standing(10, 5, "lake/orders")
     assert content(table.held()) == content(SEEDED)
@@ -115,7 +122,8 @@ def test_t2_a_flush_that_was_done_already_succeeds_and_writes_nothing(table: Tab
     flushed(table, FLUSH, CHANGES)
     before = table.trace()
     assert flushed(table, FLUSH, CHANGES) == Applied(20, already=True)
-    assert flushed(table, replace(FLUSH, through=15, token=2), CHANGES) == Applied(20, already=True)
+    with pytest.raises(PositionMoved):  # whether what is there goes further, only the source can tell
+        flushed(table, replace(FLUSH, through=15, token=2), CHANGES)
     assert table.trace() == before
     assert content(table.held()) == content(FLUSHED)
     assert standing(table) == Standing(20, 1, "lake/orders")
@@ -146,14 +154,80 @@ def test_t2_a_destination_that_was_never_seeded_takes_a_flush_from_zero_only(tab
 def test_t2_rows_of_another_source_are_refused(table: Table) -> None:
     seeded(table)
     before = table.trace()
-    with pytest.raises(DestinationHalted, match="lake/orders"):
+    with pytest.raises(DestinationHalted, match=r"lake/orders.*reseed"):
         flushed(table, replace(FLUSH, source="lake/others"), CHANGES)
-    with pytest.raises(DestinationHalted, match="lake/orders"):
-        seeded(table, replace(SEED, source="lake/others"))
+    with pytest.raises(PositionMoved):  # it was planned before they were there
+        seeded(table, replace(SEED, source="lake/others", through=30, replace_existing=True))
     assert table.trace() == before
     unchanged(table)
-    seeded(table, replace(SEED, source="lake/others", replace_existing=True))
-    assert standing(table) == Standing(10, 1, "lake/others")
+
+
+def test_t5_a_seed_that_was_planned_from_what_is_there_replaces_it_also_by_an_earlier_version(table: Table) -> None:
+    seeded(table, replace(SEED, through=70, through_mark=MARK_A))
+    with pytest.raises(Fenced):
+        seeded(table, replace(SEED, token=0, expected=70, mark=MARK_A, through=5))
+    anew = replace(SEED, expected=70, mark=MARK_A, through=5, through_mark=MARK_B, source="lake/others")
+    seeded(table, anew, [{"id": 8, "tenant": "acme", "amount": 1}])
+    assert standing(table) == Standing(5, 1, "lake/others", MARK_B)
+    before = table.trace()
+    for late in (replace(anew, through=4, through_mark=MARK_A), replace(anew, mark="", through=4)):
+        with pytest.raises(PositionMoved):
+            seeded(table, late)
+    assert table.trace() == before
+    assert content(table.held()) == content([{"id": 8, "tenant": "acme", "amount": 1}])
+
+
+def test_t2_every_kind_decides_as_fencing_does(table: Table) -> None:
+    """What is stored beside what a flush or a seed expects: each kind comes to the decision of the one function."""
+    flush = replace(FLUSH, token=4, mark=MARK_A, through_mark=MARK_B)
+    seed = replace(SEED, token=4, expected=10, mark=MARK_A, through=20, through_mark=MARK_B)
+    unmarked = replace(flush, mark="", through_mark="")
+    steps: tuple[Flush | Seed, ...] = (flush, seed, unmarked, replace(flush, mark=MARK_B, through_mark=MARK_A))
+    steps += (replace(flush, token=2), replace(seed, token=2))
+    seen = set()
+    for position, mark, source in ((10, MARK_A, SEED.source), (10, "", SEED.source), (20, MARK_B, SEED.source)):
+        for held in (Standing(position, 3, source, mark), Standing(position, 3, "lake/others", mark)):
+            leave(table, held)
+            for step in steps:
+                asked = Step(step.expected, step.mark, step.through, step.through_mark, step.token, whose(step))
+                decision = decide(Held(held.position, held.token, held.mark, held.source), asked)
+                seen.add(decision)
+                assert outcome_of(table, step) is decision, (held, step)
+                if decision is Decision.PROCEED:
+                    assert standing(table) == Standing(20, 4, SEED.source, step.through_mark)
+                    leave(table, held)
+                assert standing(table) == held
+    assert seen == set(Decision)
+
+
+def test_t2_every_kind_asks_fencing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first flush, a flush that somebody came before, and a seed; only DuckLake's update does without it (K1)."""
+    seeded(table)
+    asked: list[Step] = []
+
+    def refused(held: Held, step: Step) -> Decision:
+        asked.append(step)
+        return Decision.MOVED
+
+    monkeypatch.setattr(contract, "decide", refused)
+    for step in (replace(FLUSH, expected=5), replace(SEED, expected=10)):
+        assert outcome_of(table, step) is Decision.MOVED
+    assert [(step.expected, step.source) for step in asked] == [(5, SEED.source), (10, None)]
+    unchanged(table)
+
+
+def test_t2_a_record_of_an_older_release_has_no_mark_and_gets_one_with_the_next_flush(table: Table) -> None:
+    seeded(table)
+    table.forget_marks()
+    unchanged(table)
+    before = table.trace()
+    assert standing(table) == Standing(10, 1, "lake/orders", "")
+    assert table.trace() == before
+    with pytest.raises(PositionMoved):
+        flushed(table, replace(FLUSH, mark=MARK_A), CHANGES)
+    flushed(table, replace(FLUSH, through_mark=MARK_B), CHANGES)
+    assert standing(table) == Standing(20, 1, "lake/orders", MARK_B)
+    assert content(table.held()) == content(FLUSHED)
 
 
 # ----------------------------------------------------------------------------------------------- T4: duplicate keys
@@ -208,7 +282,7 @@ def test_t5_a_seed_makes_the_table_and_a_second_one_replaces_it(table: Table) ->
     other = (Column("id", "BIGINT"), Column("note", "VARCHAR"))
     rows: list[Row] = [{"id": 8, "note": "x"}, {"id": 9, "note": None}]
     destination = table.open()
-    seed = replace(SEED, through=30, token=2, columns=other)
+    seed = replace(SEED, expected=20, through=30, token=2, columns=other)
     assert destination.seed(seed, plain(other, rows)) == Applied(30, removed=3, written=2)
     assert destination.columns() == other
     destination.close()
@@ -252,7 +326,8 @@ def test_t5_a_seed_that_comes_too_late_changes_nothing(table: Table) -> None:
     flushed(table, FLUSH, CHANGES)
     before = table.trace()
     destination = table.open()
-    assert destination.seed(SEED, plain(ORDERS, SEEDED)) == Applied(20, already=True)
+    with pytest.raises(PositionMoved):
+        destination.seed(SEED, plain(ORDERS, SEEDED))
     destination.close()
     assert table.trace() == before
     assert content(table.held()) == content(FLUSHED)

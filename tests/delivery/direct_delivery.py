@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import Member, Outcome
-from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress
+from trunkline.delivery.addresses import DeltaAddress, LakeAddress
 from trunkline.delivery.destinations.opening import open_destination
 from trunkline.delivery.job.small import flush_portion, seed_portion
 from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, Target, TaskReport, Work
@@ -52,7 +52,7 @@ class Direct:
     def seed(self, *, nothing: bool = False) -> None:
         state = self.work.source.state(0)
         columns = self.work.source.survey(Window(BEFORE_ALL, state.version)).columns
-        work = SeedWork(state.version, columns, state.identity, nothing)
+        work = SeedWork(state.version, columns, state.identity, nothing, state.mark)
         _all_well(seed_portion(self.work, work, self._portion()))
 
     def flush(self) -> None:
@@ -61,11 +61,11 @@ class Direct:
         for member in portion.members:
             window = Window(member.expected, state.version)
             survey = self.work.source.survey(window)
-            work = FlushWork(window, survey.columns, survey.identity, stamp=True)
+            work = FlushWork(window, survey.columns, survey.identity, True, survey.mark)
             _all_well(flush_portion(self.work, work, replace(portion, members=(member,))))
 
     def _portion(self) -> Portion:
-        return Portion(0, tuple(Member(each.name, _position(each.address), 1) for each in self.work.targets), True)
+        return Portion(0, tuple(_member(each) for each in self.work.targets), True)
 
 
 def delta_target(folder: Path, name: str, **options: Any) -> Target:
@@ -76,13 +76,13 @@ def lake_source(lake: Lake) -> DuckLakeSource:
     return DuckLakeSource(lake.address)
 
 
-def _position(address: Address) -> int:
-    destination = open_destination(address)
+def _member(target: Target) -> Member:
+    destination = open_destination(target.address)
     try:
         standing = destination.standing()
     finally:
         destination.close()
-    return 0 if standing is None else standing.position
+    return Member(target.name, 0, 1) if standing is None else Member(target.name, standing.position, 1, standing.mark)
 
 
 def _all_well(report: TaskReport) -> None:

@@ -74,7 +74,8 @@ def carry_out(runner: JobRunner, step: FlushGroup | SeedGroup) -> tuple[JobRepor
         if report.done.rest is not Outcome.UNKNOWN:
             return report, tries
         standing = {each.destination: each for each in runner.standings(0, names(step)).done.results}
-        stand = [Member(each.destination, standing[each.destination].position, each.token) for each in step.members]
+        found = [(each, standing[each.destination]) for each in step.members]
+        stand = [Member(each.destination, at.position, each.token, at.mark) for each, at in found]
         step = replace(step, members=tuple(stand))
     raise AssertionError(report.done.error)
 

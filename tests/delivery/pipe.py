@@ -89,6 +89,7 @@ class Pipe(Generic[SourceT]):
         self.paths = tuple(dict.fromkeys(site.path for site in sites))
         self.runners = {path: JobRunner(spark, self.work, SMALL_BYTES[path]) for path in PATHS}
         self.positions = dict.fromkeys(self.sites, 0)  # as the destinations themselves have them
+        self.marks = dict.fromkeys(self.sites, "")  # of those
         self.version = 0  # that all of them are at, or have nothing up to
         self._shared = any(site.target.duplicates == "warn" for site in sites)
         self._jobs = count(1)
@@ -157,12 +158,13 @@ class Pipe(Generic[SourceT]):
         return tuple(name for name, site in self.sites.items() if site.path == path)
 
     def members(self, names: Iterable[str], token: int = 1) -> tuple[Member, ...]:
-        return tuple(Member(name, self.positions[name], token) for name in names)
+        return tuple(Member(name, self.positions[name], token, self.marks[name]) for name in names)
 
     def _learn(self, report: JobReport) -> None:
         for result in report.done.results:
             if result.outcome in WELL:
                 self.positions[result.destination] = result.position
+                self.marks[result.destination] = report.done.mark
 
     # --- what is there ---
 

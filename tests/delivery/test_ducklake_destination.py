@@ -175,7 +175,7 @@ def test_catalogs_that_nobody_uses_are_detached_when_there_are_many(
     ]
     for round_number in range(2):
         for lake in lakes:
-            apply(lake, (replace(SEED, through=10 + round_number), SEEDED))
+            apply(lake, (replace(SEED, expected=10 * round_number, through=10 + round_number), SEEDED))
             assert len(catalogs._attached) <= 2
     catalogs.close()
 

@@ -35,6 +35,7 @@ from trunkline.errors import (
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("note", "VARCHAR"))
 SEED: Final = Seed(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",))
+AGAIN: Final = replace(SEED, expected=10)  # an operator's wish
 FLUSH: Final = Flush(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
 SEEDED: Final[list[Row]] = [{"id": n, "note": "old"} for n in (1, 2, 3)]
 CHANGES: Final[list[Change]] = [(Op.REPLACE, {"id": 1, "note": "new"}), (Op.INSERT, {"id": 4, "note": "new"})]
@@ -148,7 +149,7 @@ def test_readers_never_see_half_a_seed_and_never_wait_for_its_rows(
             yield from plain(columns, [{"id": 100 + n, "note": "new"}])
             seen.append(notes(table))
 
-    destination.seed(replace(SEED, columns=columns, through=30), rows())
+    destination.seed(replace(SEED, columns=columns, expected=10, through=30), rows())
     assert seen == [{1: "old", 2: "old", 3: "old"}] * 3
     assert notes(table) == {100: "new", 101: "new", 102: "new"}
 
@@ -159,11 +160,11 @@ def test_views_and_grants_outlive_a_seed_that_keeps_the_columns(
     seed(destination)
     run(table, "CREATE VIEW {s}.seen AS SELECT id FROM {t}")
     run(table, "DROP ROLE IF EXISTS reader; CREATE ROLE reader; GRANT SELECT ON {t} TO reader")
-    assert seed(destination, [{"id": 7, "note": "new"}], replace(SEED, through=30)).removed == 3
+    assert seed(destination, [{"id": 7, "note": "new"}], replace(SEED, expected=10, through=30)).removed == 3
     assert run(table, "SELECT id FROM {s}.seen") == [(7,)]
     assert run(table, "SELECT has_table_privilege('reader', '{t}', 'SELECT')") == [(True,)]
     with pytest.raises(DestinationHalted, match="seen"):  # a view holds the old columns
-        destination.seed(replace(SEED, through=40, columns=(*ORDERS, Column("more", "INTEGER"))), [])
+        destination.seed(replace(SEED, expected=30, through=40, columns=(*ORDERS, Column("more", "INTEGER"))), [])
     assert destination.standing() == Standing(30, 1, "lake/orders")
     run(table, "DROP OWNED BY reader; DROP ROLE reader")
 
@@ -173,12 +174,12 @@ def test_a_seed_for_another_mode_or_key_makes_the_index_that_it_needs(destinatio
     seed(destination)
     with pytest.raises(SchemaMismatch, match=r"unique index on the key \(note\)"):
         flush(destination, [], replace(FLUSH, key=("note",)))
-    seed(destination, SEEDED * 2, replace(SEED, mode="append", key=(), columns=columns))
+    seed(destination, SEEDED * 2, replace(AGAIN, mode="append", key=(), columns=columns))
     with pytest.raises(SchemaMismatch, match="unique index"):
         flush(destination, CHANGES)
     with pytest.raises(DuplicateKey, match="old"):
-        seed(destination, SEEDED, replace(SEED, key=("note",)))
-    seed(destination)
+        seed(destination, SEEDED, replace(AGAIN, key=("note",)))
+    seed(destination, SEEDED, AGAIN)
     assert flush(destination, CHANGES) == Applied(20, removed=1, written=2)
 
 

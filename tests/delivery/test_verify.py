@@ -51,7 +51,11 @@ def tampered(direct: Direct, lake: Lake, changes: list[tuple[Op, dict[str, Any]]
     destination = open_destination(target.address)
     standing = destination.standing()
     assert standing is not None
-    flush = Flush(standing.position, version, 1, survey.identity, columns, direct.work.key, target.mode, "warn")
+    flush = Flush(
+        *(standing.position, version, 1, survey.identity, columns, direct.work.key, target.mode, "warn"),
+        mark=standing.mark,
+        through_mark=survey.mark,
+    )
     destination.flush(flush, [rows])
     destination.close()
 

@@ -43,10 +43,29 @@ class Edit(NamedTuple):
 
 
 class History(NamedTuple):
-    """``versions[v]``: all rows at version v, from 1 on. ``stops``: versions that no window may cross."""
+    """``versions[v]``: all rows at version v, from 1 on. ``stops``: versions that no window may cross.
+
+    ``another``: what they are in the source's second life, which begins after version ``shared``.
+    """
 
     versions: tuple[Rows, ...]
     stops: tuple[int, ...] = ()
+    another: tuple[Rows, ...] = ()
+    shared: int = 0
+
+    def mark(self, life: int, version: int) -> str:
+        """Where there is one life, no mark is known: destinations go by positions alone, as with an old release."""
+        if not self.another or not version:
+            return ""
+        return f"{version}'" if life and version > self.shared else f"{version}"
+
+    def lived(self, life: int) -> History:
+        """The history of one life."""
+        return History(self.another, self.stops) if life else self
+
+    def of(self, mark: str) -> History:
+        """The history that has the version of this mark."""
+        return self.lived(1 if mark.endswith("'") else 0)
 
     def part(self, tenants: tuple[int, ...], version: int) -> Rows:
         """The rows of some tenants at a version."""

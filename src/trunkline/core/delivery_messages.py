@@ -4,7 +4,8 @@ The planner knows a destination by its name and never sees a row. It asks for *j
 used again in one life of the planner; an answer repeats the number. The host answers every job to its end: a job that
 broke off is answered with ``rest=UNKNOWN``.
 
-Versions begin at 1. A window is half open, ``(after, through]``.
+Versions begin at 1. A window is half open, ``(after, through]``. A *mark* is a short text that only one version of one
+source has (``core/fencing.py``); an empty one is not known.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Outcome(enum.Enum):
     """How a job went for one destination."""
 
     STANDS = "stands"  # a reading: it is at ``position``, last written under ``token``
+    STRAYED = "strayed"  # a reading: so it is, but the source's history has no such version; a flush: nor the window's
     APPLIED = "applied"  # written; it is at ``position`` now
-    ALREADY = "already"  # it was past that already, at ``position``; nothing was written
+    ALREADY = "already"  # it was there already, at ``position``; nothing was written
     EMPTY = "empty"  # the window was read to its end: it is the same at both ends; nothing was written
     MOVED = "moved"  # it is not where the flush was planned from; nothing was written
     FENCED = "fenced"  # it was written under the higher ``token``; nothing was written
@@ -93,10 +95,11 @@ class ReseedAsked(Message, frozen=True):
 
     destination: str
     request: int
+    insists: bool = True  # as in a grant
 
 
 class SourceAt(Message, frozen=True):
-    """How far the source is. It may be told again and late: versions only grow.
+    """How far the source is. It may be told again and late: versions only grow, within one history.
 
     ``stops`` adds to those told before. ``rows`` and ``size_bytes`` estimate what came since the last telling.
     """
@@ -107,6 +110,7 @@ class SourceAt(Message, frozen=True):
     rows: int = 0
     size_bytes: int = 0
     first: int = 0  # the first version at which there is something to seed from: ``oldest`` may be before the table
+    history: int = 0  # grows when the source was replaced or taken back: what was told before does not count any more
 
 
 class Grant(Struct, frozen=True, array_like=True):
@@ -117,6 +121,8 @@ class Grant(Struct, frozen=True, array_like=True):
     empty: Span = NO_SPAN  # its part of the source is the same at both ends, as the control store knows
     reseed: int = 0  # number of a wish for a new seed that nobody has fulfilled
     settled: bool = False  # its last owner released it and said so: nothing that is still on its way can be written
+    empty_mark: str = ""  # of the version at which ``empty`` ends
+    insists: bool = False  # an operator himself wants the seed: whatever the destination holds is replaced
 
 
 class LeasesGranted(Message, frozen=True):
@@ -152,6 +158,8 @@ class Result(Struct, frozen=True, array_like=True):
     position: int = 0  # 0: it has no record of a position
     token: int = 0
     error: str = ""  # says what to do next
+    mark: str = ""  # a reading: of ``position``, as the destination has it
+    note_holds: bool = True  # a reading: the note that was asked about is of the source's history
 
 
 class JobDone(Message, frozen=True):
@@ -165,16 +173,29 @@ class JobDone(Message, frozen=True):
     results: tuple[Result, ...]
     rest: Outcome | None = Outcome.UNKNOWN
     error: str = ""  # of the rest
+    mark: str = ""  # of the version that the job read up to
 
 
 # ------------------------------------------------------------------------------------------------ jobs for the worker
 
 
+class Note(Struct, frozen=True, array_like=True):
+    """A destination's empty stretch ends at this version."""
+
+    destination: str
+    through: int
+    mark: str
+
+
 class ReadStandings(Message, frozen=True):
-    """Read position and token in each destination; answered with STANDS, TRANSIENT, PERMANENT or UNKNOWN."""
+    """Read position, token and mark in each destination, and then compare them, and the notes, with the source.
+
+    Answered with STANDS, STRAYED, TRANSIENT, PERMANENT or UNKNOWN.
+    """
 
     job: int
     destinations: tuple[str, ...]
+    notes: tuple[Note, ...] = ()
 
 
 class Member(Struct, frozen=True, array_like=True):
@@ -183,13 +204,14 @@ class Member(Struct, frozen=True, array_like=True):
     destination: str
     expected: int  # the position that it must still have when it is written
     token: int
+    mark: str = ""  # and the mark of that
 
 
 class FlushGroup(Message, frozen=True):
     """Read ``(after, through]`` once, and bring each member from its expected position to ``through``.
 
     ``stamp``: the position is written also where the window has no rows, so EMPTY is no answer. The window may then be
-    empty itself, ``after == through``.
+    empty itself, ``after == through``. If the source has another mark for ``after``, the answer is STRAYED.
     """
 
     job: int
@@ -197,6 +219,7 @@ class FlushGroup(Message, frozen=True):
     through: int
     members: tuple[Member, ...]
     stamp: bool = False
+    mark: str = ""  # of `after`
 
 
 class SeedGroup(Message, frozen=True):
@@ -220,6 +243,7 @@ class Emptied(Struct, frozen=True, array_like=True):
 class RecordEmpty(Message, frozen=True):
     through: int
     emptied: tuple[Emptied, ...]
+    mark: str = ""  # of `through`
 
 
 class Reseeded(Message, frozen=True):

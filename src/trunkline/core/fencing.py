@@ -1,39 +1,61 @@
 """What a destination decides inside the transaction of a flush or a seed, before it writes anything.
 
 Every kind of destination asks here, and so does the checker's model of one. Whoever cannot ask inside a transaction
-(one statement does it all) must come to the same answer.
+(one statement does it all) must come to the same answer: the contract suite compares them.
+
+A *mark* is a short text that only one version of one source has. It is stored beside the position, so that a position
+cannot be taken for that of another source, or of another history of the same one. An empty mark is not known: an older
+release did not store it.
 
 Rules
  F1  A token above mine: another deliverer owns it now. Nothing of mine is written, ever again under this token.
- F2  A flush whose ``through`` is reached was done before: success, and nothing is written.
- F3  A flush is written only where it was planned from: the stored position is the expected one.
- F4  A seed replaces what is there, also at the very position that is stored (an operator asked for it), but never what
-     is past it: that would be an old seed which comes too late.
+ F2  What was done before (the stored position is ``through``, with its mark) is a success, and nothing is written.
+ F3  A flush or a seed is written only over what it was planned from: the stored position and mark are the expected
+     ones. So a seed may take a position back, as an operator wishes, but one that comes too late does not.
+ F4  A flush is never written over rows of another source. A seed that was planned from them replaces them.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
 
 
 class Decision(enum.Enum):
     PROCEED = "proceed"
     ALREADY = "already"  # done before; success, nothing is written
     FENCED = "fenced"  # nothing is written
+    FOREIGN = "foreign"  # nothing is written
     MOVED = "moved"  # nothing is written
 
 
-def decide_flush(position: int, token: int, *, expected: int, through: int, mine: int) -> Decision:
-    """What becomes of a flush to ``through``. A destination without a record has position 0 and token 0."""
-    if token > mine:  # F1
-        return Decision.FENCED
-    if position >= through:  # F2
-        return Decision.ALREADY
-    return Decision.PROCEED if position == expected else Decision.MOVED  # F3
+class Held(NamedTuple):
+    """What a destination has stored. One without a record, or without a table, has position 0."""
+
+    position: int = 0
+    token: int = 0
+    mark: str = ""  # of the version at ``position``
+    source: str = ""  # identity of the source
 
 
-def decide_seed(position: int, token: int, *, through: int, mine: int) -> Decision:
-    """What becomes of a seed as of ``through``."""
-    if token > mine:  # F1
+class Step(NamedTuple):
+    """A flush, or a seed."""
+
+    expected: int  # the position that it was planned from
+    mark: str  # of that position
+    through: int
+    through_mark: str
+    token: int
+    source: str | None  # whose rows must be there; None: whatever is there is replaced
+
+
+def decide(held: Held, step: Step) -> Decision:
+    """What becomes of a flush or a seed."""
+    if held.token > step.token:  # F1
         return Decision.FENCED
-    return Decision.ALREADY if position > through else Decision.PROCEED  # F4
+    if step.source is not None and held.position and held.source != step.source:  # F4
+        return Decision.FOREIGN
+    if (held.position, held.mark) == (step.expected, step.mark):  # F3
+        return Decision.PROCEED
+    done = (held.position, held.mark) == (step.through, step.through_mark)
+    return Decision.ALREADY if done else Decision.MOVED  # F2

@@ -8,6 +8,7 @@ States of a destination
                             |--no record, expired, asked for--> seeding --applied--> ready
     any job --moved--> reading    --transient--> backing off --> ready    --unknown--> backing off --> reading
             --fenced--> unowned   --permanent--> halted (until resumed, reseeded or configured anew)
+            --strayed--> halted, if its own position is not of the source's history; else reading
 
 Rules
  P1  One job in flight per destination; at most one seed and ``groups_max`` flushes at a time, the last of them for
@@ -34,6 +35,9 @@ Rules
  P13 A destination is released only when nothing is in flight to it. Who has stopped gives back what it is granted.
  P14 Destinations of one place (tables of one catalog, which takes one commit after another) are in one job, or in jobs
      one after another: in two at once each would undo the other's work. One that waits for its place delays no other.
+ P15 A position, and a note, hold in the history of the source that they are of, which their marks tell. When the source
+     was replaced or taken back, every destination is read again and compared with it. One that strayed is never
+     flushed: it halts, until an operator who insists has it seeded again, at whatever version the source is.
 """
 
 from __future__ import annotations
@@ -42,7 +46,6 @@ from msgspec.structs import replace
 
 from trunkline.core.delivery_events import BreakerClosed, DeliveryFenced, PlanDropped, Seeded, Stopped
 from trunkline.core.delivery_messages import (
-    NO_SPAN,
     Configured,
     FencedOff,
     Grant,
@@ -110,8 +113,10 @@ class Planner:
     def ignores(self, source: Address, message: Message) -> bool:
         """Versions and tokens only grow: what is behind them is no news, and never will be."""
         match message:
-            case SourceAt(version, oldest, stops, rows, size_bytes, first):
+            case SourceAt(version, oldest, stops, rows, size_bytes, first, history):
                 known = self.schedule.source
+                if history != known.history:
+                    return history < known.history
                 new_stops = [stop for stop in stops if stop > known.oldest and stop not in known.stops]
                 newer = version > known.version or oldest > known.oldest or first > known.first
                 return not (newer or new_stops or rows or size_bytes)
@@ -128,8 +133,8 @@ class Planner:
         match message:
             case SourceAt():
                 return self._on_source(message)
-            case JobDone(job, results, rest, error):
-                return self._on_done(job, results, rest, error)
+            case JobDone():
+                return self._on_done(message)
             case LeasesGranted(grants):
                 return [effect for grant in grants for effect in self._on_granted(grant)]
             case LeasesLost(lost):
@@ -138,8 +143,8 @@ class Planner:
                 return self._on_configured(destinations)
             case LifeChanged(destination, life):
                 return self._on_life(self.tracks.get(destination), life)
-            case ReseedAsked(destination, request):
-                return self._on_reseed(self.tracks.get(destination), request)
+            case ReseedAsked(destination, request, insists):
+                return self._on_reseed(self.tracks.get(destination), request, insists=insists)
             case Shutdown(operation, drain):
                 return self._on_shutdown(operation, drain=drain)
         raise AssertionError(f"a planner does not take {message}")
@@ -160,10 +165,13 @@ class Planner:
 
     def _on_source(self, told: SourceAt) -> Effects:
         known, effects = self.schedule.source, Effects()
+        if told.history != known.history:
+            return self._on_history(told) if told.history > known.history else []
         version, oldest = max(known.version, told.version), max(known.oldest, told.oldest)
         stops = sorted({*known.stops, *told.stops})
         later = tuple(stop for stop in stops if stop > oldest)
-        self.schedule.source = SourceAt(version, oldest, later, first=max(known.first, told.first))
+        first = max(known.first, told.first)
+        self.schedule.source = SourceAt(version, oldest, later, first=first, history=known.history)
         self.pending = (self.pending[0] + told.rows, self.pending[1] + told.size_bytes)
         if not known.version:
             effects += self._drain_from_here()
@@ -177,6 +185,19 @@ class Planner:
         if not self.interval_runs:
             self.interval_runs = True
             effects.append(SetTimer("interval", self.config.interval_ms))
+        return effects
+
+    def _on_history(self, told: SourceAt) -> Effects:
+        """The source was replaced or taken back: what is known of it, and follows from it, counts no more (P15)."""
+        self.schedule.source = replace(told, rows=0, size_bytes=0)
+        effects = self._trigger()
+        for track in list(self.tracks.values()):
+            track.forget_empty()
+            track.unreadable, track.drain_to = False, min(track.drain_to, told.version)
+            self.schedule.unrecorded.discard(track.name)
+            self.schedule.lift(track)
+            track.doubt()
+            effects += [Announce(PlanDropped(track.name)), *self.schedule.place(track)]
         return effects
 
     def _trigger(self) -> Effects:
@@ -199,14 +220,15 @@ class Planner:
         if track is None:
             return self._give_back((grant,))
         if grant.token == track.token:
-            return self._on_reseed(track, grant.reseed)
+            return self._on_reseed(track, grant.reseed, insists=grant.insists)
         if grant.token < track.token_floor:
             return []
         if grant.token > track.token_floor:
             track.settled = grant.settled  # P11
         track.token = track.token_floor = grant.token
-        track.empty = grant.empty
-        track.reseed = max(track.reseed, grant.reseed if grant.reseed > track.reseed_done else 0)
+        track.empty, track.empty_mark = grant.empty, grant.empty_mark
+        if grant.reseed > max(track.reseed, track.reseed_done):
+            track.reseed, track.insists = grant.reseed, grant.insists
         return self._begin_anew(track)
 
     def _give_back(self, grants: tuple[Grant, ...]) -> Effects:
@@ -217,7 +239,7 @@ class Planner:
         track = self.tracks.get(lost.destination)
         if track is None or track.token != lost.token:
             return []
-        track.token = track.reseed = 0  # the next grant tells what is wished for
+        track.token, track.reseed, track.insists = 0, 0, False  # the next grant tells what is wished for
         return self._begin_anew(track)
 
     def _on_fenced(self, track: Track, seen: int) -> Effects:
@@ -278,10 +300,10 @@ class Planner:
         draining = [track for track in self.tracks.values() if track.config.life is Life.DRAINING]
         return [effect for track in draining for effect in self._on_life(track, Life.DRAINING)]
 
-    def _on_reseed(self, track: Track | None, request: int) -> Effects:
+    def _on_reseed(self, track: Track | None, request: int, *, insists: bool) -> Effects:
         if track is None or request <= max(track.reseed, track.reseed_done):
             return []
-        track.reseed = request
+        track.reseed, track.insists = request, track.insists or insists
         return self._begin_anew(track)
 
     def _on_shutdown(self, operation: int, *, drain: bool) -> Effects:
@@ -295,7 +317,7 @@ class Planner:
     def _stop(self) -> Effects:
         self.state = "stopped"
         owned = [track for _, track in sorted(self.tracks.items()) if track.token]
-        behind = tuple(track.name for track in owned if track.effective < self.schedule.due)
+        behind = tuple(track.name for track in owned if track.halted or track.effective < self.schedule.due)
         released = [Released(track.name, track.token, track.settled) for track in owned]
         ended: Effects = [CancelTimer(f"retry {retry_ms}") for retry_ms in self.schedule.backing_off]
         ended += [CancelTimer("interval"), CancelTimer("record"), *self._record()]
@@ -304,17 +326,18 @@ class Planner:
 
     # --------------------------------------------------------------------------------------------------------- answers
 
-    def _on_done(self, number: int, results: tuple[Result, ...], rest: Outcome | None, error: str) -> Effects:
-        job, effects = self.schedule.groups.jobs.get(number), Effects()
+    def _on_done(self, done: JobDone) -> Effects:
+        job, effects = self.schedule.groups.jobs.get(done.job), Effects()
         if job is None:
             return []
-        for result in results:
-            effects += self._settle(number, job, result)
-        if rest is None:
+        job.mark = done.mark
+        for result in done.results:
+            effects += self._settle(done.job, job, result)
+        if done.rest is None:
             return effects
         for name in sorted(job.members):
-            effects += self._settle(number, job, Result(name, rest, error=error))
-        del self.schedule.groups.jobs[number]
+            effects += self._settle(done.job, job, Result(name, done.rest, error=done.error))
+        del self.schedule.groups.jobs[done.job]
         return effects
 
     def _settle(self, number: int, job: Job, result: Result) -> Effects:
@@ -333,6 +356,8 @@ class Planner:
         match result.outcome:
             case Outcome.STANDS:
                 return self._on_stands(track, result)
+            case Outcome.STRAYED if job.kind is Stage.READING:
+                return self._on_stands(track, result)
             case Outcome.APPLIED:
                 track.settled = True  # P11
                 return self._on_applied(track, job, result.position)
@@ -340,8 +365,11 @@ class Planner:
                 return self._on_applied(track, job, result.position)
             case Outcome.EMPTY:
                 assert job.kind is Stage.FLUSHING and not job.stamp, f"a job of {track.name} cannot be empty"
-                return self.schedule.note_empty(track, job.through) + self._on_success(track)
+                return self.schedule.note_empty(track, job.through, job.mark) + self._on_success(track)
             case Outcome.MOVED | Outcome.ALREADY:
+                return self._on_moved(track)
+            case Outcome.STRAYED:
+                track.forget_empty()  # P15: perhaps it was only the note
                 return self._on_moved(track)
             case Outcome.FENCED:
                 return self._on_fenced(track, result.token)
@@ -359,25 +387,31 @@ class Planner:
     def _on_stands(self, track: Track, result: Result) -> Effects:
         if result.token > track.token:
             return self._on_fenced(track, result.token)
-        track.known, track.position = True, result.position
+        track.known, track.position, track.mark = True, result.position, result.mark
+        track.strayed = result.outcome is Outcome.STRAYED
+        if not result.note_holds:
+            track.forget_empty()
+        if track.strayed and not (track.reseed and track.insists):  # P15
+            return self.schedule.halt(track, result.error)
         return []
 
     def _on_applied(self, track: Track, job: Job, position: int) -> Effects:
-        track.position, track.empty, track.unreadable = position, NO_SPAN, False
+        track.position, track.mark, track.unreadable, track.strayed = position, job.mark, False, False
+        track.forget_empty()
         self.schedule.unrecorded.discard(track.name)
         effects = self._on_success(track)
         if job.kind is Stage.SEEDING:
             effects.append(Announce(Seeded(track.name, position)))
             if track.reseed:
                 effects.append(Send(self.config.control, Reseeded(track.name, track.token, track.reseed)))
-                track.reseed, track.reseed_done = 0, track.reseed
+                track.reseed, track.reseed_done, track.insists = 0, track.reseed, False
         return effects
 
     def _on_moved(self, track: Track) -> Effects:
         """Once is an older flush that landed late; again and again is somebody else who writes there."""
         again, track.moved = track.moved, True
         track.doubt()  # P4
-        why = "its position keeps moving; let one pipeline alone write to it"
+        why = "its position, or the source's history, keeps moving; let one pipeline alone write to it"
         return [Announce(PlanDropped(track.name)), *(self.schedule.back_off(track, why) if again else [])]
 
     def _on_success(self, track: Track) -> Effects:

@@ -102,7 +102,7 @@ def _unhindered(names: list[str], tracks: Mapping[str, Track], taken: set[str], 
 
 def _is_due(key: GroupKey, due: int, source: SourceAt) -> bool:
     if key.seed is not None:
-        return source.version > 0
+        return source.version > 0 and source.version >= key.after
     return key.now or key.after < due
 
 
@@ -112,5 +112,10 @@ def _through(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) ->
         return max(source.oldest, source.first) if key.seed is SeedMode.START else source.version
     stop = bisect_right(source.stops, key.after)
     ends = [max(due, key.after), *source.stops[stop : stop + 1]]
-    ends += [other.after for other in left if other.after > key.after and key._replace(after=other.after) == other]
+    ends += [other.after for other in left if other.after > key.after and _meet(key, other)]
     return min(ends)
+
+
+def _meet(key: GroupKey, other: GroupKey) -> bool:
+    """Whether they differ only in where they are, so that they go on together from there."""
+    return key._replace(after=other.after, mark=other.mark) == other

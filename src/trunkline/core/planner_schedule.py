@@ -16,6 +16,7 @@ from trunkline.core.delivery_messages import (
     FlushGroup,
     Life,
     Member,
+    Note,
     ReadStandings,
     RecordEmpty,
     Released,
@@ -95,13 +96,16 @@ class Schedule:
     def _flush_key(self, track: Track) -> GroupKey:
         stamp = track.position < self.source.oldest or not track.settled  # P7, P11
         now = stamp and track.position < track.effective
-        return GroupKey(track.effective, stamp, now, track.failures > 0, track.crowd, None)
+        return GroupKey(track.effective, stamp, now, track.failures > 0, track.crowd, None, track.effective_mark)
 
     def _seed_key(self, track: Track) -> GroupKey:
-        """A seed takes no position back: what has one is not begun at the start of history again."""
-        rewinds = track.config.seed is SeedMode.START and track.position > 0 and self.source.oldest <= track.position
+        """A position of this history is not taken back: what has one is not begun at the start of it again, and waits
+        for the news of the source that it was written by."""
+        reached = 0 if track.strayed else track.position
+        rewinds = track.config.seed is SeedMode.START and reached > 0 and self.source.oldest <= reached
         mode = SeedMode.SCAN if rewinds else track.config.seed
-        return GroupKey(0, False, False, track.failures > 0, track.crowd, mode)
+        at_least = reached if reached > self.source.version else 0
+        return GroupKey(at_least, False, False, track.failures > 0, track.crowd, mode)
 
     def _forget(self, track: Track, stage: Stage) -> Effects:
         track.stage, track.known = stage, False
@@ -121,20 +125,21 @@ class Schedule:
     def release(self, *released: Released) -> Send:
         return Send(self.config.control, ReleaseLeases(released))
 
-    def note_empty(self, track: Track, through: int) -> Effects:
+    def note_empty(self, track: Track, through: int, mark: str) -> Effects:
         """A window without rows (P5). It is noted with others, after a while."""
-        track.emptied(through)
+        track.emptied(through, mark)
         begun = not self.unrecorded and self.config.record_ms > 0
         self.unrecorded.add(track.name)
         return [SetTimer("record", self.config.record_ms)] if begun else []
 
     def record(self, names: list[str]) -> Effects:
         """Note the empty stretches of these destinations, as far as they are news."""
-        emptied: dict[int, list[Emptied]] = {}
+        emptied: dict[tuple[int, str], list[Emptied]] = {}
         for track in [self.tracks[name] for name in names if name in self.unrecorded]:
-            emptied.setdefault(track.effective, []).append(Emptied(track.name, track.token, track.position))
+            end = (track.effective, track.effective_mark)
+            emptied.setdefault(end, []).append(Emptied(track.name, track.token, track.position))
             self.unrecorded.discard(track.name)
-        return [Send(self.config.control, RecordEmpty(through, tuple(each))) for through, each in emptied.items()]
+        return [Send(self.config.control, RecordEmpty(end, tuple(each), mark)) for (end, mark), each in emptied.items()]
 
     # ------------------------------------------------------------------------------------------------------- failures
 
@@ -183,9 +188,12 @@ class Schedule:
         if not names:
             return []
         number = self.groups.begin(Job(Stage.READING, names))
-        for name in names:
-            self.tracks[name].job = number
-        return [Send(self.config.worker, ReadStandings(number, tuple(names)))]
+        notes = []
+        for track in map(self.tracks.__getitem__, names):
+            track.job = number
+            if track.empty_mark:
+                notes.append(Note(track.name, track.empty.through, track.empty_mark))
+        return [Send(self.config.worker, ReadStandings(number, tuple(names), tuple(notes)))]
 
     def _begin(self, beginning: Beginning) -> Effects:
         key, names, through = beginning
@@ -195,8 +203,10 @@ class Schedule:
         for track in map(self.tracks.__getitem__, names):
             self.groups.lift(track)
             track.stage, track.job, track.planned = kind, number, through
-        members = tuple(Member(name, self.tracks[name].position, self.tracks[name].token) for name in names)
-        told = Announce(GroupStarted(number, key.after, through, members, seed=key.seed is not None))
+        tracks = [self.tracks[name] for name in names]
+        members = tuple(Member(track.name, track.position, track.token, track.mark) for track in tracks)
+        after = 0 if key.seed is not None else key.after
+        told = Announce(GroupStarted(number, after, through, members, seed=key.seed is not None))
         if key.seed is not None:
             return [told, Send(self.config.worker, SeedGroup(number, through, key.seed, members))]
-        return [told, Send(self.config.worker, FlushGroup(number, key.after, through, members, key.stamp))]
+        return [told, Send(self.config.worker, FlushGroup(number, key.after, through, members, key.stamp, key.mark))]

@@ -43,12 +43,13 @@ class Stage(enum.Enum):
 class GroupKey(NamedTuple):
     """Destinations with an equal key share one job."""
 
-    after: int  # where their next window begins; 0 for a seed
+    after: int  # where their next window begins; for a seed, what the source has to reach first, mostly 0
     stamp: bool  # their positions must be written, rows or not
     now: bool  # and that at once, although the source has not moved on
     failing: bool  # their last job failed: they are kept apart from the healthy ones
     crowd: int  # how many of them may share a job
     seed: SeedMode | None  # what they are seeded with; None: they are flushed
+    mark: str = ""  # of ``after``
 
 
 class Track:
@@ -68,7 +69,10 @@ class Track:
         self.known = False  # `position` is what the destination says
         self.settled = False  # nothing that somebody may have on its way to it can be written any more
         self.position = 0
+        self.mark = ""  # of the position, as the destination has it
         self.empty = NO_SPAN
+        self.empty_mark = ""  # of the version at which that ends
+        self.strayed = False  # its position is not of the source's history
         self.unreadable = False  # the source cannot tell what follows its position
         self.planned = 0  # what the job in flight will reach, else the effective position
         self.job = 0  # the one in flight; 0: none is
@@ -82,6 +86,7 @@ class Track:
         self.error = ""  # of the last failure
         self.reseed = 0  # number of an operator's wish that is not fulfilled; 0: there is none
         self.reseed_done = 0  # number of the last one that was
+        self.insists = False  # and that wish is for a seed over whatever it holds
         self.drain_to = 0
 
     @property
@@ -96,14 +101,22 @@ class Track:
         """
         return self.empty.through if self.empty.after == self.position else self.position
 
+    @property
+    def effective_mark(self) -> str:
+        return self.empty_mark if self.empty.after == self.position else self.mark
+
     def doubt(self) -> None:
         """Only what the destination says from now on counts; what is in flight was asked before."""
         self.known = False
         self.doubted = self.job != 0
 
-    def emptied(self, through: int) -> None:
+    def emptied(self, through: int, mark: str) -> None:
         """Nothing came for it up to here."""
-        self.empty = Span(self.position, through)
+        self.empty, self.empty_mark = Span(self.position, through), mark
+
+    def forget_empty(self) -> None:
+        """What was noted of windows without rows is not known any more."""
+        self.empty, self.empty_mark = NO_SPAN, ""
 
     def revive(self, crowd: int) -> None:
         """Forget its failures."""
@@ -131,3 +144,4 @@ class Job:
         self.stamp = stamp
         self.failing = failing
         self.places = places  # that it writes to (P14)
+        self.mark = ""  # of ``through``, once an answer says so

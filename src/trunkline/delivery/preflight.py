@@ -235,7 +235,7 @@ def _destination_problems(
             yield Problem(name, why)
     elif source is not None and standing.source != source.identity:
         why = f"its rows are of another source table ({standing.source}, not {source.identity}); choose another table"
-        yield Problem(name, f"{why}, or say replace_existing: true and reseed it")
+        yield Problem(name, f"{why}, or reseed it to have them replaced")
     elif source is not None:
         difference = evolution(source.columns, columns)
         yield from (Problem(name, f"{why}; mend it, or reseed the destination") for why in difference.problems)

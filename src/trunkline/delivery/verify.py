@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from trunkline.delivery.columns import Columns
 from trunkline.delivery.comparing import Comparison, Difference, Differences, comparison
 from trunkline.delivery.config.tree import SeedMode
-from trunkline.delivery.destinations.contract import Destination
+from trunkline.delivery.destinations.contract import Destination, Standing
 from trunkline.delivery.destinations.opening import open_destination
 from trunkline.delivery.job.work import Target, Work
 from trunkline.delivery.lake import first_line, identifier
@@ -128,6 +128,8 @@ class _Verification:
         source = self._work.source
         extensions = extensions_for(source.address) if isinstance(source, DuckLakeSource) else ()
         with comparison(*extensions) as connection:
+            if strayed := self._strayed(standing):
+                return Verdict(self._target.name, "differs", standing.position, note=strayed)
             before = source.survey(Window(standing.position, standing.position))
             moved, batches = destination.rows()
             # Asking the source now would keep its catalog open beside the destination's, and they may be one file.
@@ -142,6 +144,11 @@ class _Verification:
             grew = self._want(connection, both, standing.position, found.columns)
             shared = self._settle_shared(both, found.columns)
             return self._judged(standing.position, both, shared, only_grew=grew)
+
+    def _strayed(self, standing: Standing) -> str:
+        """Why there is nothing to compare its rows with."""
+        past = self._work.source.past([standing.position])
+        return past.strayed(standing.source, standing.position, standing.mark)
 
     def _want(self, connection: duckdb.DuckDBPyConnection, both: Comparison, version: int, columns: Columns) -> bool:
         """Read the part of the source; returns whether it is known that no row was ever changed or removed."""

@@ -21,6 +21,7 @@ class SourceMoved(Event, frozen=True):
 
     version: int
     oldest: int
+    life: int = 0  # grows when it was replaced by another
 
 
 class TableWritten(Event, frozen=True):
@@ -32,6 +33,7 @@ class TableWritten(Event, frozen=True):
     token: int
     seeded: int  # the version of its last seed; 0: nobody vouches for its rows
     restored: bool = False  # an operator took it back to a backup
+    mark: str = ""  # of the position
 
 
 class Parts(NamedTuple):
@@ -42,8 +44,8 @@ class Parts(NamedTuple):
     append: bool = False
     token_first: int = 0  # what was written under an older token is not judged: another configuration held then
 
-    def expected(self, destination: str, version: int) -> Rows:
-        return self.history.part(self.tenants[destination], version)
+    def expected(self, destination: str, version: int, history: History | None = None) -> Rows:
+        return (history or self.history).part(self.tenants[destination], version)
 
 
 class Stateless:
@@ -75,7 +77,7 @@ class NoPhantom(Stateless):
 
     def judge(self, table: TableWritten) -> None:
         versions = range(table.seeded, table.position + 1) if self._parts.append else (table.position,)
-        real = {row for version in versions for row in self._parts.history.versions[version]}
+        real = {row for version in versions for row in self._parts.history.of(table.mark).versions[version]}
         for row in table.rows:
             if row not in real:
                 raise Violation(f"{table.destination} at {table.position} holds {row.brief()}, the source does not")
@@ -87,7 +89,7 @@ class NoLoss(Stateless):
     name = "NoLoss"
 
     def judge(self, table: TableWritten) -> None:
-        for row in self._parts.expected(table.destination, table.position):
+        for row in self._parts.expected(table.destination, table.position, self._parts.history.of(table.mark)):
             if row not in table.rows:
                 raise Violation(f"{table.destination} at {table.position} lacks {row.brief()}")
 
@@ -116,23 +118,36 @@ class ExactlyOnce(Stateless):
 
 
 class CursorMonotone:
-    """The position of a destination never goes back, but by a backup."""
+    """The position of a destination never goes back, but by a backup: its own, or one that the source was restored from
+    so that it does not have this version any more."""
 
     name = "CursorMonotone"
 
-    def initial(self) -> tuple[tuple[str, int], ...]:
-        return ()
+    class State(NamedTuple):
+        life: int = 0  # of the source
+        written: tuple[tuple[str, int, str], ...] = ()  # destination, position, mark
 
-    def observe(self, state: tuple[tuple[str, int], ...], observed: Observed) -> tuple[tuple[str, int], ...]:
+    def __init__(self, parts: Parts) -> None:
+        self._history = parts.history
+
+    def initial(self) -> State:
+        return self.State()
+
+    def observe(self, state: State, observed: Observed) -> State:
         event = observed.event
+        if isinstance(event, SourceMoved):
+            return state._replace(life=event.life)
         if not isinstance(event, TableWritten):
             return state
-        last = dict(state)
-        if event.position < last.get(event.destination, 0) and not event.restored:
-            raise Violation(f"{event.destination} went back from {last[event.destination]} to {event.position}")
-        return tuple(sorted({**last, event.destination: event.position}.items()))
+        last = {name: (position, mark) for name, position, mark in state.written}
+        position, mark = last.get(event.destination, (0, ""))
+        real = mark == self._history.mark(state.life, position)
+        if event.position < position and real and not event.restored:
+            raise Violation(f"{event.destination} went back from {position} to {event.position}")
+        last[event.destination] = (event.position, event.mark)
+        return state._replace(written=tuple(sorted((name, *written) for name, written in last.items())))
 
-    def hot(self, state: tuple[tuple[str, int], ...]) -> str:
+    def hot(self, state: State) -> str:
         return ""
 
 
@@ -221,7 +236,7 @@ class OnePlace:
 
 
 class BufferBound:
-    """A flush is planned inside of what is there: stored position <= after <= through <= source."""
+    """A flush is planned inside of what is, or was, there: stored position <= after <= through <= source."""
 
     name = "BufferBound"
 
@@ -236,7 +251,7 @@ class BufferBound:
     def observe(self, state: State, observed: Observed) -> State:
         match observed.event:
             case SourceMoved(version, oldest):
-                return state._replace(version=version, oldest=oldest)
+                return state._replace(version=max(state.version, version), oldest=oldest)
             case TableWritten(destination=destination, position=position):
                 positions = {**dict(state.positions), destination: position}
                 return state._replace(positions=tuple(sorted(positions.items())))
@@ -297,6 +312,7 @@ class EventualConsistency:
     class State(NamedTuple):
         version: int = 1
         tables: tuple[tuple[str, Rows], ...] = ()
+        life: int = 0
 
     def __init__(self, parts: Parts, tables: Mapping[str, Rows]) -> None:
         """``tables``: those that are to come to their part, and what they hold at the beginning."""
@@ -308,15 +324,15 @@ class EventualConsistency:
 
     def observe(self, state: State, observed: Observed) -> State:
         match observed.event:
-            case SourceMoved(version):
-                return state._replace(version=version)
+            case SourceMoved(version, _, life):
+                return state._replace(version=version, life=life)
             case TableWritten(destination, rows) if destination in self._tables:
                 return state._replace(tables=tuple(sorted({**dict(state.tables), destination: rows}.items())))
         return state
 
     def hot(self, state: State) -> str:
         for destination, rows in state.tables:
-            expected = self._parts.expected(destination, state.version)
+            expected = self._parts.expected(destination, state.version, self._parts.history.lived(state.life))
             lacking = [row for row in expected if row not in rows]
             beyond = [row for row in rows if row not in expected and not self._parts.append]
             if lacking or beyond:
@@ -331,7 +347,7 @@ def delivery_safety(parts: Parts) -> tuple[Monitor, ...]:
         NoLoss(parts),
         PartitionCorrectness(parts),
         ExactlyOnce(parts),
-        CursorMonotone(),
+        CursorMonotone(parts),
         SingleDeliverer(),
         FlushState(),
         BufferBound(),

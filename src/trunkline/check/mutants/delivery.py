@@ -8,11 +8,11 @@ from trunkline.check.delivery_rows import Rows
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patching import patch
 from trunkline.check.scenarios import delivery_world
-from trunkline.check.scenarios.delivery_world import Apply, Table
+from trunkline.check.scenarios.delivery_world import Apply, Source, Table
 from trunkline.core import planner_groups
-from trunkline.core.delivery_messages import Grant, Outcome, Released, Result, SourceAt
+from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
-from trunkline.core.fencing import Decision, decide_flush, decide_seed
+from trunkline.core.fencing import Decision, Held, Step, decide
 from trunkline.core.planner import Planner
 from trunkline.core.planner_schedule import Schedule
 from trunkline.core.planner_tracks import GroupKey, Job, Track
@@ -30,20 +30,20 @@ _table_write = Table._write
 # ------------------------------------------------------------------------------------------------------- destinations
 
 
-def _unfenced_flush(position: int, token: int, *, expected: int, through: int, mine: int) -> Decision:
-    return decide_flush(position, 0, expected=expected, through=through, mine=mine)
+def _unfenced(held: Held, step: Step) -> Decision:
+    return decide(held._replace(token=0), step)
 
 
-def _unfenced_seed(position: int, token: int, *, through: int, mine: int) -> Decision:
-    return decide_seed(position, 0, through=through, mine=mine)
+def _from_anywhere(held: Held, step: Step) -> Decision:
+    return decide(held, step._replace(expected=held.position, mark=held.mark) if step.expected else step)
 
 
-def _from_anywhere(position: int, token: int, *, expected: int, through: int, mine: int) -> Decision:
-    return decide_flush(position, token, expected=position, through=through, mine=mine)
+def _over_anything(held: Held, step: Step) -> Decision:
+    return decide(held, step if step.expected else step._replace(expected=held.position, mark=held.mark))
 
 
-def _over_anything(position: int, token: int, *, through: int, mine: int) -> Decision:
-    return decide_seed(0, token, through=through, mine=mine)
+def _without_marks(held: Held, step: Step) -> Decision:
+    return decide(held._replace(mark=""), step._replace(mark="", through_mark=""))
 
 
 def _seeds_beside(self: Table, apply: Apply) -> None:
@@ -91,21 +91,21 @@ def _job_forgotten(self: Track) -> None:
 def _failure_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
     """The next window begins where the failed one was to end."""
     if result.outcome is Outcome.TRANSIENT:
-        self.schedule.note_empty(track, job.through)
+        self.schedule.note_empty(track, job.through, job.mark)
     return _believe(self, track, job, result)
 
 
 def _silence_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
     if result.outcome is Outcome.UNKNOWN and not job.stamp and job.through:
-        return self.schedule.note_empty(track, job.through)
+        return self.schedule.note_empty(track, job.through, job.mark)
     return _believe(self, track, job, result)
 
 
-def _all_fail(self: Planner, number: int, results: tuple[Result, ...], rest: Outcome | None, error: str) -> Effects:
-    failed = [each for each in results if each.outcome is Outcome.TRANSIENT]
+def _all_fail(self: Planner, done: JobDone) -> Effects:
+    failed = [each for each in done.results if each.outcome is Outcome.TRANSIENT]
     if failed:
-        results = tuple(replace(failed[0], destination=each.destination) for each in results)
-    return _on_done(self, number, results, rest, error)
+        done = replace(done, results=tuple(replace(failed[0], destination=each.destination) for each in done.results))
+    return _on_done(self, done)
 
 
 def _all_halt(self: Planner, track: Track, job: Job, result: Result) -> Effects:
@@ -155,6 +155,14 @@ def _expiry_passes(self: Planner, track: Track, job: Job, result: Result) -> Eff
     return _believe(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if gone else result)
 
 
+def _history_unseen(self: Planner, message: Message) -> Effects:
+    return _on_news(self, replace(message, history=0) if isinstance(message, SourceAt) else message)
+
+
+def _in_any_history(self: Source, version: int, mark: str) -> bool:
+    return version <= self.version
+
+
 def _never_ignores(self: Planner, source: Address, message: Message) -> bool:
     return False
 
@@ -164,10 +172,7 @@ DELIVERY_MUTANTS = (
         "delivery-unfenced",
         "a destination does not look at tokens",
         "two-deliverers",
-        patch(
-            (delivery_world, "decide_flush", _unfenced_flush),
-            (delivery_world, "decide_seed", _unfenced_seed),
-        ),
+        patch((delivery_world, "decide", _unfenced)),
         "SingleDeliverer",
         "breadth",
         100_000,
@@ -177,7 +182,7 @@ DELIVERY_MUTANTS = (
         "expected-position-unchecked",
         "a flush is written wherever the destination is",
         "mirror",
-        patch((delivery_world, "decide_flush", _from_anywhere)),
+        patch((delivery_world, "decide", _from_anywhere)),
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
@@ -201,17 +206,17 @@ DELIVERY_MUTANTS = (
         "NoPhantom",
         "breadth",
         10_000,
-        breaks=("fencing F4",),
+        breaks=("fencing F3",),
     ),
     Mutant(
         "late-seed",
         "a seed that comes late takes a destination back",
         "lost-answers",
-        patch((delivery_world, "decide_seed", _over_anything)),
+        patch((delivery_world, "decide", _over_anything)),
         "CursorMonotone",
         "breadth",
         60_000,
-        breaks=("fencing F4",),
+        breaks=("fencing F3",),
     ),
     Mutant(
         "read-epoch-lost",
@@ -342,6 +347,36 @@ DELIVERY_MUTANTS = (
         "breadth",
         200_000,
         breaks=("planner P13",),
+    ),
+    Mutant(
+        "mark-not-compared",
+        "a version counts as the same one whatever its mark is",
+        "restored-source",
+        patch((Source, "_has", _in_any_history)),
+        ("NoPhantom", "NoLoss", "Progress"),
+        "breadth",
+        50_000,
+        breaks=("planner P15",),
+    ),
+    Mutant(
+        "history-unseen",
+        "versions only grow for a planner, also when the source was made anew",
+        "remade-source",
+        patch((Planner, "_on_news", _history_unseen), (Planner, "ignores", _never_ignores)),
+        "Progress",
+        "random",
+        30,
+        breaks=("planner P15",),
+    ),
+    Mutant(
+        "position-without-mark",
+        "a destination looks at positions only: a seed that takes it back lands once more, where it is as far again",
+        "restored-source",
+        patch((delivery_world, "decide", _without_marks)),
+        ("CursorMonotone", "NoPhantom", "NoLoss", "Progress"),
+        "breadth",
+        50_000,
+        breaks=("fencing F3",),
     ),
     Mutant(
         "expiry-unseen",

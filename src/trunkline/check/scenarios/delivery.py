@@ -22,6 +22,7 @@ from trunkline.check.scenarios.delivery_world import (
     Expire,
     Fate,
     MoveOn,
+    Replace,
     Source,
     Table,
     TableImage,
@@ -95,7 +96,9 @@ def moves(past: History, *oldest: int) -> tuple[MoveOn, ...]:
     return (*(MoveOn(number) for number in range(1, versions + 1)), *expiries)
 
 
-def lake(past: History, steps: tuple[MoveOn, ...], names: tuple[str, ...], deliverers: tuple[str, ...]) -> ProcessSpec:
+def lake(
+    past: History, steps: tuple[MoveOn | Replace, ...], names: tuple[str, ...], deliverers: tuple[str, ...]
+) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"source": Source(past), "control": Control(names, deliverers)}
 
@@ -142,7 +145,7 @@ def scenario(
     seeded: int = 1,
     images: Mapping[str, TableImage] = MappingProxyType({}),
     append: bool = False,
-    steps: tuple[MoveOn, ...] | None = None,
+    steps: tuple[MoveOn | Replace, ...] | None = None,
     events: tuple[Expire | Wish, ...] = (),
     asked: Mapping[str, tuple[Operation, ...]] = NOTHING,
     troubles: Mapping[str, int] = MappingProxyType({}),
@@ -193,7 +196,8 @@ def _one_place(planned: tuple[Planned, ...]) -> tuple[OnePlace, ...]:
 
 
 def _seeded(parts: Parts, name: str, version: int) -> TableImage:
-    return TableImage(parts.expected(name, version), version, 0, version) if version else TableImage()
+    mark = parts.history.mark(0, version)
+    return TableImage(parts.expected(name, version), version, 0, version, mark) if version else TableImage()
 
 
 # ------------------------------------------------------------------------------------------------------ one deliverer
@@ -320,6 +324,34 @@ def restored_backup() -> Scenario:
         planned=PLANNED[:1],
         asked={"a": told(LifeChanged("d1", Life.PAUSED), "d1", LifeChanged("d1", Life.ACTIVE))},
         sometimes=("TableWritten", "PlanDropped"),
+    )
+
+
+def restored_source() -> Scenario:
+    """Its second life begins behind where destinations may be, and comes to versions that they had in the first."""
+    first = history((Change("k", 1),), (Change("l", 1),), (Change("k", 2),))
+    second = history((Change("k", 1),), (Change("m", 1),), (Change("k"),))
+    return scenario(
+        "restored-source",
+        "the source is restored from a backup and goes on differently: what strayed halts, and is seeded again",
+        first._replace(another=second.versions, shared=1),
+        planned=PLANNED[:1],
+        steps=(MoveOn(1), MoveOn(2), Replace(3, 2, ("d1",)), MoveOn(4)),
+        faults=Faults(early_timer=1),
+        sometimes=("Halted", "Seeded", "TableWritten"),
+    )
+
+
+def remade_source() -> Scenario:
+    return scenario(
+        "remade-source",
+        "the source is made anew under its old name, and stays behind its first life: an operator's seed wins",
+        history((Change("k", 1),), (Change("l", 1),))._replace(another=history((Change("m", 1),)).versions),
+        planned=PLANNED[:1],
+        steps=(MoveOn(1), Replace(2, 1, ("d1",))),
+        faults=Faults(loss=1),
+        lossy="d1",
+        sometimes=("Halted", "Seeded", "TableWritten"),
     )
 
 
@@ -484,6 +516,8 @@ DELIVERY_SCENARIOS = (
     rerouting,
     reseeding,
     restored_backup,
+    restored_source,
+    remade_source,
     backing_off,
     one_place,
     halting,

@@ -15,6 +15,8 @@ from trunkline.check.scenarios.delivery_world import (
     Answered,
     Apply,
     Ask,
+    Compare,
+    Compared,
     Forget,
     Happened,
     Look,
@@ -29,6 +31,7 @@ from trunkline.core.delivery_messages import (
     FlushGroup,
     JobDone,
     Member,
+    Note,
     Outcome,
     Planned,
     ReadStandings,
@@ -93,15 +96,23 @@ class Host(Quiet):
 class Worker:
     """Carries out the planner's jobs. What is silent is told as unknown after a time-out.
 
-    ``looks``: reading takes a step of its own, in which the source may be found to have forgotten the window.
+    ``looks``: reading takes a step of its own, in which the source may be found to have forgotten the window. A source
+    with two lives is always looked at, and what destinations say of themselves is compared with it.
     """
 
     def __init__(self, start: int, history: History, planned: tuple[Planned, ...], *, looks: bool) -> None:
         self.start = start
         self.history = history
         self.planned = planned
-        self.looks = looks
-        self.looking: dict[int, tuple[Apply, ...]] = {}
+        self.lives = 2 if history.another else 1
+        self.looks = looks or self.lives > 1
+        self.looking: dict[
+            int, tuple[tuple[Apply, ...], ...]
+        ] = {}  # by job: what is staged, in each life of the source
+        self.seeding: set[int] = set()  # those of them that are seeds
+        self.through: dict[int, int] = {}  # by job: the version that is read up to
+        self.marks: dict[int, str] = {}  # by job: the mark of that
+        self.notes: dict[int, tuple[Note, ...]] = {}  # by job: of a reading
         self.waiting: dict[int, tuple[str, ...]] = {}  # by job: destinations that have not answered
         self.results: dict[int, tuple[Result, ...]] = {}
 
@@ -124,45 +135,70 @@ class Worker:
         if isinstance(message, Answered):
             late = message.result.destination not in self.waiting.get(message.job, ())
             return message.start != self.start or late
+        if isinstance(message, Compared):
+            return message.start != self.start or message.result.destination not in self.waiting.get(message.job, ())
         return isinstance(message, Looked) and (message.start != self.start or message.job not in self.looking)
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case ReadStandings(job, destinations):
+            case ReadStandings(job, destinations, notes):
+                self.notes[job] = notes
                 asks = [Send(Address(name, "table"), Ask(self.start, job)) for name in destinations]
                 return self._begin(job, destinations, asks)
             case FlushGroup() | SeedGroup():
                 return self._stage(message)
-            case Looked(start, job, readable) if start == self.start and job in self.looking:
-                return self._on_looked(job, readable=readable)
+            case Looked(start, job) if start == self.start and job in self.looking:
+                return self._on_looked(message)
             case Answered(start, job, result) if start == self.start:
+                if result.destination in self.waiting.get(job, ()):
+                    return self._on_answered(job, result)
+            case Compared(start, job, result) if start == self.start:
                 if result.destination in self.waiting.get(job, ()):
                     return self._finish(job, (result,))
             case Configured(planned):
                 self.planned = planned
         return []
 
+    def _on_answered(self, job: int, result: Result) -> Effects:
+        if result.outcome is not Outcome.STANDS or self.lives == 1:
+            return self._finish(job, (result,))
+        note = next((each for each in self.notes[job] if each.destination == result.destination), None)
+        return [Send(SOURCE, Compare(self.start, job, result, note))]
+
     def _stage(self, job: FlushGroup | SeedGroup) -> Effects:
         """Read the window (or the whole source) and stage what each member gets."""
-        applies = [self._staged(job, member) for member in job.members]
+        lives = [[self._staged(job, member, life) for member in job.members] for life in range(self.lives)]
         begun = self._begin(job.job, tuple(member.destination for member in job.members), [])
-        self.looking[job.job] = tuple(each for each in applies if each is not None)
-        if self.looks and isinstance(job, FlushGroup):
-            return [*begun, Send(SOURCE, Look(self.start, job.job, job.after))]
-        return begun + self._on_looked(job.job, readable=True)
+        self.looking[job.job] = tuple(tuple(each for each in staged if each is not None) for staged in lives)
+        self.through[job.job] = job.through
+        flushes = isinstance(job, FlushGroup)
+        if self.looks and (flushes or self.lives > 1):
+            if not flushes:
+                self.seeding.add(job.job)
+            after, mark = (job.after, job.mark) if isinstance(job, FlushGroup) else (job.through, "")
+            return [*begun, Send(SOURCE, Look(self.start, job.job, after, mark, job.through))]
+        return begun + self._on_looked(Looked(self.start, job.job, readable=True, strayed=False, life=0))
 
-    def _staged(self, job: FlushGroup | SeedGroup, member: Member) -> Apply | None:
+    def _staged(self, job: FlushGroup | SeedGroup, member: Member, life: int) -> Apply | None:
         tenants = tenants_of(next(each for each in self.planned if each.destination == member.destination))
+        mark, history = self.history.mark(life, job.through), self.history.lived(life)
+        if job.through >= len(history.versions):
+            return None  # not in this life
         if isinstance(job, SeedGroup):
-            rows = self.history.part(tenants, job.through)
-            return Apply(self.start, job.job, member, job.through, seed=rows)
-        edits = self.history.edits(tenants, Span(job.after, job.through))
-        return Apply(self.start, job.job, member, job.through, edits) if edits or job.stamp else None
+            rows = history.part(tenants, job.through)
+            return Apply(self.start, job.job, member, job.through, seed=rows, mark=mark)
+        edits = history.edits(tenants, Span(job.after, job.through))
+        return Apply(self.start, job.job, member, job.through, edits, mark=mark) if edits or job.stamp else None
 
-    def _on_looked(self, job: int, *, readable: bool) -> Effects:
-        applies = self.looking.pop(job)
-        if not readable:
-            return self._finish(job, tuple(Result(name, Outcome.EXPIRED) for name in self.waiting[job]))
+    def _on_looked(self, looked: Looked) -> Effects:
+        job, seeds = looked.job, looked.job in self.seeding
+        staged = self.looking.pop(job)
+        self.seeding.discard(job)
+        if looked.strayed or not looked.readable:
+            outcome = Outcome.TRANSIENT if seeds else Outcome.STRAYED if looked.strayed else Outcome.EXPIRED
+            return self._finish(job, tuple(Result(name, outcome, error="gone") for name in self.waiting[job]))
+        applies = staged[looked.life]
+        self.marks[job] = self.history.mark(looked.life, self.through.pop(job))
         named = [apply.member.destination for apply in applies]
         empty = [Result(name, Outcome.EMPTY) for name in self.waiting[job] if name not in named]
         sent = [Send(Address(apply.member.destination, "table"), apply) for apply in applies]
@@ -180,8 +216,10 @@ class Worker:
         if self.waiting[job]:
             return []
         del self.waiting[job]
-        self.looking.pop(job, None)
-        done = self.results.pop(job)
+        for known in (self.looking, self.through, self.notes):
+            known.pop(job, None)
+        self.seeding.discard(job)
+        done, mark = self.results.pop(job), self.marks.pop(job, "")
         told = Announce(JobEnded(job, done))
-        answer = Send(Address(SELF, "planner"), JobDone(job, done))
+        answer = Send(Address(SELF, "planner"), JobDone(job, done, mark=mark))
         return [CancelTimer(f"job {job}"), told, answer]

@@ -18,6 +18,7 @@ from trunkline.core.delivery_messages import (
     LeasesLost,
     Lost,
     Member,
+    Note,
     Outcome,
     RecordEmpty,
     Released,
@@ -29,7 +30,7 @@ from trunkline.core.delivery_messages import (
     Span,
 )
 from trunkline.core.effects import Address, Announce, Choose, Complete, Effects, Event, Message, Send
-from trunkline.core.fencing import Decision, decide_flush, decide_seed
+from trunkline.core.fencing import Decision, Held, Step, decide
 
 LAKE = "lake"  # source and control store are one process, so that a grant comes with news of the source
 SOURCE = Address(LAKE, "source")
@@ -74,12 +75,31 @@ class Look(Message, frozen=True):
     start: int
     job: int
     after: int
+    mark: str  # of `after`
+    through: int
 
 
 class Looked(Message, frozen=True):
     start: int
     job: int
     readable: bool
+    strayed: bool
+    life: int  # of the source
+
+
+class Compare(Message, frozen=True):
+    """Is what a destination says of itself, and the note about it, of this history?"""
+
+    start: int
+    job: int
+    result: Result
+    note: Note | None
+
+
+class Compared(Message, frozen=True):
+    start: int
+    job: int
+    result: Result
 
 
 class MoveOn(Message, frozen=True):
@@ -89,15 +109,27 @@ class MoveOn(Message, frozen=True):
     oldest: int = 0  # 0: a new version
 
 
+class Replace(Message, frozen=True):
+    """The source is restored from a backup of ``version`` and lives another life; an operator has all seeded again."""
+
+    operation: int
+    version: int
+    destinations: tuple[str, ...]
+
+
 class Source(Quiet):
     def __init__(self, history: History) -> None:
         self.history = history
+        self.life = 0
         self.version = 1
         self.oldest = 1
         self.watchers: tuple[str, ...] = ()
 
     def on_start(self) -> Effects:
-        return [Announce(SourceMoved(self.version, self.oldest))]
+        return [self._moved()]
+
+    def _moved(self) -> Announce:
+        return Announce(SourceMoved(self.version, self.oldest, self.life))
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
@@ -107,15 +139,32 @@ class Source(Quiet):
             case MoveOn(operation, oldest):
                 self.version += 0 if oldest else 1
                 self.oldest = max(self.oldest, oldest)
-                moved = Announce(SourceMoved(self.version, self.oldest))
-                return [moved, *map(self._tell, self.watchers), Complete(operation, Happened())]
-            case Look(start, job, after):
-                return [Send(source, Looked(start, job, readable=after >= self.oldest))]
+                return [self._moved(), *map(self._tell, self.watchers), Complete(operation, Happened())]
+            case Replace(operation, version, destinations):
+                self.life, self.version = self.life + 1, version
+                wishes = [Send(CONTROL, Wish(each)) for each in destinations]
+                return [self._moved(), *map(self._tell, self.watchers), *wishes, Complete(operation, Happened())]
+            case Look(start, job, after, mark, through):
+                strayed = through > self.version or not self._has(after, mark)
+                looked = Looked(start, job, readable=after >= self.oldest, strayed=strayed, life=self.life)
+                return [Send(source, looked)]
+            case Compare(start, job, result, note):
+                return [Send(source, Compared(start, job, self._compared(result, note)))]
         raise AssertionError(f"the source does not take {message}")
 
     def _tell(self, watcher: str) -> Send:
         stops = tuple(stop for stop in self.history.stops if stop <= self.version)
-        return Send(Address(watcher, "planner"), SourceAt(self.version, self.oldest, stops))
+        told = SourceAt(self.version, self.oldest, stops, history=self.life)
+        return Send(Address(watcher, "planner"), told)
+
+    def _has(self, version: int, mark: str) -> bool:
+        """Whether a version is one of this life; one whose mark is not known passes for it."""
+        return version <= self.version and mark in ("", self.history.mark(self.life, version))
+
+    def _compared(self, result: Result, note: Note | None) -> Result:
+        strayed = not self._has(result.position, result.mark)
+        holds = note is None or self._has(note.through, note.mark)
+        return replace(result, outcome=Outcome.STRAYED if strayed else Outcome.STANDS, note_holds=holds)
 
 
 # --------------------------------------------------------------------------------------------------------- a table
@@ -130,6 +179,7 @@ class Apply(Message, frozen=True):
     through: int
     edits: tuple[Edit, ...] = ()
     seed: Rows | None = None
+    mark: str = ""  # of `through`
 
 
 class Ask(Message, frozen=True):
@@ -156,6 +206,7 @@ class TableImage(Struct, frozen=True):
     position: int = 0  # 0: no record
     token: int = 0
     seeded: int = 0  # the version of its last seed; 0: nobody vouches for its rows
+    mark: str = ""  # of the position
 
 
 class Table(Quiet):
@@ -174,7 +225,8 @@ class Table(Quiet):
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case Ask(start, job):
-                stands = Result(self.name, Outcome.STANDS, self.image.position, self.image.token)
+                image = self.image
+                stands = Result(self.name, Outcome.STANDS, image.position, image.token, mark=image.mark)
                 return [Send(source, Answered(start, job, stands))]
             case Restore():
                 self.image = self.backup
@@ -197,8 +249,9 @@ class Table(Quiet):
         return [self._answer(source, apply, Result(self.name, Outcome.TRANSIENT, error="away"))]
 
     def _apply(self, source: Address, apply: Apply) -> Effects:
-        decision = self._decide(apply)
-        image = self.image
+        image, member = self.image, apply.member
+        step = Step(member.expected, member.mark, apply.through, apply.mark, member.token, None)
+        decision = decide(Held(image.position, image.token, image.mark), step)
         if decision is not Decision.PROCEED:
             refused = Result(self.name, DECIDED[decision], image.position, image.token)
             return [self._answer(source, apply, refused)]
@@ -210,19 +263,14 @@ class Table(Quiet):
         done = Result(self.name, Outcome.APPLIED, self.image.position, self.image.token)
         return [self._told(), self._answer(source, apply, done)]
 
-    def _decide(self, apply: Apply) -> Decision:
-        image, (_, expected, token) = self.image, (apply.member.destination, apply.member.expected, apply.member.token)
-        if apply.seed is not None:
-            return decide_seed(image.position, image.token, through=apply.through, mine=token)
-        return decide_flush(image.position, image.token, expected=expected, through=apply.through, mine=token)
-
     def _write(self, apply: Apply) -> None:
         """Rows, position and token change together (T1)."""
         token, through = apply.member.token, apply.through
         if apply.seed is not None:
-            self.image = TableImage(apply.seed, through, token, through)
+            self.image = TableImage(apply.seed, through, token, through, apply.mark)
         else:
-            self.image = replace(self.image, rows=self._edited(apply.edits), position=through, token=token)
+            rows = self._edited(apply.edits)
+            self.image = replace(self.image, rows=rows, position=through, token=token, mark=apply.mark)
 
     def _edited(self, edits: tuple[Edit, ...]) -> Rows:
         touched = set() if self.append else {edit.key for edit in edits}
@@ -231,7 +279,9 @@ class Table(Quiet):
 
     def _told(self, *, restored: bool = False) -> Announce:
         image = self.image
-        return Announce(TableWritten(self.name, image.rows, image.position, image.token, image.seeded, restored))
+        return Announce(
+            TableWritten(self.name, image.rows, image.position, image.token, image.seeded, restored, image.mark)
+        )
 
     def _answer(self, source: Address, apply: Apply, result: Result) -> Send:
         return Send(source, Answered(apply.start, apply.job, result))
@@ -282,6 +332,8 @@ class Lease(Struct, frozen=True):
     empty: Span = NO_SPAN
     reseed: int = 0
     settled: bool = False
+    empty_mark: str = ""
+    insists: bool = False
 
 
 class Control(Quiet):
@@ -301,15 +353,16 @@ class Control(Quiet):
                 return self._wish(destination)
             case Forget(destination):
                 lease = self.leases[destination]
-                self.leases[destination] = replace(lease, empty=NO_SPAN, reseed=lease.reseed + 1)
+                self.leases[destination] = replace(lease, empty=NO_SPAN, empty_mark="", reseed=lease.reseed + 1)
                 return self._grant([destination], source.process)
-            case RecordEmpty(through, emptied):
+            case RecordEmpty(through, emptied, mark):
                 for each in emptied:
-                    self._note(each.destination, each.token, empty=Span(each.position, through))
+                    self._note(each.destination, each.token, empty=Span(each.position, through), empty_mark=mark)
                 return []
             case Reseeded(destination, token, request):
-                wished = self.leases[destination].reseed
-                self._note(destination, token, empty=NO_SPAN, reseed=0 if wished == request else wished)
+                lease = self.leases[destination]
+                left = {} if lease.reseed > request else {"reseed": 0, "insists": False}
+                self._note(destination, token, empty=NO_SPAN, empty_mark="", **left)
                 return []
             case ReleaseLeases(released):
                 return [effect for each in released for effect in self._on_released(each)]
@@ -321,7 +374,8 @@ class Control(Quiet):
         grants: list[Grant] = []
         for name in names:
             lease = self.leases[name]
-            grants.append(Grant(name, lease.token + 1, lease.empty, lease.reseed, lease.settled))
+            wished = (lease.reseed, lease.settled, lease.empty_mark, lease.insists)
+            grants.append(Grant(name, lease.token + 1, lease.empty, *wished))
             self.leases[name] = replace(lease, owner=owner, token=lease.token + 1, settled=False)
         return [Send(Address(owner, "planner"), LeasesGranted(tuple(grants))), Send(SOURCE, Watch(owner))]
 
@@ -343,7 +397,7 @@ class Control(Quiet):
         return self._grant([name], others[0]) if others else []
 
     def _wish(self, name: str) -> Effects:
-        lease = self.leases[name] = replace(self.leases[name], reseed=self.leases[name].reseed + 1)
+        lease = self.leases[name] = replace(self.leases[name], reseed=self.leases[name].reseed + 1, insists=True)
         return [Send(Address(lease.owner, "planner"), ReseedAsked(name, lease.reseed))] if lease.owner else []
 
     def _note(self, name: str, token: int, **changes: object) -> None:

@@ -15,7 +15,7 @@ Rules
      present grant.
  C5  An empty window says: the source has nothing for the destination in ``(after, through]``. It holds while the
      routing that was configured does, and only for a stored position in it: one below ``after`` (a restored backup)
-     must not skip to ``through``.
+     must not skip to ``through``. It holds in the history of the source that has the mark of ``through``.
  C6  One configuration at a time: the last one given to ``configure``. Whoever works by another gets ``ConfigError``.
  C7  ``revision`` grows with every change of configuration, wishes, owners and deliverers; renewing, notes and statuses
      leave it alone.
@@ -58,6 +58,8 @@ class Grant(Struct, frozen=True):
     wish: Wish
     empty: Window  # (C5); NOTHING_EMPTY: nothing is known
     reseed: int  # number of an operator's request to seed it again, 0 without one
+    empty_mark: str = ""  # of the version at which ``empty`` ends; empty: not known
+    insists: bool = False  # an operator asked for it, not only a changed configuration: whatever is there is replaced
 
 
 class Held(Struct, frozen=True):
@@ -190,8 +192,8 @@ class ControlStore(Protocol):
         """A cheap read, to be polled (C7); 0 before the first ``configure``."""
         ...
 
-    def record_empty(self, pipeline: str, through: int, emptied: Sequence[Emptied]) -> int:
-        """Note an empty window up to ``through`` for each; returns for how many it counted (C4)."""
+    def record_empty(self, pipeline: str, through: int, emptied: Sequence[Emptied], mark: str = "") -> int:
+        """Note an empty window up to ``through``, with its mark, for each; returns for how many it counted (C4)."""
         ...
 
     def report(self, pipeline: str, reports: Sequence[Reported]) -> None:
@@ -237,6 +239,10 @@ class ControlStore(Protocol):
 
         Returns how far the counts reach now: other than ``window.through``, and nothing was added.
         """
+        ...
+
+    def take_counts_back(self, pipeline: str, version: int) -> None:
+        """The source was taken back to this version: rows that come after it are counted again."""
         ...
 
     def unrouted(self, pipeline: str) -> tuple[int, Unrouted]:

@@ -31,6 +31,12 @@ TABLES: Final = (
     f"INSERT INTO _trunkline_format VALUES ({FORMAT_VERSION})",
 )
 
+# Columns that came later. A program that does not know them leaves them as they are; so each has a default.
+ADDED: Final = {
+    "empty_mark": "ALTER TABLE _trunkline_destinations ADD COLUMN empty_mark text NOT NULL DEFAULT ''",
+    "insisted": "ALTER TABLE _trunkline_destinations ADD COLUMN insisted bigint NOT NULL DEFAULT 0",
+}
+
 Row = tuple[Any, ...]
 Values = dict[str, str | int | None]
 

@@ -23,16 +23,17 @@ VALUE_CHARACTERS_MAX: Final = 500  # of a routing value; a longer one is cut off
 
 
 class Notes(Tables):
-    def record_empty(self, pipeline: str, through: int, emptied: Sequence[Emptied]) -> int:
+    def record_empty(self, pipeline: str, through: int, emptied: Sequence[Emptied], mark: str = "") -> int:
         with self._database.transaction(writing=True):
             noted = self._run(
                 self._given("name text", "token bigint", "position bigint")
-                + "UPDATE _trunkline_destinations SET empty_after = i.position, empty_through = :through "
-                "FROM i WHERE pipeline = :pipeline "
+                + "UPDATE _trunkline_destinations SET empty_after = i.position, empty_through = :through, "
+                "empty_mark = :mark FROM i WHERE pipeline = :pipeline "
                 "AND _trunkline_destinations.name = i.name AND _trunkline_destinations.token = i.token "
                 "AND owner IS NOT NULL RETURNING 1",
                 pipeline,
                 through=through,
+                mark=mark,
                 items=json_text([(each.name, each.token, each.position) for each in emptied]),
             )
             return len(noted)
@@ -86,6 +87,16 @@ class Notes(Tables):
             items=json_text(list(added.items())),
         )
         return others
+
+    def take_counts_back(self, pipeline: str, version: int) -> None:
+        with self._database.transaction(writing=True):
+            self._take(pipeline)
+            self._run(
+                "UPDATE _trunkline_pipelines SET counted_through = :version "
+                "WHERE pipeline = :pipeline AND counted_through > :version",
+                pipeline,
+                version=version,
+            )
 
     def unrouted(self, pipeline: str) -> tuple[int, Unrouted]:
         with self._database.transaction(writing=False):

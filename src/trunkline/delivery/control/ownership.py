@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from trunkline.delivery.control.contract import Grant, Held, Share
 from trunkline.delivery.control.database import Row, Values
-from trunkline.delivery.control.tables import LIVE, RESEED, TAKEN_CARE_OF, Tables, json_text
+from trunkline.delivery.control.tables import INSISTS, LIVE, RESEED, TAKEN_CARE_OF, Tables, json_text
 from trunkline.delivery.windows import Window
 
 
@@ -116,12 +116,13 @@ class Ownership(Tables):
 
     def _grants(self, pipeline: str, deliverer: str) -> tuple[Grant, ...]:
         rows = self._run(
-            f"SELECT name, token, wish, empty_after, empty_through, {RESEED} FROM _trunkline_destinations "
+            f"SELECT name, token, wish, empty_after, empty_through, {RESEED}, "
+            f"CASE WHEN empty_through > 0 THEN empty_mark ELSE '' END, {INSISTS} FROM _trunkline_destinations "
             f"WHERE pipeline = :pipeline AND owner = :me AND {TAKEN_CARE_OF}",
             pipeline,
             me=deliverer,
         )
         return tuple(
-            Grant(name, token, wish, Window(after, through), reseed)
-            for name, token, wish, after, through, reseed in sorted(rows)
+            Grant(name, token, wish, Window(after, through), reseed, mark, bool(insists))
+            for name, token, wish, after, through, reseed, mark, insists in sorted(rows)
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from trunkline.delivery.control.database import FORMAT_VERSION, TABLES, Row, Values
+from trunkline.delivery.control.database import ADDED, FORMAT_VERSION, TABLES, Row, Values
 from trunkline.delivery.postgres_session import PostgresSession
 from trunkline.errors import ConfigError
 
@@ -55,6 +55,10 @@ class PostgresDatabase:
                 for statement in (*TABLES, ROOM):
                     self._session.run(statement)
             [(version,)] = self._session.run("SELECT version FROM _trunkline_format").fetchall()
+            there = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('_trunkline_destinations')"
+            known = {name for (name,) in self._session.run(there).fetchall()}
+            for name in sorted(ADDED.keys() - known):
+                self._session.run(ADDED[name])
         if version != FORMAT_VERSION:
             raise ConfigError(
                 f"{WHAT} at {self._session.place} has format {version}, and this program reads {FORMAT_VERSION}; "

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from trunkline.delivery.control.database import FORMAT_VERSION, TABLES, Row, Values
+from trunkline.delivery.control.database import ADDED, FORMAT_VERSION, TABLES, Row, Values
 from trunkline.errors import ConfigError, OutcomeUnknown, StorageError, TrunklineError, Unreachable
 
 BUSY_MS: Final = 5_000  # waiting for another process that writes; longer: renewals come too late
@@ -98,6 +98,11 @@ class SqliteDatabase:
             raise ConfigError(
                 f"control store {self._path} has format {version}, and this program reads {FORMAT_VERSION}; upgrade it"
             )
+        if not ADDED.keys() <= _columns(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            for name in ADDED.keys() - _columns(connection):  # as nobody was quicker
+                connection.execute(ADDED[name])
+            connection.execute("COMMIT")
 
     def _create(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA journal_mode = WAL")  # the file remembers it
@@ -126,6 +131,10 @@ class SqliteDatabase:
 def _tables(connection: sqlite3.Connection) -> int:
     [(count,)] = connection.execute("SELECT count(*) FROM sqlite_master")
     return int(count)
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {str(row[1]) for row in connection.execute("PRAGMA table_info(_trunkline_destinations)")}
 
 
 def _primary(error: sqlite3.Error) -> int:

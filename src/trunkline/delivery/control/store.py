@@ -122,7 +122,7 @@ class SqlControlStore(Ownership, Notes):
         with self._database.transaction(writing=True):
             self._require(pipeline, names)
             self._run(
-                self._given("name text") + "UPDATE _trunkline_destinations SET asked = asked + 1 "
+                self._given("name text") + "UPDATE _trunkline_destinations SET asked = asked + 1, insisted = asked + 1 "
                 "FROM i WHERE pipeline = :pipeline AND _trunkline_destinations.name = i.name",
                 pipeline,
                 items=json_text([[name] for name in names]),

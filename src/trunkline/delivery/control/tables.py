@@ -17,6 +17,7 @@ from trunkline.errors import ConfigError
 
 TAKEN_CARE_OF: Final = "digest IS NOT NULL AND wound_up = 0"
 RESEED: Final = "CASE WHEN asked > reseeded THEN asked ELSE 0 END"
+INSISTS: Final = "CASE WHEN insisted > reseeded THEN 1 ELSE 0 END"
 LIVE: Final = "abs(:now - renewed_ms) < lease_ms"  # a clock that was set back must not make a lease last
 
 ESCAPED: Final = "\x01escaped:"  # begins a routing value that is not kept as it is

@@ -10,7 +10,9 @@ Rules
  N3  Such a read crosses no stop. Where nothing was counted yet, it is the state of the source that is counted.
  N4  A gap gets time to close by itself: another job, or another deliverer, may be about to tell it.
  N5  What the source has forgotten cannot be counted any more: this is told loudly, and passed over.
- N6  Nothing of this happens in the caller's thread. What fails is tried a few times, and again after the next job.
+ N6  When the source was replaced or restored from a backup, counting goes on from the version that it was found at:
+     what was counted stays counted, and this is told.
+ N7  Nothing of this happens in the caller's thread. What fails is tried a few times, and again after the next job.
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ class UnroutedCounter:
         self._shown = -1  # how far the counts reached that ``counted`` was last told
         self._show_at = 0.0  # not told again before
         self._failures = 0
+        self._history = 0  # of the source
         self._threads = threads or Threads()
         self._thread: threading.Thread | None = None
 
@@ -120,7 +123,7 @@ class UnroutedCounter:
                 return
 
     def _try(self, ending: str | None) -> float | None:
-        """In how many seconds to look again; ``None``: not before there is news (N6)."""
+        """In how many seconds to look again; ``None``: not before there is news (N7)."""
         try:
             waits_s = [self._settle(ending), self._show(ending)]
         except TrunklineError as error:
@@ -155,6 +158,10 @@ class UnroutedCounter:
 
     def _tell(self) -> dict[Window, Unrouted | None]:
         """Tell the store what fits; returns the windows that a gap keeps away from it, in their order."""
+        source = self._source()
+        if source.history != self._history:
+            take_counts_back(self._store, self._pipeline, source.version)
+            self._history, self._reach = source.history, None
         if self._reach is None:
             self._reach = self._store.unrouted(self._pipeline)[0]
         asked = False
@@ -170,8 +177,9 @@ class UnroutedCounter:
 
     def _waiting(self) -> dict[Window, Unrouted | None]:
         assert self._reach is not None
+        newest = self._source().version  # what lies past it was read before the source was taken back (N6)
         with self._news:
-            for window in [each for each in self._told if each.through <= self._reach]:
+            for window in [each for each in self._told if each.through <= self._reach or each.through > newest]:
                 del self._told[window]
             return dict(sorted(self._told.items(), key=lambda each: (each[0].after, each[0].through)))
 
@@ -220,6 +228,13 @@ class UnroutedCounter:
         self._reach, self._show_at = self._shown, monotonic() + SHOW_EVERY_S
         self._counted(self._shown, totals)
         return None
+
+
+def take_counts_back(store: ControlStore, pipeline: str, version: int) -> None:
+    logger.warning(
+        "the source was replaced or taken back: rows that no destination takes are counted from version %d on", version
+    )
+    store.take_counts_back(pipeline, version)
 
 
 def _unrouted(counts: Counts) -> Unrouted:

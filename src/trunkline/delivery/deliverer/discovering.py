@@ -1,7 +1,8 @@
 """Finds routing values that have no destination yet, and gives each one that the template allows.
 
 Rules
- V1  Every version is looked at once, also while nothing is owned: the arrivals of each window that nobody takes.
+ V1  Every version is looked at once, also while nothing is owned: the arrivals of each window that nobody takes. A
+     source that was replaced is looked at from its beginning.
  V2  A destination counts once the control store has it: then every deliverer of the pipeline learns of it.
 """
 
@@ -27,6 +28,7 @@ class Discovery:
         self._pipeline = pipeline
         self._store = store
         self._looked = BEFORE_ALL
+        self._history = 0  # of the source
         self._present: dict[str, DestinationConfig] = {}
         self._refused: set[str] = set()  # told already
 
@@ -41,6 +43,8 @@ class Discovery:
     def look(self, source: SourceAt, count: Count) -> list[DestinationConfig]:
         """New destinations for what came up to this version."""
         values: dict[str, None] = {}
+        if source.history != self._history:
+            self._looked, self._history = BEFORE_ALL, source.history
         while self._looked < source.version:
             end = min((stop for stop in source.stops if stop > self._looked), default=source.version)
             after = self._looked if self._looked >= source.oldest else BEFORE_ALL

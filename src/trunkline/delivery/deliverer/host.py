@@ -31,7 +31,7 @@ from trunkline.core.planner import Planner
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.control.contract import ControlStore
 from trunkline.delivery.deliverer.assembling import pipeline_digest, planned, planner_config, source_of, work_of
-from trunkline.delivery.deliverer.counting import UnroutedCounter
+from trunkline.delivery.deliverer.counting import UnroutedCounter, take_counts_back
 from trunkline.delivery.deliverer.discovering import Discovery
 from trunkline.delivery.deliverer.observing import Observer
 from trunkline.delivery.deliverer.ownership import Ownership
@@ -133,7 +133,10 @@ class Deliverer:
     def run(self, *, once: bool = False) -> Stopped:
         """Deliver until stopped, or (``once``) until everything is at the version of this moment."""
         self._configure()
-        source = self._watch.look()
+        counted, _ = self._store.unrouted(self._pipeline.name)
+        source = self._watch.look()  # after the counts: others may move both on
+        if counted > source.version:
+            take_counts_back(self._store, self._pipeline.name, source.version)
         if self._discovery is not None:
             self._add([*self._discovery.known(), *self._discovery.look(source, self._runner.count_unrouted)])
         self._ownership.begin()
@@ -278,8 +281,8 @@ class Deliverer:
     @staticmethod
     def _run_job(runner: JobRunner, message: ReadStandings | FlushGroup | SeedGroup) -> JobReport:
         match message:
-            case ReadStandings(job, destinations):
-                return runner.standings(job, destinations)
+            case ReadStandings(job, destinations, notes):
+                return runner.standings(job, destinations, notes)
             case FlushGroup():
                 return runner.flush(message)
             case SeedGroup():

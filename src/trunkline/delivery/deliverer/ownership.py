@@ -87,9 +87,9 @@ class Ownership:
     def carry_out(self, message: Message) -> None:
         """A request of the planner to its control store."""
         match message:
-            case RecordEmpty(through, emptied):
+            case RecordEmpty(through, emptied, mark):
                 notes = [Emptied(each.destination, each.token, each.position) for each in emptied]
-                self.submit(lambda: self._store.record_empty(self._pipeline, through, notes))
+                self.submit(lambda: self._store.record_empty(self._pipeline, through, notes, mark))
             case Reseeded(destination, token, request):
                 self.submit(lambda: self._store.reseeded(self._pipeline, destination, token, request))
             case ReleaseLeases(released):
@@ -160,7 +160,7 @@ class Ownership:
             if before is None or before.wish != grant.wish:
                 self._tell(LifeChanged(name, Life(grant.wish)))
             if before is not None and grant.reseed > before.reseed:
-                self._tell(ReseedAsked(name, grant.reseed))
+                self._tell(ReseedAsked(name, grant.reseed, grant.insists))
         fresh = [grant for name, grant in now.items() if name not in self._grants]
         self._grants.update(now)
         if fresh:
@@ -192,4 +192,5 @@ class Ownership:
 
 
 def _told(grant: HeldGrant) -> Grant:
-    return Grant(grant.name, grant.token, Span(grant.empty.after, grant.empty.through), grant.reseed)
+    empty = Span(grant.empty.after, grant.empty.through)
+    return Grant(grant.name, grant.token, empty, grant.reseed, empty_mark=grant.empty_mark, insists=grant.insists)

@@ -18,11 +18,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trunkline.core.fencing import Decision, decide_seed
 from trunkline.delivery.addresses import DeltaAddress
 from trunkline.delivery.columns import Columns, arrow_schema, check_columns, evolution
 from trunkline.delivery.delta_types import columns_of, conformed, stored_schema
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
 from trunkline.delivery.destinations.delta_log import NOBODY, CommitLost, DeltaLog, Loaded
 from trunkline.delivery.destinations.delta_merge import Merge, opened
@@ -31,8 +30,6 @@ from trunkline.errors import (
     ConfigError,
     DestinationHalted,
     DuplicateKey,
-    Fenced,
-    PositionMoved,
     SchemaMismatch,
     Unreachable,
 )
@@ -64,7 +61,7 @@ class DeltaDestination:
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
         loaded = self._log.load()
-        if (done := self._verdict(loaded, flush)) is not None:
+        if (done := self._judged(loaded, flush, replace_existing=False)) is not None:
             return done
         schema = self._schema_for(loaded, flush)
         loaded = self._log.with_features(loaded, schema) if loaded else None
@@ -76,11 +73,10 @@ class DeltaDestination:
                 writer.add(piece)
             added = writer.keep()
         removed = [] if replace else [removal(file) for file in merge.touched]
-        standing = Standing(flush.through, flush.token, flush.source)
         try:
-            self._log.commit(loaded, schema, [*removed, *added], standing, replace)
+            self._log.commit(loaded, schema, [*removed, *added], reached(flush), replace)
         except CommitLost as lost:
-            if (done := self._verdict(lost.now, flush)) is not None:
+            if (done := self._judged(lost.now, flush, replace_existing=False)) is not None:
                 return done
             raise Unreachable(str(lost)) from lost
         return merge.applied(flush.through)
@@ -89,8 +85,8 @@ class DeltaDestination:
         check_columns(seed.columns, seed.key, None)
         schema = stored_schema(seed.columns, seed.source)
         loaded = self._log.load()
-        if (past := self._check_seed(loaded, seed)) is not None:
-            return past
+        if (done := self._judged(loaded, seed, replace_existing=seed.replace_existing)) is not None:
+            return done
         loaded = self._log.with_features(loaded, schema) if loaded else None
         written, keys = 0, []
         with self._writer(schema, seed.key) as writer:
@@ -103,13 +99,12 @@ class DeltaDestination:
             if keys:
                 self._check_unique(seed.key, pa.concat_tables(keys))
             added = writer.keep()
-        standing = Standing(seed.through, seed.token, seed.source)
         try:
-            self._log.commit(loaded, schema, added, standing, loaded is not None)
+            self._log.commit(loaded, schema, added, reached(seed), loaded is not None)
         except CommitLost as lost:
-            if not _landed(lost.now, standing, {action.path for action in added}):
-                if (past := self._check_seed(lost.now, seed)) is not None:
-                    return past
+            if not _landed(lost.now, reached(seed), {action.path for action in added}):
+                if (done := self._judged(lost.now, seed, replace_existing=seed.replace_existing)) is not None:
+                    return done
                 raise Unreachable(str(lost)) from lost
         return Applied(seed.through, sum(file.rows or 0 for file in loaded.files) if loaded else 0, written)
 
@@ -143,42 +138,17 @@ class DeltaDestination:
                     rows = conformed(reader.read_row_group(group, use_threads=False), loaded.schema)
                     yield from conformed(rows, travelling).to_batches()
 
-    def _verdict(self, loaded: Loaded | None, flush: Flush) -> Applied | None:
-        """What a flush finds before it writes anything (T2): done already, refused, or ``None``: go on."""
+    def _judged(self, loaded: Loaded | None, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
+        """What a step finds before it writes anything: done already, refused, or ``None``: go on (T2, T5)."""
         if loaded is None:
-            check_columns(flush.columns, flush.key, None)
-            if flush.expected != 0:
-                raise PositionMoved(0, flush.expected)
-            return None
-        if (standing := loaded.standing) is None:
-            raise self._not_ours()
-        if standing.source != flush.source:
-            raise self._of_another(standing.source, flush.source)
-        if standing.token > flush.token:
-            raise Fenced(standing.token, flush.token)
-        if standing.position >= flush.through:
-            return Applied(standing.position, already=True)
-        if standing.position != flush.expected:
-            raise PositionMoved(standing.position, flush.expected)
-        return None
-
-    def _check_seed(self, loaded: Loaded | None, seed: Seed) -> Applied | None:
-        """Whether a seed may replace what is there (T5); an answer if it comes too late to do so."""
-        if loaded is None:
-            return None
-        if (standing := loaded.standing) is None:
-            if not seed.replace_existing:
-                raise self._not_ours()
-        elif standing.source != seed.source:
-            if not seed.replace_existing:
-                raise self._of_another(standing.source, seed.source)
-        else:
-            match decide_seed(standing.position, standing.token, through=seed.through, mine=seed.token):
-                case Decision.FENCED:
-                    raise Fenced(standing.token, seed.token)
-                case Decision.ALREADY:
-                    return Applied(standing.position, already=True)
-        return None
+            check_columns(step.columns, step.key, None)
+            return judged(None, step, str(self._folder))
+        if loaded.standing is None and not replace_existing:
+            raise DestinationHalted(
+                f"{self._folder}: there is a Delta table without a position of ours; choose another path, or say "
+                "replace_existing: true to have it replaced"
+            )
+        return judged(loaded.standing, step, str(self._folder))
 
     def _check_unique(self, key: tuple[str, ...], keys: pa.Table) -> None:
         """By DuckDB, which needs a third of the memory that Arrow needs for it, and compares NULL-safe here as well."""
@@ -195,18 +165,6 @@ class DeltaDestination:
                 f"{self._folder}: {shared[-1]} rows of the source share the key {spelled}; make it unique there, or "
                 "choose another key"
             )
-
-    def _not_ours(self) -> DestinationHalted:
-        return DestinationHalted(
-            f"{self._folder}: there is a Delta table without a position of ours; choose another path, or say "
-            "replace_existing: true to have it replaced"
-        )
-
-    def _of_another(self, held: str, wanted: str) -> DestinationHalted:
-        return DestinationHalted(
-            f"{self._folder}: the table holds rows of the source {held}, not of {wanted}; choose another path, or say "
-            "replace_existing: true to have it replaced"
-        )
 
     def _schema_for(self, loaded: Loaded | None, flush: Flush) -> pa.Schema:
         """The schema that the flush leaves behind: the table's own one, or one that follows the source (T6)."""

@@ -4,8 +4,9 @@ Rules
  L1  A commit is a compare-and-swap of the table's version. It is made on the version v that is loaded, and delta-rs may
      not retry it (``max_commit_retries=0``): whoever commits v + 1 first wins, whatever they write. So what was read of
      v holds in the commit.
- L2  Position and token are application transactions of the log, in the same commit as the data files: one file, which
-     is there whole or not at all. The source's identity is metadata of the first column.
+ L2  Position, token and mark are application transactions of the log, in the same commit as the data files: one file,
+     which is there whole or not at all. The source's identity is metadata of the first column. A mark counts only with
+     the position that it was stored with: an older release moves the position and leaves it behind.
  L3  Every ``CHECKPOINT_EVERY`` versions the log gets a checkpoint and loses what is older than the table's
      ``delta.logRetentionDuration``; every ``VACUUM_EVERY`` versions those files go that were given up longer ago than
      its ``delta.deletedFileRetentionDuration``, and those that a killed process left. Both are ``HISTORY`` in a table
@@ -30,6 +31,7 @@ from msgspec import Struct
 from trunkline.delivery.delta_types import source_of
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta_files import DataFile, data_files
+from trunkline.delivery.lineage import MARK_DIGITS
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
 
 CHECKPOINT_EVERY: Final = 20  # versions; more: opening and committing read more log files; fewer: 12 ms each time
@@ -39,6 +41,8 @@ HISTORY: Final = (
 )
 POSITION: Final = "trunkline.position"
 TOKEN: Final = "trunkline.token"
+MARK: Final = "trunkline.mark"  # as a number
+MARKED: Final = "trunkline.marked"  # the position that it is of
 NOBODY: Final = Standing(-1, -1, "")  # what a retired table says
 NAIVE_TIMES: Final = "timestampNtz"
 PROPERTIES: Final = {"delta.logRetentionDuration": HISTORY, "delta.deletedFileRetentionDuration": HISTORY}
@@ -107,7 +111,7 @@ class DeltaLog:
         """
         properties = CommitProperties(
             max_commit_retries=0,
-            app_transactions=[Transaction(POSITION, standing.position), Transaction(TOKEN, standing.token)],
+            app_transactions=[Transaction(name, number) for name, number in _numbers(standing).items()],
         )
         quiet = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
         self._step("commit")
@@ -193,21 +197,22 @@ class DeltaLog:
         if not any(name[:20].isdigit() and name.endswith((".json", ".parquet")) for name in names):
             return None  # somebody was killed before the first commit
         table = DeltaTable(str(self.folder))
-        return self._state(table, table.transaction_version(POSITION), table.transaction_version(TOKEN))
+        return self._state(table, _stored(table))
 
     def _updated(self, held: Loaded) -> Loaded:
         table = held.table
         table.update_incremental()
         if self._committed is not None and self._committed[0] == table.version() == held.version + 1:
-            mine = self._committed[1]
-            return self._state(table, mine.position, mine.token)
-        return self._state(table, table.transaction_version(POSITION), table.transaction_version(TOKEN))
+            return self._state(table, _numbers(self._committed[1]))
+        return self._state(table, _stored(table))
 
-    def _state(self, table: DeltaTable, position: int | None, token: int | None) -> Loaded:
+    def _state(self, table: DeltaTable, stored: dict[str, int]) -> Loaded:
         version, schema = table.version(), pa.schema(table.schema())
         source, standing = source_of(schema), None
+        position, token = stored.get(POSITION), stored.get(TOKEN)
         if source is not None and position is not None and token is not None and position != NOBODY.position:
-            standing = Standing(position, token, source)
+            mark = f"{stored[MARK]:0{MARK_DIGITS}x}" if stored.get(MARKED) == position else ""
+            standing = Standing(position, token, source, mark)
         return Loaded(table, version, self._mark(version), standing, schema, data_files(table, schema))
 
     def _mark(self, version: int) -> tuple[int, int] | None:
@@ -216,6 +221,17 @@ class DeltaLog:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_ino, found.st_mtime_ns
+
+
+def _numbers(standing: Standing) -> dict[str, int]:
+    """What is stored of a standing, beside the source."""
+    marked = standing.position if standing.mark else NOBODY.position
+    return {POSITION: standing.position, TOKEN: standing.token, MARK: int(standing.mark or "0", 16), MARKED: marked}
+
+
+def _stored(table: DeltaTable) -> dict[str, int]:
+    found = {name: table.transaction_version(name) for name in (POSITION, TOKEN, MARK, MARKED)}
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _has_naive_times(kept: pa.DataType) -> bool:

@@ -1,8 +1,8 @@
 """A table of a DuckLake. Rules T1 to T7 are in ``contract.py``; here is how they are kept.
 
 Rules
- K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source. It is read and written in
-     the transaction that writes the rows, and no transaction commits unless it saw every earlier one (L2). So of two
+ K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source, mark. It is read and written
+     in the transaction that writes the rows, and no transaction commits unless it saw every earlier one (L2). So of two
      flushes that race one commits, and the other is judged again by what the first one left. One statement moves the
      row if it says what the flush expects; only if it does not, the row is read and judged. After a first flush the
      row lies in the catalog itself (inlined): that saves each flush the two files of an update.
@@ -25,10 +25,18 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.core.fencing import Decision, decide_flush, decide_seed
 from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.columns import Column, Columns, arrow_schema, check_columns, evolution
-from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
+from trunkline.delivery.destinations.contract import (
+    Applied,
+    Flush,
+    Seed,
+    Standing,
+    judged,
+    mark_of,
+    reached,
+    stored_mark,
+)
 from trunkline.delivery.destinations.ducklake_catalogs import (
     CommitConflict,
     LakeCatalogs,
@@ -56,7 +64,6 @@ from trunkline.errors import (
     ConfigError,
     DestinationHalted,
     DuplicateKey,
-    Fenced,
     OutcomeUnknown,
     PositionMoved,
     Refused,
@@ -74,6 +81,7 @@ class Found(Struct, frozen=True):
 
     standing: Standing | None  # as recorded; it says nothing without a table
     columns: Columns | None  # of the table, if there is one
+    marked: bool = False  # the record has room for a mark; one of an older release has not
 
 
 class DuckLakeDestination:
@@ -128,11 +136,11 @@ class DuckLakeDestination:
     def _look(self, lake: LakeSession) -> Found:
         columns = self._described(lake)
         try:
-            rows = lake.run(f"SELECT position, token, source FROM {self._positions(lake)}")
+            rows = lake.run(f"SELECT * FROM {self._positions(lake)}")
         except duckdb.CatalogException:
             return Found(None, columns)
-        for position, token, source in rows:
-            return Found(Standing(position, token, source), columns)
+        for position, token, source, *mark in rows:
+            return Found(Standing(position, token, source, mark_of(position, *mark or [""])), columns, bool(mark))
         return Found(None, columns)
 
     def _described(self, lake: LakeSession) -> Columns | None:
@@ -179,59 +187,48 @@ class DuckLakeDestination:
         return applied
 
     def _moved_as_expected(self, lake: LakeSession, flush: Flush) -> bool:
-        """Write the position where ``decide_flush`` says PROCEED. CASE hides the condition from a search in the lake's
+        """Write the position where fencing says PROCEED. CASE hides the condition from a search in the lake's
         statistics, which takes longer than all the rest: the table has one row."""
-        if flush.expected >= flush.through:
-            return False
+        before = Standing(flush.expected, flush.token, flush.source, flush.mark)
+        same = f"mark = {literal(stored_mark(before))}"
+        if not flush.mark:  # what is stored is of another position, or nothing
+            same = f"NOT starts_with(mark, {literal(f'{flush.expected}:')})"
         try:
             [(count,)] = lake.run(
-                f"UPDATE {self._positions(lake)} SET position = {flush.through}, token = {flush.token} "
+                f"UPDATE {self._positions(lake)} SET position = {flush.through}, token = {flush.token}, "
+                f"mark = {literal(stored_mark(reached(flush)))} "
                 f"WHERE CASE WHEN position = {flush.expected} AND token <= {flush.token} "
-                f"AND source = {literal(flush.source)} THEN true ELSE false END"
+                f"AND source = {literal(flush.source)} AND {same} THEN true ELSE false END"
             )
-        except duckdb.CatalogException:
+        except (duckdb.CatalogException, duckdb.BinderException):
             return False
         return bool(count)
 
     def _flush_if_due(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
         """A first flush, or one that somebody came before."""
         found = self._look(lake)
-        held = self._held(found, flush.source)
-        decision = decide_flush(
-            held.position, held.token, expected=flush.expected, through=flush.through, mine=flush.token
-        )
-        if decision is Decision.FENCED:
-            raise Fenced(held.token, flush.token)
-        if decision is Decision.MOVED:
-            raise PositionMoved(held.position, flush.expected)
-        if decision is Decision.ALREADY:
-            return Applied(held.position, already=True)
+        if (done := self._judged(found, flush, replace_existing=False)) is not None:
+            return done
         if found.columns is None:
             self._make_table(lake, flush.columns)
         else:
             self._evolve(lake, flush.columns, found.columns)
         applied = self._apply(lake, flush, stage)
-        self._move(lake, found, Standing(flush.through, flush.token, flush.source))
+        self._move(lake, found, reached(flush))
         lake.commit()
         return applied
 
-    def _held(self, found: Found, source: str, *, replacing: bool = False) -> Standing:
-        """Where the destination stands for deliverers of ``source``; of rows that will go only the token counts."""
+    def _judged(self, found: Found, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
+        """``None`` if the step may go on; an answer if it was done before. Without a table there is no position."""
         recorded = found.standing
-        if found.columns is not None and not replacing:
-            if recorded is None:
-                raise DestinationHalted(
-                    f"{self._what} holds rows that were not delivered; set replace_existing to replace them, "
-                    "or choose another table"
-                )
-            if recorded.source != source:
-                raise DestinationHalted(
-                    f"{self._what} holds the rows of {recorded.source}, not of {source}; "
-                    "set replace_existing to replace them, or choose another table"
-                )
-        if recorded is None or recorded.source != source or found.columns is None:
-            return Standing(0, recorded.token if recorded is not None else 0, source)
-        return recorded
+        if found.columns is not None and recorded is None and not replace_existing:
+            raise DestinationHalted(
+                f"{self._what} holds rows that were not delivered; set replace_existing to replace them, "
+                "or choose another table"
+            )
+        if recorded is not None and found.columns is None:
+            recorded = Standing(0, recorded.token, recorded.source)
+        return judged(recorded, step, self._what)
 
     def _apply(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
         if stage.rows == 0:
@@ -292,7 +289,7 @@ class DuckLakeDestination:
     def _seed(self, lake: LakeSession, seed: Seed) -> Applied:
         lake.run("BEGIN")
         found = self._look(lake)
-        if (done := self._may_seed(found, seed)) is not None:
+        if (done := self._judged(found, seed, replace_existing=seed.replace_existing)) is not None:
             return done
         removed = 0
         if found.columns is not None:
@@ -301,17 +298,9 @@ class DuckLakeDestination:
         [(written,)] = lake.run(f"INSERT INTO {self._table(lake)} FROM {STAGED}")
         if seed.mode == "mirror":
             self._check_unique(lake, seed.key)
-        self._move(lake, found, Standing(seed.through, seed.token, seed.source))
+        self._move(lake, found, reached(seed))
         lake.commit()
         return Applied(seed.through, removed, written)
-
-    def _may_seed(self, found: Found, seed: Seed) -> Applied | None:
-        """``None`` if it may; what was done already, if it comes too late."""
-        held = self._held(found, seed.source, replacing=seed.replace_existing)
-        decision = decide_seed(held.position, held.token, through=seed.through, mine=seed.token)
-        if decision is Decision.FENCED:
-            raise Fenced(held.token, seed.token)
-        return Applied(held.position, already=True) if decision is Decision.ALREADY else None
 
     def _check_unique(self, lake: LakeSession, key: Sequence[str]) -> None:
         names = ", ".join(map(identifier, key))
@@ -331,12 +320,13 @@ class DuckLakeDestination:
 
     def _move(self, lake: LakeSession, found: Found, to: Standing) -> None:
         """Write the record; the first time, make it."""
-        record = self._positions(lake)
-        if found.standing is None:
-            lake.run(f"CREATE OR REPLACE TABLE {record} (position BIGINT, token BIGINT, source VARCHAR)")
-            lake.run(f"INSERT INTO {record} VALUES ({to.position}, {to.token}, {literal(to.source)})")
+        record, source, mark = self._positions(lake), literal(to.source), literal(stored_mark(to))
+        if found.standing is None or not found.marked:
+            lake.run(f"CREATE OR REPLACE TABLE {record} (position BIGINT, token BIGINT, source VARCHAR, mark VARCHAR)")
+            lake.run(f"INSERT INTO {record} VALUES ({to.position}, {to.token}, {source}, {mark})")
         else:
-            lake.run(f"UPDATE {record} SET position = {to.position}, token = {to.token}, source = {literal(to.source)}")
+            changed = f"position = {to.position}, token = {to.token}, source = {source}, mark = {mark}"
+            lake.run(f"UPDATE {record} SET {changed}")
 
     # -------------------------------------------------------------------------------------------------------- tidying
 

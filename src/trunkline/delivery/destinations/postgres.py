@@ -26,12 +26,27 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.core.fencing import Decision, decide_flush, decide_seed
 from trunkline.delivery.addresses import PostgresAddress
 from trunkline.delivery.columns import Columns, check_columns, evolution
-from trunkline.delivery.destinations.contract import Applied, Flush, Mode, Seed, Standing
+from trunkline.delivery.destinations.contract import (
+    Applied,
+    Flush,
+    Mode,
+    Seed,
+    Standing,
+    judged,
+    reached,
+    stored_mark,
+)
 from trunkline.delivery.destinations.postgres_copy import Chunk, chunks, filled_columns, read, select, shared_encoder
-from trunkline.delivery.destinations.postgres_table import Found, Names, has_positions, look, removal
+from trunkline.delivery.destinations.postgres_table import (
+    Found,
+    Names,
+    look,
+    making_positions,
+    positions_found,
+    removal,
+)
 from trunkline.delivery.destinations.postgres_types import NAME_BYTES_MAX, stored_type
 from trunkline.delivery.lake import identifier, literal
 from trunkline.delivery.postgres_session import BULK_MS, REBUILD_MS, PostgresSession, borrow, give_back
@@ -40,12 +55,12 @@ from trunkline.errors import (
     ConfigError,
     DestinationHalted,
     DuplicateKey,
-    Fenced,
     PositionMoved,
     SchemaMismatch,
     Unreachable,
 )
 
+MARK_LOCK_MS: Final = 5_000  # waiting for seeds under way, to add a column once; new flushes wait as long
 SWAP_LOCK_MS: Final = 30_000  # waiting for readers of a table that a seed replaces; new readers wait as long
 
 
@@ -64,6 +79,7 @@ class PostgresDestination:
         self._names = Names(address)
         self._what = f"table {address.schema}.{address.table}"
         self._positions_seen = False
+        self._marks_seen = False  # the table of positions has room for marks; that of an older release has not
 
     @property
     def _session(self) -> PostgresSession:
@@ -114,8 +130,9 @@ class PostgresDestination:
 
     def _look(self, session: PostgresSession, *, lock: bool = False) -> Found:
         try:
-            self._positions_seen = self._positions_seen or has_positions(session, self._names)
-            return look(session, self._names, recorded=self._positions_seen, lock=lock)
+            if not self._positions_seen:
+                self._positions_seen, self._marks_seen = positions_found(session, self._names)
+            return look(session, self._names, recorded=self._positions_seen, marked=self._marks_seen, lock=lock)
         except psycopg.errors.UndefinedTable as error:
             self._positions_seen = False
             raise Unreachable(f"{self._what}: {self._names.positions} went away; it is looked at again") from error
@@ -123,17 +140,11 @@ class PostgresDestination:
     # ------------------------------------------------------------------------------------------------------- flushing
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
-        if flush.expected == 0:
-            self._make_positions()
+        self._make_positions(anew=flush.expected == 0)
         with self._session.transaction(self._what):
             found = self._look(self._session, lock=True)
-            position, token = self._stored(found, flush.token)
-            self._check_source(found, flush.source)
-            match decide_flush(position, token, expected=flush.expected, through=flush.through, mine=flush.token):
-                case Decision.ALREADY:
-                    return Applied(position, already=True)
-                case Decision.MOVED:
-                    raise PositionMoved(position, flush.expected)
+            if (done := self._judged(found, flush)) is not None:
+                return done
             if found.record is None:
                 found = self._claim(flush.source)
             columns = self._follow(found, flush)
@@ -143,20 +154,12 @@ class PostgresDestination:
             self._move(flush, columns, found)
         return applied
 
-    def _stored(self, found: Found, mine: int) -> tuple[int, int]:
-        """Position and token; without the table there is no position, whatever its record says."""
-        if found.record is None:
-            return 0, 0
-        if found.record.token > mine:
-            raise Fenced(found.record.token, mine)
-        return (found.record.position if found.exists else 0), found.record.token
-
-    def _check_source(self, found: Found, source: str) -> None:
-        if found.record is not None and found.record.source != source:
-            raise self._halted(
-                f"it holds rows of {found.record.source}, not of {source}; choose another table, or set "
-                "replace_existing: true and seed it again"
-            )
+    def _judged(self, found: Found, step: Flush | Seed) -> Applied | None:
+        """``None`` if the step may go on. Without the table there is no position, whatever its record says."""
+        record = found.record
+        if record is not None and not found.exists:
+            record = Standing(0, record.token, record.source)
+        return judged(record, step, f"{self._what} at {self._session.place}")
 
     def _claim(self, source: str) -> Found:
         """Put the record there, so that others wait for us, and look at what there is now."""
@@ -261,9 +264,12 @@ class PostgresDestination:
         before = found.record.position if found.record is not None else 0
         words = None if columns is None else msgspec.json.encode(columns).decode()
         done = self._session.run(
-            f"UPDATE {self._names.positions.replace('%', '%%')} SET position = %s, token = %s, source = %s, "
+            f"UPDATE {self._names.positions.replace('%', '%%')} SET position = %s, token = %s, source = %s, mark = %s, "
             "columns = coalesce(%s, columns) WHERE table_name = %s AND position = %s AND token <= %s",
-            [step.through, step.token, step.source, words, self._address.table, before, step.token],
+            [
+                *(step.through, step.token, step.source, stored_mark(reached(step))),
+                *(words, self._address.table, before, step.token),
+            ],
             prepare=True,
         )
         if done.rowcount != 1:
@@ -276,11 +282,8 @@ class PostgresDestination:
         self._make_positions(replace_existing=seed.replace_existing)
         with self._session.transaction(self._what):
             found = self._look(self._session, lock=True)
-            position, token = self._stored(found, seed.token)
-            if decide_seed(position, token, through=seed.through, mine=seed.token) is Decision.ALREADY:
-                return Applied(position, already=True)
-            if not seed.replace_existing:
-                self._check_source(found, seed.source)
+            if (done := self._judged(found, seed)) is not None:
+                return done
             if found.record is None:
                 found = self._claim(seed.source)
             if found.exists:
@@ -337,21 +340,24 @@ class PostgresDestination:
         except psycopg.errors.UniqueViolation as error:
             raise self._duplicate(error) from error
 
-    def _make_positions(self, *, replace_existing: bool = False) -> None:
+    def _make_positions(self, *, anew: bool = True, replace_existing: bool = False) -> None:
         """The table of positions comes before the transaction, so that a long seed keeps nobody waiting for it."""
-        if self._positions_seen:
+        if self._positions_seen and self._marks_seen:
             return
         with self._session.transaction(self._what):
-            if not has_positions(self._session, self._names):
+            seen, marked = positions_found(self._session, self._names)
+            if not seen and not anew:
+                return
+            if not seen:
                 found = look(self._session, self._names, recorded=False)
                 if found.exists:
                     self._check_ours(found, replace_existing=replace_existing)
+            if not marked:
                 self._session.run(f"SELECT pg_advisory_xact_lock(hashtext({literal(self._names.positions)}))")
-                self._session.run(
-                    f"CREATE TABLE IF NOT EXISTS {self._names.positions} (table_name text PRIMARY KEY, "
-                    "position bigint NOT NULL, token bigint NOT NULL, source text NOT NULL, columns text NOT NULL)"
-                )
-        self._positions_seen = True
+                self._session.run(f"SET LOCAL lock_timeout = {MARK_LOCK_MS}")
+                for statement in making_positions(self._names):
+                    self._session.run(statement)
+        self._positions_seen = self._marks_seen = True
 
     # --------------------------------------------------------------------------------------------------------- ending
 

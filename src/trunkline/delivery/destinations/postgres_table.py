@@ -1,8 +1,8 @@
 """What a PostgreSQL database says about one destination, and the statements about it.
 
-The record of a destination is a row of ``_trunkline_positions``: its position, the token of who wrote last, the source,
-and the columns in the words of the source. (PostgreSQL has fewer types: from a smallint alone nobody could tell that
-the source's column is a TINYINT.)
+The record of a destination is a row of ``_trunkline_positions``: its position and the mark of that, the token of who
+wrote last, the source, and the columns in the words of the source. (PostgreSQL has fewer types: from a smallint alone
+nobody could tell that the source's column is a TINYINT.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trunkline.delivery.addresses import PostgresAddress
 from trunkline.delivery.columns import Column, Columns
-from trunkline.delivery.destinations.contract import Standing
+from trunkline.delivery.destinations.contract import Standing, mark_of
 from trunkline.delivery.destinations.postgres_types import key_form, native_type, stored_type
 from trunkline.delivery.lake import identifier, literal
 from trunkline.delivery.postgres_session import PostgresSession
@@ -73,19 +73,35 @@ class Names:
         return f"{identifier(self.address.schema)}.{identifier(name)}"
 
 
-def has_positions(session: PostgresSession, names: Names) -> bool:
-    return session.run(f"SELECT to_regclass({literal(names.positions)})::text").fetchone() != (None,)
+def positions_found(session: PostgresSession, names: Names) -> tuple[bool, bool]:
+    """Whether there is a table of positions, and whether it has room for marks."""
+    place = f"to_regclass({literal(names.positions)})"
+    marked = f"SELECT 1 FROM pg_attribute WHERE attrelid = {place} AND attname = 'mark' AND NOT attisdropped"
+    row = session.run(f"SELECT {place} IS NOT NULL, EXISTS ({marked})").fetchone()
+    assert row is not None
+    return bool(row[0]), bool(row[1])
 
 
-def look(session: PostgresSession, names: Names, *, recorded: bool, lock: bool = False) -> Found:
+def making_positions(names: Names) -> tuple[str, str]:
+    """Makes the table of positions; one of an older release gets its last column."""
+    table = (
+        f"CREATE TABLE IF NOT EXISTS {names.positions} (table_name text PRIMARY KEY, "
+        "position bigint NOT NULL, token bigint NOT NULL, source text NOT NULL, columns text NOT NULL)"
+    )
+    return table, f"ALTER TABLE {names.positions} ADD COLUMN IF NOT EXISTS mark text NOT NULL DEFAULT ''"
+
+
+def look(session: PostgresSession, names: Names, *, recorded: bool, marked: bool = False, lock: bool = False) -> Found:
     """The record, if there may be one, and the table. ``lock`` holds the record until the transaction ends."""
     record, remembered = None, "[]"
     if recorded:
-        columns = f"position, token, source, columns FROM {names.positions.replace('%', '%%')}"
+        mark = "mark" if marked else "''"
+        columns = f"position, token, source, columns, {mark} FROM {names.positions.replace('%', '%%')}"
         statement = f"SELECT {columns} WHERE table_name = %s{' FOR UPDATE' if lock else ''}"
         row = session.run(statement, [names.address.table], prepare=True).fetchone()
         if row is not None:
-            record, remembered = Standing(*row[:3]), row[3]
+            position, token, source, remembered, stored = row
+            record = Standing(position, token, source, mark_of(position, stored))
     shape = session.run(SHAPE, [names.table], prepare=True).fetchone()
     kind, actual, unique = shape or ("", [], {})
     words = msgspec.json.decode(remembered, type=Columns)

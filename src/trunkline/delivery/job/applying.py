@@ -20,7 +20,9 @@ def flush_destination(
 ) -> tuple[Result, Counted]:
     flush = Flush(
         expected=member.expected,
+        mark=member.mark,
         through=work.window.through,
+        through_mark=work.mark,
         token=member.token,
         source=work.identity,
         columns=work.columns,
@@ -35,7 +37,10 @@ def seed_destination(
     target: Target, member: Member, work: SeedWork, key: tuple[str, ...], rows: Iterable[pa.RecordBatch]
 ) -> tuple[Result, Counted]:
     seed = Seed(
+        expected=member.expected,
+        mark=member.mark,
         through=work.through,
+        through_mark=work.mark,
         token=member.token,
         source=work.identity,
         columns=work.columns,

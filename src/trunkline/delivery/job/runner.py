@@ -9,6 +9,8 @@ Rules
      Spark's own reader and one shuffle.
  J5  Destinations of one place (tables of one catalog) are written by one task, one after another: a catalog refuses all
      but the first of several commits.
+ J6  What a reading says of destinations is compared with the source, which is asked after them. A window is read only
+     if the source still has the version that it begins at, by its mark: its rows are of no use to anybody else.
 """
 
 from __future__ import annotations
@@ -22,9 +24,8 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import FlushGroup, JobDone, Member, Outcome, Result, SeedGroup, SeedMode
-from trunkline.delivery.columns import Columns, check_columns
-from trunkline.delivery.destinations.opening import forget, kept_open
+from trunkline.core.delivery_messages import FlushGroup, JobDone, Member, Note, Outcome, Result, SeedGroup, SeedMode
+from trunkline.delivery.columns import check_columns
 from trunkline.delivery.job.answers import ANSWER_TEXT, report
 from trunkline.delivery.job.large import (
     appended_frame,
@@ -37,6 +38,7 @@ from trunkline.delivery.job.large import (
 )
 from trunkline.delivery.job.outcomes import failed
 from trunkline.delivery.job.small import flush_portion, seed_portion, stamp_portion, unrouted_values
+from trunkline.delivery.job.standings import read_standings
 from trunkline.delivery.job.work import Counted, FlushWork, Policy, Portion, ReadPath, SeedWork, TaskReport, Work
 from trunkline.delivery.sources.contract import Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
@@ -51,6 +53,13 @@ Asked = TypeVar("Asked")
 Item = TypeVar("Item")
 CAUSE_CHARACTERS_MOST = 500
 LARGE_PARTITIONS_MOST = 64  # of a shuffle; more destinations than this share a partition
+
+
+class SourceReplaced(TrunklineError):
+    """The source does not have the version that a window begins at; destinations are compared with it again."""
+
+    def __init__(self) -> None:
+        super().__init__("the source was made anew or restored from a backup; the destination is compared with it")
 
 
 class JobReport(Struct, frozen=True):
@@ -77,18 +86,37 @@ class JobRunner:
     def flush(self, group: FlushGroup) -> JobReport:
         window = Window(group.after, group.through)
         try:
-            survey = self._survey(window)
-            if survey.restated:
-                raise SourceExpired(f"{survey.restated}; the destination is seeded again")
+            survey = self._survey_after(group)
+        except SourceReplaced as error:
+            results = (Result(member.destination, Outcome.STRAYED, error=str(error)) for member in group.members)
+            return JobReport(JobDone(group.job, tuple(results), Outcome.EMPTY))
         except TrunklineError as error:
             return _nothing_happened(group.job, group.members, error)
         stamp = group.stamp or survey.altered
         if survey.backlog.quiet and not stamp:
-            return JobReport(JobDone(group.job, (), Outcome.EMPTY), unrouted={})
-        work = FlushWork(window, survey.columns, survey.identity, stamp)
+            return JobReport(JobDone(group.job, (), Outcome.EMPTY, mark=survey.mark), unrouted={})
+        work = FlushWork(window, survey.columns, survey.identity, stamp, survey.mark)
         if survey.backlog.size_bytes > self._small_bytes and isinstance(self._work.source, DuckLakeSource):
-            return self._ran(group.job, lambda: self._large_flush(work, group.members))
-        return self._ran(group.job, lambda: self._small(flush_portion, work, group.members))
+            return self._ran(group.job, lambda: self._large_flush(work, group.members), work.mark)
+        return self._ran(group.job, lambda: self._small(flush_portion, work, group.members), work.mark)
+
+    def _survey_after(self, group: FlushGroup) -> Survey:
+        """The survey of a window that begins at a version of the source's present history (J6).
+
+        Raises ``SourceReplaced`` if it does not.
+        """
+        try:
+            survey = self._survey(Window(group.after, group.through))
+        except SourceExpired:
+            past = self._work.source.past([group.after])
+            if past.has(group.after, group.mark) and group.through <= past.version:
+                raise
+            raise SourceReplaced from None
+        if group.mark and survey.after_mark and group.mark != survey.after_mark:
+            raise SourceReplaced
+        if survey.restated:
+            raise SourceExpired(f"{survey.restated}; the destination is seeded again")
+        return survey
 
     def _large_flush(self, work: FlushWork, members: Sequence[Member]) -> list[TaskReport]:
         """Those with rows by Spark; if all are to be stamped, the others after them."""
@@ -104,11 +132,12 @@ class JobRunner:
             survey = self._survey(window)
         except TrunklineError as error:
             return _nothing_happened(group.job, group.members, error)
-        work = SeedWork(group.through, survey.columns, survey.identity, nothing=group.mode is SeedMode.NOW)
+        nothing = group.mode is SeedMode.NOW
+        work = SeedWork(group.through, survey.columns, survey.identity, nothing, survey.mark)
         large = survey.backlog.size_bytes > self._small_bytes and isinstance(self._work.source, DuckLakeSource)
         if large and not work.nothing:
-            return self._ran(group.job, lambda: self._large_seed(work, group.members))
-        return self._ran(group.job, lambda: self._small(seed_portion, work, group.members))
+            return self._ran(group.job, lambda: self._large_seed(work, group.members), work.mark)
+        return self._ran(group.job, lambda: self._small(seed_portion, work, group.members), work.mark)
 
     def _large_seed(self, work: SeedWork, members: Sequence[Member]) -> list[TaskReport]:
         """Those with rows by Spark; the others after them, with none."""
@@ -126,7 +155,7 @@ class JobRunner:
 
     def _large(self, work: FlushWork | SeedWork, members: Sequence[Member], window: Window) -> TaskReport:
         places = {self._work.index[member.destination]: member for member in members}
-        frames = self._frames(window, work.columns)
+        frames = self._frames(window, work)
         apply = applier(self._work, work, places)
         everywhere = routes_frame(self._spark, self._work, set(range(len(self._work.targets))))
         answers = unrouted_frame(frames.arrived(), everywhere)
@@ -135,10 +164,11 @@ class JobRunner:
         answers = answers.unionByName(rows.mapInArrow(apply, ANSWER_TEXT))
         return report((row.kind, row.text, row.number, row.body) for row in answers.collect())
 
-    def _frames(self, window: Window, columns: Columns) -> WindowFrames:
+    def _frames(self, window: Window, work: FlushWork | SeedWork) -> WindowFrames:
         source = self._work.source
         assert isinstance(source, DuckLakeSource)
-        return WindowFrames(self._spark, source, source.plan(window), self._work.asked(columns))
+        plan = source.plan(window, work.mark)
+        return WindowFrames(self._spark, source, plan, self._work.asked(work.columns, work.mark))
 
     def _settled(self, work: FlushWork | SeedWork, policy: Policy, places: set[int], frames: WindowFrames) -> DataFrame:
         """The rows of destinations that are treated alike."""
@@ -148,7 +178,7 @@ class JobRunner:
             return appended_frame(frames.arrived(), routes, partitions)
         if policy == "halt" or isinstance(work, SeedWork):
             return settled_frame(frames.removed(), frames.arrived(), routes, key, partitions)
-        live = self._frames(Window(BEFORE_ALL, work.window.through), work.columns)
+        live = self._frames(Window(BEFORE_ALL, work.window.through), work)
         return settled_live_frame(frames.removed(), frames.arrived(), live.arrived(), routes, key, partitions)
 
     def _small(
@@ -166,7 +196,7 @@ class JobRunner:
 
         return self._context.parallelize(found, len(found)).map(task).collect()
 
-    def _ran(self, job: int, run: Callable[[], list[TaskReport]]) -> JobReport:
+    def _ran(self, job: int, run: Callable[[], list[TaskReport]], mark: str = "") -> JobReport:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -179,7 +209,7 @@ class JobRunner:
         results = tuple(result for part in reports for result in part.results)
         unrouted = next((part.unrouted for part in reports if part.unrouted is not None), None)
         counted = tuple(count for part in reports for count in part.counted)
-        return JobReport(JobDone(job, results, Outcome.EMPTY), counted, unrouted, reports[0].path)
+        return JobReport(JobDone(job, results, Outcome.EMPTY, mark=mark), counted, unrouted, reports[0].path)
 
     # --- reads without a flush ---
 
@@ -206,13 +236,14 @@ class JobRunner:
             raise kind(f"the rows of {window} that nobody takes could not be counted: {told.error}")
         return found.unrouted
 
-    def standings(self, job: int, destinations: Sequence[str]) -> JobReport:
+    def standings(self, job: int, destinations: Sequence[str], notes: Sequence[Note] = ()) -> JobReport:
         """Read where destinations stand, in tasks: there may be thousands."""
         sent = self._sent
+        noted = {note.destination: note for note in notes}
         dealt = deal(destinations, self._context.defaultParallelism, self._work.shared_places.__getitem__)
 
         def task(names: list[str]) -> list[Result]:
-            return [read_standing(sent.value, name) for name in names]
+            return read_standings(sent.value, names, noted)
 
         def run() -> list[TaskReport]:
             found = self._context.parallelize(dealt, len(dealt)).flatMap(task).collect()
@@ -227,19 +258,6 @@ class JobRunner:
 
         with suppress(Py4JError, PySparkException):  # who does not answer any more has forgotten it, too
             self._sent.destroy(blocking=True)
-
-
-def read_standing(work: Work, name: str) -> Result:
-    """Where one destination stands; 0 if it has no record."""
-    target = work.targets[work.index[name]]
-    try:
-        standing = kept_open(target.address).standing()
-    except TrunklineError as error:
-        forget(target.address)
-        return failed(name, error)
-    if standing is None:
-        return Result(name, Outcome.STANDS)
-    return Result(name, Outcome.STANDS, standing.position, standing.token)
 
 
 def deal(items: Sequence[Item], slots: int, place_of: Callable[[Item], int]) -> list[list[Item]]:

@@ -29,7 +29,7 @@ SHARE_VALUES_MOST: Final = 500  # more of them in a query cost more than the row
 
 def flush_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
     """Deliver one window to the members of a portion."""
-    asked = work.asked(flush.columns)
+    asked = work.asked(flush.columns, flush.mark)
     net = work.source.net_changes(flush.window, asked, share_of(work, portion))
     unrouted = count_unrouted(net.arrived, work.routes) if portion.counts_unrouted else None
     results: list[Result] = []
@@ -87,7 +87,7 @@ def _settled(
 
 def seed_portion(work: Work, seed: SeedWork, portion: Portion) -> TaskReport:
     """Fill the members of a portion with the state at one version."""
-    asked = work.asked(seed.columns)
+    asked = work.asked(seed.columns, seed.mark)
     members = {work.index[member.destination]: member for member in portion.members}
     routes = routes_to(work.routes, set(members))
     empty = asked.empty_rows()

@@ -70,8 +70,8 @@ class Work(Struct, frozen=True, dict=True):
             found.setdefault("append" if target.mode == "append" else target.duplicates, set()).add(place)
         return found
 
-    def asked(self, columns: Columns) -> Asked:
-        return Asked(columns, self.key, self.routing)
+    def asked(self, columns: Columns, mark: str = "") -> Asked:
+        return Asked(columns, self.key, self.routing, mark)
 
 
 class Portion(Struct, frozen=True):
@@ -89,6 +89,7 @@ class FlushWork(Struct, frozen=True):
     columns: Columns
     identity: str  # of the source table
     stamp: bool = False
+    mark: str = ""  # of the version at which the window ends
 
 
 class SeedWork(Struct, frozen=True):
@@ -98,6 +99,7 @@ class SeedWork(Struct, frozen=True):
     columns: Columns
     identity: str
     nothing: bool = False
+    mark: str = ""  # of the version
 
 
 class Counted(Struct, frozen=True):

@@ -8,13 +8,14 @@ as the net difference of two states, found without reading either of them whole:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.columns import Columns, arrow_schema
+from trunkline.delivery.lineage import Past
 from trunkline.delivery.windows import Window
 
 ROUTE_COLUMN: Final = "_trunkline_route"  # the routing value as text; NULL where it is NULL
@@ -32,6 +33,8 @@ class SourceState(Struct, frozen=True):
     stops: tuple[int, ...] = ()  # windows may end at these versions, but not cross them; ascending
     identity: str = ""  # of the table itself: another one under the same name differs
     first: int = 0  # the first version that has a state to seed from, if that is not ``oldest``
+    mark: str = ""  # of the newest version (see ``lineage``)
+    known_mark: str = ""  # of the version after which stops were asked for; empty: it is not there any more
 
 
 class Backlog(Struct, frozen=True):
@@ -50,6 +53,8 @@ class Survey(Struct, frozen=True):
     identity: str
     altered: bool = False  # they were others at `after`: destinations follow at once, rows or not
     restated: str = ""  # why rows that nobody touched hold other values now, so that no window tells of them
+    after_mark: str = ""  # empty: it is not known any more
+    mark: str = ""  # of `through`
 
 
 class Share(Struct, frozen=True):
@@ -68,6 +73,7 @@ class Asked(Struct, frozen=True):
     columns: Columns  # as of `through`
     key: tuple[str, ...]
     routing: str
+    mark: str = ""  # of `through`, as it was surveyed: what is read must be of that very version; empty: of any
 
     def empty_rows(self) -> pa.Table:
         """No rows, with ROUTE_COLUMN and every column."""
@@ -91,6 +97,10 @@ class Source(Protocol):
         """The newest version, and the stops after ``known``."""
         ...
 
+    def past(self, versions: Collection[int]) -> Past:
+        """What the source says of these versions now."""
+        ...
+
     def columns(self, version: int) -> Columns: ...
 
     def survey(self, window: Window) -> Survey:
@@ -98,7 +108,8 @@ class Source(Protocol):
         ...
 
     def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
-        """The rows of one share, read where this is called. Raises ``SourceExpired``, ``Unreachable``."""
+        """The rows of one share, read where this is called. Raises ``SourceExpired``, ``Unreachable``; the latter also
+        where the source was replaced since it was surveyed."""
         ...
 
     def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:

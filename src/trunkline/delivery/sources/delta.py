@@ -15,7 +15,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,7 @@ from trunkline.delivery.addresses import DeltaAddress
 from trunkline.delivery.columns import Column, Columns
 from trunkline.delivery.delta_types import type_name
 from trunkline.delivery.lake import borrowed, first_line, identifier
+from trunkline.delivery.lineage import Past, version_mark
 from trunkline.delivery.sources.contract import (
     EVERYTHING,
     ROUTE_COLUMN,
@@ -84,19 +85,41 @@ class DeltaSource(Struct, frozen=True):
                 f"source: the Delta table {self.address.path} is partitioned by {', '.join(odd)}, which is binary: "
                 "delta-rs gives such values changed; partition it by another column"
             )
-        return SourceState(table.version() + 1, history.oldest(), (), str(table.metadata().id))
+        identity, version = str(table.metadata().id), table.version() + 1
+        marks = self._marks(identity, {known, version})
+        found = (marks.get(version, ""), marks.get(known, ""))
+        return SourceState(version, history.oldest(), (), identity, 0, *found)
+
+    def past(self, versions: Collection[int]) -> Past:
+        table = self._table(None)
+        identity = str(table.metadata().id)
+        return Past(identity, table.version() + 1, self._marks(identity, versions))
+
+    def _marks(self, identity: str, versions: Collection[int]) -> dict[int, str]:
+        history = self._history()
+        digests = {version: history.commit_digest(version) for version in versions if version > 0}
+        return {version: version_mark(identity, version, digest) for version, digest in digests.items() if digest}
+
+    def _check_mark(self, table: DeltaTable, mark: str) -> None:
+        """To be called when a version was read: it is still the one that was surveyed."""
+        version = table.version() + 1
+        if mark and mark != self._marks(str(table.metadata().id), [version]).get(version):
+            raise Unreachable(f"the Delta table {self.address.path} was replaced meanwhile; it is looked at again")
 
     def columns(self, version: int) -> Columns:
         return _columns(self._table(version))
 
     def survey(self, window: Window) -> Survey:
         history, table = self._history(), self._table(window.through)
+        identity = str(table.metadata().id)
+        marks = self._marks(identity, {window.after, window.through})
+        after_mark, mark = marks.get(window.after, ""), marks.get(window.through, "")
         if window.after <= 0:
-            return Survey(_whole(table), _columns(table), str(table.metadata().id))
+            return Survey(_whole(table), _columns(table), identity, mark=mark)
         before = table if not history.switches(window) else self._table(window.after)
         backlog = history.backlog(window, feed_is_on(before.metadata().configuration))
         altered = _columns(before) != _columns(table)
-        return Survey(backlog, _columns(table), str(table.metadata().id), altered)
+        return Survey(backlog, _columns(table), identity, altered, "", after_mark, mark)
 
     def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
         removed = pa.schema([asked.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *asked.key)])
@@ -108,7 +131,8 @@ class DeltaSource(Struct, frozen=True):
                 arrived = connection.sql(chosen).to_arrow_table()
             return NetChanges(removed.empty_table(), _typed(arrived, asked.empty_rows().schema))
         with self._reading(lambda: self.survey(window)), borrowed() as connection:
-            partitioned = bool(self._table(window.through).metadata().partition_columns)
+            table = self._table(window.through)
+            partitioned = bool(table.metadata().partition_columns)
             changes = self._history().changes(window, partitioned=partitioned)
             feed = read_feed(connection, changes, asked.columns)
             signed = f"SELECT {_with_route(asked)}, {SIGN} AS sign FROM window_feed"
@@ -120,6 +144,7 @@ class DeltaSource(Struct, frozen=True):
             gone = connection.sql(_copies(removed.names, "-")).to_arrow_table()
             came = connection.sql(_copies(asked.empty_rows().column_names, "")).to_arrow_table()
             connection.execute("DROP TABLE temp.window_net")
+            self._check_mark(table, asked.mark)
         return NetChanges(_typed(gone, removed), _typed(came, asked.empty_rows().schema))
 
     def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
@@ -170,6 +195,7 @@ class DeltaSource(Struct, frozen=True):
             found = table.scan(columns=[column.name for column in asked.columns])
             with _registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
                 yield connection, f"SELECT {_with_route(asked)} FROM window_state"
+            self._check_mark(table, asked.mark)
 
     @contextmanager
     def _reading(self, check: Callable[[], object]) -> Iterator[None]:

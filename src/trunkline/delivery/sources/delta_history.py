@@ -6,6 +6,7 @@ other sources, and a destination at 0 has got nothing yet.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -94,6 +95,13 @@ class DeltaHistory:
             if self._has(known + step):
                 known += step
         return known + 1
+
+    def commit_digest(self, version: int) -> str:
+        """Of the text of a commit, which is the same wherever the table lies; empty without its log file."""
+        try:
+            return hashlib.sha256(self._file(version - 1).read_bytes()).hexdigest()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
 
     def mark(self) -> tuple[int, int, int] | None:
         """Differs after each commit, and for a table that was made anew."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
@@ -15,6 +15,7 @@ from msgspec import Struct
 from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.columns import Columns
 from trunkline.delivery.lake import Extension, borrowed, catalog_place, first_line
+from trunkline.delivery.lineage import Past
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, NetChanges, Share, SourceState, Survey
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain, restatement
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
@@ -51,6 +52,10 @@ class DuckLakeSource(Struct, frozen=True):
         with self.catalog() as (_, catalog):
             return catalog.state(known)
 
+    def past(self, versions: Collection[int]) -> Past:
+        with self.catalog() as (_, catalog):
+            return catalog.past(versions)
+
     def columns(self, version: int) -> Columns:
         with self.catalog() as (_, catalog):
             return plain(catalog.columns(version))
@@ -61,10 +66,12 @@ class DuckLakeSource(Struct, frozen=True):
             backlog = Backlog(rows, plan.size_bytes, quiet=plan.quiet)
             before = plan.columns if window.after == BEFORE_ALL else catalog.columns_before(window)
             altered, restated = plain(before) != plain(plan.columns), restatement(before, plan.columns)
-            return Survey(backlog, plain(plan.columns), catalog.table(window.through).uuid, altered, restated)
+            identity, marks = catalog.table(window.through).uuid, catalog.marks(window)
+            return Survey(backlog, plain(plan.columns), identity, altered, restated, *marks)
 
-    def plan(self, window: Window) -> WindowPlan:
-        with self.opened(window) as (_, _, plan):
+    def plan(self, window: Window, mark: str = "") -> WindowPlan:
+        with self.opened(window) as (_, catalog, plan):
+            catalog.check_mark(window.through, mark)
             return plan
 
     @contextmanager
@@ -100,6 +107,7 @@ class DuckLakeSource(Struct, frozen=True):
         """Reads a window, or the part of it that ``part_of`` takes from its plan."""
         with self._instance() as connection:
             with self._attached(connection) as catalog:
+                catalog.check_mark(window.through, asked.mark)
                 plan = plan_window(catalog, window)
                 reader = WindowReader(connection, catalog, part_of(plan) if part_of else plan, asked)
             yield reader

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from msgspec import Struct
 from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.columns import Column, Columns
 from trunkline.delivery.lake import attach_catalog, catalog_place, identifier, literal
+from trunkline.delivery.lineage import Past, version_mark
 from trunkline.delivery.sources.contract import SourceState
 from trunkline.delivery.sources.ducklake_format import (
     CATALOG_FORMATS,
@@ -39,7 +40,7 @@ from trunkline.delivery.sources.ducklake_format import (
     duckdb_type,
 )
 from trunkline.delivery.windows import BEFORE_ALL, Window
-from trunkline.errors import ConfigError, ProtocolError, SourceExpired
+from trunkline.errors import ConfigError, ProtocolError, SourceExpired, Unreachable
 
 CATALOG: Final = "source_catalog"  # the name under which the catalog's database is attached
 
@@ -144,8 +145,35 @@ class LakeCatalog:
             if REWRITE in kinds:
                 stops += [before, version]
             before = version
+        marks = self._marks(table, {known, newest})
         later = tuple(dict.fromkeys(stop for stop in stops if stop > known))
-        return SourceState(newest, oldest, later, table.uuid, first)
+        return SourceState(newest, oldest, later, table.uuid, first, marks[newest], marks.get(known, ""))
+
+    def past(self, versions: Collection[int]) -> Past:
+        table = self.table(None)
+        ((newest,),) = self._rows("SELECT max(snapshot_id) FROM {ducklake_snapshot}")
+        return Past(table.uuid, newest, self._marks(table, versions))
+
+    def marks(self, window: Window) -> tuple[str, str]:
+        """Those of both ends of a window."""
+        found = self._marks(self.table(window.through), {window.after, window.through})
+        return found.get(window.after, ""), found.get(window.through, "")
+
+    def check_mark(self, version: int, mark: str) -> None:
+        """Raise ``Unreachable`` if a version is not the one that had this mark, unless that is empty."""
+        if mark and self._marks(self.table(version), [version]).get(version) != mark:
+            raise Unreachable(f"the lake {self._address.catalog} was replaced meanwhile; it is looked at again")
+
+    def _marks(self, table: TableFacts, versions: Collection[int]) -> dict[int, str]:
+        """Of those that are there. A snapshot is never changed, and no two of one id are of the same microsecond."""
+        if not versions:
+            return {}
+        found = self._rows(
+            f"""SELECT snapshot_id, epoch_us(CAST(snapshot_time AS TIMESTAMP WITH TIME ZONE)), schema_version,
+            next_catalog_id, next_file_id FROM {{ducklake_snapshot}}
+            WHERE snapshot_id IN ({", ".join(map(str, sorted(versions)))})"""
+        )
+        return {version: version_mark(table.uuid, version, *facts) for version, *facts in found}
 
     def passage(self, window: Window) -> Passage:
         """What happened to the table in a window; raises ``SourceExpired`` unless both its ends can still be read."""

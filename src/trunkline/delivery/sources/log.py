@@ -15,7 +15,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from trunkline.client.entries import Entry
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.changes import decoded
 from trunkline.delivery.columns import Columns, arrow_schema
+from trunkline.delivery.lineage import Past, version_mark
 from trunkline.delivery.rule import filled, row_codes
 from trunkline.delivery.rule_ordered import (
     KIND_COLUMN,
@@ -80,7 +81,18 @@ class LogSource(Struct, frozen=True):
         stops = (log.complete_at(at, extent.trimmed + 1) for at in range(first, version, STEP[self.address.format]))
         later = tuple(sorted({at for at in stops if at > known}))
         begin = 0 if known else log.first_complete(extent.trimmed + 1, version)  # asked for once
-        return SourceState(version, extent.trimmed, later, self._of(extent), begin)
+        marks = (self._mark_of(version, extent), self._mark_of(known, extent))
+        return SourceState(version, extent.trimmed, later, self._of(extent), begin, *marks)
+
+    def past(self, versions: Collection[int]) -> Past:
+        extent = reading(self.address, LogReading.extent)
+        marks = {version: self._mark_of(version, extent) for version in versions}
+        return Past(self._of(extent), extent.tail - 1, {version: mark for version, mark in marks.items() if mark})
+
+    def _mark_of(self, version: int, extent: Extent) -> str:
+        """Whoever orders a segment is one start of one process, and no other segment has it. Empty where it is gone."""
+        found = [segment for segment in extent.segments if segment.holds(version)]
+        return version_mark(self._of(extent), version, found[0].epoch, *found[0].owner) if found else ""
 
     def columns(self, version: int) -> Columns:
         return reading(self.address, partial(self._columns, version))
@@ -93,7 +105,9 @@ class LogSource(Struct, frozen=True):
         columns = self._columns(window.through, log)
         altered = window.after > 0 and not window.empty and self._columns_differ(window.after, columns, extent, log)
         count = window.through - max(window.after, extent.trimmed)
-        return Survey(Backlog(count, count * ENTRY_BYTES, quiet=count <= 0), columns, self._of(extent), altered=altered)
+        backlog = Backlog(count, count * ENTRY_BYTES, quiet=count <= 0)
+        marks = (self._mark_of(window.after, extent), self._mark_of(window.through, extent))
+        return Survey(backlog, columns, self._of(extent), altered, "", *marks)
 
     def _columns_differ(self, after: int, columns: Columns, extent: Extent, log: LogReading) -> bool:
         """What was trimmed away does not say; then destinations look for themselves."""
@@ -177,6 +191,8 @@ class LogSource(Struct, frozen=True):
     def _changes(self, window: Window, asked: Asked, log: LogReading) -> tuple[pa.Table, list[DeadLetter]]:
         """The window's changes in order, and the events that are none."""
         extent = log.extent()
+        if asked.mark and asked.mark != self._mark_of(window.through, extent):
+            raise Unreachable(f"the log {self.address.log} was replaced meanwhile; it is looked at again")
         first = max(window.after, 0) + 1
         begins = first > 1 or extent.trimmed == 0
         if not begins:

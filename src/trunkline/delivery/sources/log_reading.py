@@ -14,6 +14,7 @@ import trunkline.sync
 from trunkline.client.cluster import ClientOptions
 from trunkline.client.entries import Entry
 from trunkline.config import ConnectionConfig
+from trunkline.core.projection import Segment
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.changes import Place, place_of
 from trunkline.errors import (
@@ -42,6 +43,7 @@ class Extent(Struct, frozen=True):
     cluster: str
     trimmed: int  # positions up to here are gone
     tail: int  # the first position that is not written yet
+    segments: tuple[Segment, ...] = ()  # those that are left
 
 
 class LogReading:
@@ -64,7 +66,8 @@ class LogReading:
         self._cluster.close()
 
     def extent(self) -> Extent:
-        return Extent(self._cluster.id, self._cluster.describe(self._address.log).trim, self._log.tail())
+        view = self._cluster.describe(self._address.log)
+        return Extent(self._cluster.id, view.trim, self._log.tail(), view.segments)
 
     def tail(self) -> int:
         return self._log.tail()

@@ -1,0 +1,46 @@
+"""Reads where destinations stand, and compares that with the source, inside a task (J6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trunkline.core.delivery_messages import Note, Outcome, Result
+from trunkline.delivery.destinations.contract import Standing
+from trunkline.delivery.destinations.opening import forget, kept_open
+from trunkline.delivery.job.outcomes import failed
+from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.lineage import Past
+from trunkline.errors import TrunklineError
+
+
+def read_standings(work: Work, names: Sequence[str], notes: Mapping[str, Note]) -> list[Result]:
+    """Where destinations stand: 0 if there is no record. The source is asked once, and after all of them: so it has
+    whatever another deliverer may have written there just before."""
+    found = {name: _standing(work.targets[work.index[name]]) for name in names}
+    stands = {name: each for name, each in found.items() if isinstance(each, Standing)}
+    versions = {each.position for each in stands.values()} | {notes[name].through for name in stands if name in notes}
+    try:
+        past = work.source.past(versions) if stands else None
+    except TrunklineError as error:
+        found |= dict.fromkeys(stands, error)
+        past = None
+    return [_result(name, each, past, notes.get(name)) for name, each in found.items()]
+
+
+def _standing(target: Target) -> Standing | TrunklineError | None:
+    try:
+        return kept_open(target.address).standing()
+    except TrunklineError as error:
+        forget(target.address)
+        return error
+
+
+def _result(name: str, found: Standing | TrunklineError | None, past: Past | None, note: Note | None) -> Result:
+    if isinstance(found, TrunklineError):
+        return failed(name, found)
+    if found is None or past is None:
+        return Result(name, Outcome.STANDS)
+    why = past.strayed(found.source, found.position, found.mark)
+    outcome, text = (Outcome.STRAYED, f"{name}: {why}") if why else (Outcome.STANDS, "")
+    holds = note is None or past.has(note.through, note.mark)
+    return Result(name, outcome, found.position, found.token, text, found.mark, holds)
