@@ -69,6 +69,7 @@ TABLE = (
     Program("mount", "mount", (*SMALL_DISKS, "tools/fresh.py")),
     Program("umount", "mount", SMALL_DISKS),
     Program("setpriv", "util-linux", (*WITH_POSTGRES, "tools/fresh.py")),
+    Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
     Program("unshare", "util-linux", ("tools/fresh.py",)),
 )

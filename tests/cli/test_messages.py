@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
+import outside
 from local_cluster import Command, RunningCluster
 from trunkline.cli.main import whole_parser
 from trunkline.cli.reading import _why_nothing
@@ -267,7 +268,9 @@ def test_bash_completes_commands_options_and_files(
         f"_shtab_trunkline trunkline {words[-1]} {line[-2]}; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [outside.program("bash"), "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert sorted(done.stdout.split()) == sorted(wanted), done.stderr
 
 
