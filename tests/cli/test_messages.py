@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
-import outside
 from local_cluster import Command, RunningCluster
+from outside import program
 from trunkline.cli.main import whole_parser
 from trunkline.cli.reading import _why_nothing
 from trunkline.plural import plural
@@ -262,7 +262,7 @@ def test_bash_completes_commands_options_and_files(
     (tmp_path / "file").touch()
     (tmp_path / "script").write_bytes(command("completion", "bash").out)
     line = ["trunkline", *words]
-    program = (
+    script = (
         "source ./script; "
         f"COMP_WORDS=({' '.join(line)}); COMP_CWORD={len(line) - 1}; "
         f"_shtab_trunkline trunkline {words[-1]} {line[-2]}; "
