@@ -18,6 +18,7 @@ from postgres_server import PostgresServer
 from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.job.runner import deal
 
 TABLES: Final = 24
 NAMES: Final = tuple(f"tenant-{number:02}" for number in range(TABLES))
@@ -63,6 +64,15 @@ def held(destination: DestinationConfig) -> list[dict[str, Any]]:
     with closing(open_destination(destination.address)) as opened:
         _, batches = opened.rows()
         return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_what_is_of_one_place_is_dealt_to_one_task_and_the_rest_evenly() -> None:
+    shared = [("shared", number) for number in range(5)]
+    lone = [(f"lone {number}", number) for number in range(7)]
+    dealt = deal([*lone, *shared], 3, lambda each: hash(each[0]))
+    assert sorted(map(len, dealt)) == [3, 4, 5]
+    assert shared in dealt
+    assert deal(shared, 3, lambda each: hash(each[0])) == [shared]
 
 
 @pytest.mark.parametrize("kind", CATALOGS)
