@@ -25,10 +25,11 @@ CLUSTER = {
     "describe": "name",
     "log": "name create policy replicas min_replicas groups stripe_unit",
     "logs": "",
+    "events": "book after timeout",
     "forget_node": "node",
     "node_status": "node timeout",
     "nodes": "",
-    "open": "",
+    "open": "patient",
     "set_node_state": "node state",
     "status": "logs timeout",
 }

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from local_cluster import Command, RunningCluster
+from local_cluster import Command, RunningCluster, wait_until
 
 
 def test_a_log_is_created_listed_and_described(on_cluster: Command) -> None:
@@ -49,6 +50,15 @@ def test_a_reconfiguration_shows_the_new_segments_epoch(on_cluster: Command) -> 
     assert (segment["index"], segment["base"], segment["end"]) == (1, 2, None)
     assert segment["epoch"] > 1
     assert on_cluster("read", "moved").out == b"a\n"
+
+
+def test_what_happened_is_told_the_oldest_first(on_cluster: Command) -> None:
+    on_cluster("log", "create", "eventful")
+    wait_until(lambda: "+ log eventful created: chain, 3 copies, on node" in on_cluster("events").text)
+    texts = [event["text"] for event in on_cluster("events", "--json").json["events"]]
+    assert texts[0] == "coordinator coordinator started"
+    assert "log eventful" not in on_cluster("events", "--hide-logs").text
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d    coordinator coordinator started\n", on_cluster("events").text)
 
 
 def test_a_broadcast_log_takes_the_same_calls(on_cluster: Command) -> None:
@@ -132,14 +142,14 @@ def test_the_bench_measures_and_leaves_no_log(on_cluster: Command) -> None:
         (["read", "no-such-log"], 1, "log no-such-log does not exist; create it first"),
         (["log", "create", "bad/name"], 2, "is no name of a log"),
         (["log", "create", "x", "--replicas", "1", "--min-replicas", "2"], 2, "min_replicas (2) must be between"),
-        (["log", "create", "x", "--policy", "broadcast", "--groups", "2"], 2, "1 for a broadcast log"),
+        (["log", "create", "x", "--policy", "broadcast", "--groups", "2"], 2, "must be 1 for a broadcast log"),
         (["log", "create", "x", "--replicas", "0"], 2, "expected a whole number above 0"),
         (["read", "x", "--from", "0"], 2, "expected a position, a whole number above 0, got '0'"),
         (["read", "x", "--from", "5", "--to", "4"], 2, "--to 4 lies before --from 5"),
         (["append", "x", "--expect", "1", "--unordered"], 2, "does not go with --unordered"),
         (["append", "x", "--file", "no-such-file"], 1, "log x does not exist"),
         (["log"], 2, "the following arguments are required: ACTION"),
-        (["fly"], 2, "invalid choice: 'fly'"),
+        (["fly"], 2, "there is no command 'fly'"),
         ([], 2, "the following arguments are required: COMMAND"),
     ],
 )

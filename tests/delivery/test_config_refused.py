@@ -347,6 +347,16 @@ def test_a_secret_of_the_control_store_is_refused_and_not_repeated(tmp_path: Pat
     assert "314159" not in told
 
 
+@pytest.mark.parametrize("setting", ["executor.extraJavaOptions", "driver.defaultJavaOptions", "jars.repositories"])
+def test_a_setting_that_java_is_started_with_can_be_no_secret(tmp_path: Path, setting: str) -> None:
+    text = HEAD + ONE + f"spark: {{conf_env: {{spark.{setting}: OPTIONS, spark.hadoop.fs.s3a.secret.key: OPTIONS}}}}"
+    (told,) = problems(tmp_path, text, {"OPTIONS": "x"})
+    assert told == (
+        f"orders.yaml:6: spark.conf_env.spark.{setting}: is read as Java starts, and shows in its command line: no "
+        "secret; move it to spark.conf"
+    )
+
+
 def test_every_missing_variable_is_found_unless_nobody_asks(tmp_path: Path) -> None:
     text = HEAD.replace("type: delta, path: source", "type: ducklake, catalog: 'postgres:', table: t, password_env: S")
     text += (

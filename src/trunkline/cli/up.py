@@ -19,7 +19,7 @@ from trunkline.cli.connecting import (
     add_security_options,
     configuration,
     connected,
-    count,
+    port,
     positive,
     run_loop,
 )
@@ -65,12 +65,11 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         help="run a cluster on this machine",
         description="Run a cluster on this machine: one coordinator and some nodes. What dies is started again.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[json_option()],
     )
     _add_directory(up, "holds all data (default: ./cluster)")
     up.add_argument("--nodes", type=positive, metavar="N", help="default: those that are there, or 3")
-    up.add_argument("--port", type=count, default=7400, help="of the coordinator; nodes take the next. 0: any")
+    up.add_argument("--port", type=port, default=7400, help="of the coordinator; nodes take the next. 0: any")
     up.add_argument("--policy-defaults", choices=POLICIES, default="chain", help="of logs created without --policy")
     up.add_argument("--detach", action="store_true", help="return when the cluster is up, and let it run")
     up.add_argument("--no-restart", action="store_true", help="leave what dies dead")
@@ -158,10 +157,8 @@ async def _in_foreground(options: argparse.Namespace) -> int:
             live.cancel()
             failed.cancel()
         async with _page(options, replace(security, connect=(cluster.connect,))) as page:
-            cluster.mark_up()
+            cluster.mark_up(page)
             _say_up(options, cluster.files)
-            if page:
-                print(f"dashboard: {page}", file=sys.stderr if options.json else sys.stdout, flush=True)
             return await stopped
     finally:
         await cluster.stop()
@@ -222,12 +219,16 @@ def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:
     assert record is not None
     nodes = [each for each in record.processes if each.kind == "node"]
     if options.json:
-        told = {"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]}
-        print_json({**told, "observe": read_targets(files.root)} if options.observe else told)
+        told: dict[str, Any] = {"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]}
+        told |= {"observe": read_targets(files.root)} if options.observe else {}
+        print_json({**told, "dashboard": record.dashboard} if record.dashboard else told)
     else:
         print(f"up: {plural(len(nodes), 'node')}, connect to {record.connect}")
         if record.connect != "127.0.0.1:7400":
             print(f"export TRUNKLINE_CONNECT={record.connect}")
+        if record.dashboard:
+            login = ", log in with the cluster's token" if configuration(options).token else ""
+            print(f"dashboard: {record.dashboard}{login}")
         if options.observe:
             print(f"metrics: {files.root / TARGETS}")
         if options.detach:
@@ -244,7 +245,7 @@ async def _detach(options: argparse.Namespace) -> int:
     running = files.running()
     if running is not None:
         raise Refused(running_already(files, running))
-    files.logs.mkdir(parents=True, exist_ok=True)
+    files.make()
     path = files.logs / "supervisor.log"
     with path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(

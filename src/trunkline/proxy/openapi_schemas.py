@@ -90,9 +90,9 @@ def _entry() -> Json:
     }
 
 
-def _event(kind: str, schema: str, more: Json) -> Json:
+def _event(kinds: list[str], schema: str, more: Json) -> Json:
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": ref(schema)}
-    return record({"event": {"const": kind}, "data": data, **more})
+    return {**record({"event": {"enum": kinds}, "data": data, **more}), "required": ["data", *more]}
 
 
 EXPECT: Final[Json] = {
@@ -124,8 +124,8 @@ SCHEMAS: Final[Json] = {
     "Event": {
         "description": "A server-sent event; `data` is JSON.",
         "oneOf": [
-            _event("entry", "Entry", {"id": {"type": "string", "pattern": "^[1-9][0-9]*$"}}),
-            _event("problem", "Problem", {}),
+            _event(["entry", "message"], "Entry", {"id": {"type": "string", "pattern": "^[1-9][0-9]*$"}}),
+            _event(["problem"], "Problem", {}),
         ],
     },
     "Page": record(
@@ -159,11 +159,12 @@ SCHEMAS: Final[Json] = {
             "detail": {"type": "string", "description": "What is wrong with this request, and what to do next."},
         },
         {
-            "tail": {**POSITION, "description": "Of `condition-failed`: where the log ends."},
+            "tail": {**POSITION, "description": "Of `condition-failed`: the position to expect instead."},
             "point": {**POSITION, "description": "Of `trimmed`: the last position that was."},
             "first": {**POSITION, "description": "Of `entries-lost` and `corrupt-entries`: the first position."},
             "end": {**POSITION, "description": "Of `entries-lost` and `corrupt-entries`: the position after the last."},
             "glsn": {**POSITION, "description": "Of `key-reused`: what the key was used for."},
+            "owner": {"type": "string", "description": "Of `owned-by-another`: the writer that has the log."},
         },
     ),
 }
@@ -206,6 +207,12 @@ PARAMETERS: Final[Json] = {
         "query",
         {"enum": ["auto", "base64"], "type": "string", "default": "auto"},
         "`auto`: an entry is a `text` where it is UTF-8. `base64`: it is always a `payload`.",
+    ),
+    "event": _parameter(
+        "event",
+        "query",
+        {"enum": ["entry", "message"], "type": "string", "default": "entry"},
+        "What entries are called. `message`: they have no name, and reach a browser's `onmessage`.",
     ),
     "key": _parameter(
         "Idempotency-Key",
@@ -265,11 +272,12 @@ def _problem(kinds: list[str]) -> Json:
 def _example(kind: str) -> Json:
     found = problem(kind, DETAILS.get(kind, KINDS[kind][1]))
     gap = {"first": 3, "end": 9}
-    facts = {
+    facts: dict[str, Json] = {
         "trimmed": {"point": 16},
         "entries-lost": gap,
         "corrupt-entries": gap,
         "condition-failed": {"tail": 18},
+        "owned-by-another": {"owner": "shop-1f2e3d4c.1"},
     }
     fields = {"type": found.type, "title": found.title, "status": found.status, "detail": found.detail}
     return {**fields, **facts.get(kind, {})}

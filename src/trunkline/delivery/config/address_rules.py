@@ -47,7 +47,8 @@ NOTES: Final = {  # what a reader of the documentation sees
     "log": "the name of a Trunkline log that holds changes: of `trunkline capture`, or of Debezium's connectors",
     "connect": "the coordinators of the log's cluster, host:port, with commas between them",
     "format": "`changes`: as `trunkline capture` writes them; `debezium`: JSON envelopes, with their schema or without",
-    "columns": "names and types, as DuckDB writes them; needed for Debezium's events without a schema",
+    "columns": "names and types, as DuckDB writes them; needed for Debezium's events without a schema. Numbers that "
+    "are times need a unit: TIMESTAMP_S, _MS, _US or _NS, TIME_MS, _US or _NS",
     "malformed": "an event that cannot be understood halts the pipeline, or is skipped and kept in `dead_letters`",
     "dead_letters": "the log that takes skipped events, each with its position and the reason; made if it is not there",
     "tls_ca": "who signed the certificates of the log's cluster; without it connections are not encrypted",

@@ -26,11 +26,17 @@ from trunkline.delivery.config.yaml_file import Node, Problems
 from trunkline.delivery.windows import RESERVED_PREFIX
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
+from trunkline.net.http_names import OwnNames
 
 Placed = tuple[Node, DestinationConfig]
 Own = tuple[Node, str, tuple[str, ...]]  # where a destination stands, its name and its routing values
 STORE_FORMS: Final = "sqlite:PATH or postgres:DSN"
 SECRET_SETTING: Final = re.compile(r"account\.key|(password|secret|(secret|access)\.?key|token)\Z", re.IGNORECASE)
+# Settings that Java is started with: when it runs they come too late, or they show in its command line.
+STARTED_WITH: Final = re.compile(
+    r"spark\.((driver|executor)\.(extra|default)JavaOptions|driver\.(memory|memoryOverhead|extra(Class|Library)Path)"
+    r"|jars\.(packages|excludes|repositories|ivy|ivySettings)|kerberos\.(keytab|principal)|submit\..*)"
+)
 
 
 def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problems: Problems) -> dict[str, Any]:
@@ -42,6 +48,10 @@ def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problem
     changed["control"] = replace(control, store=located_store(control.store, folder))
     if (listen := found.get("listen")) is not None:
         changed["listen"] = _listen(root.at("listen"), listen, problems)
+    try:
+        OwnNames("", found.get("listen_names", ()))
+    except ConfigError as error:
+        problems.add(root.at("listen_names"), str(error))
     retry = found.get("retry", RetryConfig())
     if retry.first_ms > retry.most_ms:
         problems.add(root.at("retry").at("first_ms"), f"is above most_ms ({retry.most_ms}); make it smaller")
@@ -81,6 +91,11 @@ def _check_spark(node: Node, problems: Problems) -> None:
             problems.add(each, "is a secret; put it into a variable, and the variable's name in spark.conf_env")
         elif name in conf_env:
             problems.add(each, "is in conf_env, too; keep one")
+    for name, each in conf_env.items():
+        if STARTED_WITH.fullmatch(name):
+            problems.add(
+                each, "is read as Java starts, and shows in its command line: no secret; move it to spark.conf"
+            )
 
 
 def check_pattern(node: Node, pattern: str | None, problems: Problems) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -41,7 +42,7 @@ from trunkline.delivery.sources.contract import Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import WindowFrames
 from trunkline.delivery.windows import BEFORE_ALL, Window
-from trunkline.errors import SourceExpired, TrunklineError, Unreachable
+from trunkline.errors import DestinationHalted, SourceExpired, TrunklineError, Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,7 +186,7 @@ class JobRunner:
     def count_unrouted(self, window: Window) -> dict[str | None, int]:
         """The arrivals of a window that no destination takes.
 
-        Raises ``SourceExpired`` or ``Unreachable`` if it cannot be read.
+        Raises ``SourceExpired``, ``Unreachable`` or ``DestinationHalted`` if it cannot be read, and says why.
         """
         survey = self._work.source.survey(window)
         if survey.backlog.quiet:
@@ -193,11 +194,16 @@ class JobRunner:
         sent, columns = self._sent, survey.columns
 
         def task(asked: Window) -> TaskReport:
-            return TaskReport((), (), unrouted_values(sent.value, asked, columns), "small")
+            try:
+                return TaskReport((), (), unrouted_values(sent.value, asked, columns), "small")
+            except TrunklineError as error:
+                return TaskReport((failed("not counted", error),), (), None, "small")
 
         found = self._ran(0, lambda: self._context.parallelize([window], 1).map(task).collect())
         if found.unrouted is None:
-            raise Unreachable(f"the rows of {window} that nobody takes could not be counted: {found.done.error}")
+            told = found.done.results[0] if found.done.results else Result("", Outcome.UNKNOWN, error=found.done.error)
+            kind = {Outcome.PERMANENT: DestinationHalted, Outcome.EXPIRED: SourceExpired}.get(told.outcome, Unreachable)
+            raise kind(f"the rows of {window} that nobody takes could not be counted: {told.error}")
         return found.unrouted
 
     def standings(self, job: int, destinations: Sequence[str]) -> JobReport:
@@ -215,7 +221,12 @@ class JobRunner:
         return self._ran(job, run)
 
     def close(self) -> None:
-        self._sent.destroy()
+        """Awaits the answers of executors: one that comes when Spark has stopped makes it print stack traces."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        with suppress(Py4JError, PySparkException):  # who does not answer any more has forgotten it, too
+            self._sent.destroy(blocking=True)
 
 
 def read_standing(work: Work, name: str) -> Result:
