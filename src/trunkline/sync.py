@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -33,8 +34,10 @@ from trunkline.client.subscription import Subscription
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import Projection, Settings
 from trunkline.errors import ConfigError, OutcomeUnknown
+from trunkline.threads import Threads
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 THREAD_ENDS_IN_S = 5.0  # what the loop's thread is given to stop
 
@@ -56,18 +59,27 @@ class LoopThread:
         self._loop = _new_loop()
         self._stopping = False
         self._lock = threading.Lock()  # what is begun is begun before the loop stops, and then ended by it
-        self._thread = threading.Thread(target=self._run, name="trunkline", daemon=True)
-        self._thread.start()
+        self._thread = Threads().start("trunkline", self._run)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._stopped():
+            pass  # what is no error of a task breaks off the loop; the connections of others go on
         while left := asyncio.all_tasks(self._loop):
             for task in left:
                 task.cancel()  # whoever waits for it in another thread must not wait for ever
             self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+    def _stopped(self) -> bool:
+        """Run until the loop is stopped, or breaks off."""
+        try:
+            self._loop.run_forever()
+        except BaseException:
+            logger.critical("the loop of a cluster handle broke off, which is a bug; it goes on", exc_info=True)
+            return False
+        return True
 
     @property
     def runs(self) -> bool:

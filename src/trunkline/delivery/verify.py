@@ -42,7 +42,7 @@ from trunkline.delivery.rule import settle
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges, Share
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_snapshot import extensions_for, lake_snapshot
-from trunkline.delivery.sources.ducklake_window import route_condition
+from trunkline.delivery.sources.shares import rows_of_share
 from trunkline.delivery.windows import Window
 from trunkline.errors import ProtocolError, TrunklineError, Unreachable
 from trunkline.plural import plural
@@ -155,8 +155,9 @@ class _Verification:
                     f"the columns of version {version} are {_described(snapshot.columns)} for DuckLake, and "
                     f"{_described(columns)} for our reader: report this"
                 )
-            chosen = route_condition(Share(target.values))
-            both.add_query("wanted", f"SELECT * FROM (SELECT *, {self._route()} FROM {snapshot.table}) WHERE {chosen}")
+            routed = f"SELECT *, {self._route()} FROM {snapshot.table}"
+            with rows_of_share(connection, routed, Share(target.values)) as chosen:
+                both.add_query("wanted", chosen)
             return snapshot.only_grew
 
     def _settle_shared(self, both: Comparison, columns: Columns) -> int:
