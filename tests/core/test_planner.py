@@ -294,6 +294,14 @@ def test_the_mode_of_a_seed_says_which_version_it_takes(mode: SeedMode, through:
     assert pipeline.tell(SourceAt(7, 3)) == [SeedGroup(2, through, mode, (Member("d1", 0, 1),))]
 
 
+def test_a_history_begins_where_there_is_something_to_seed_from() -> None:
+    pipeline = Pipeline("d1")
+    pipeline.tell(Configured((Planned("d1", seed=SeedMode.START),)))
+    pipeline.own(0)
+    assert pipeline.tell(SourceAt(7, 0, first=2)) == [SeedGroup(2, 2, SeedMode.START, (Member("d1", 0, 1),))]
+    assert pipeline.done(applied("d1", 2), job=2) == [flush(3, 2, 7, "d1")]
+
+
 def test_a_wish_for_a_new_seed_does_not_take_a_position_back_to_the_start_of_history() -> None:
     pipeline = Pipeline("d1")
     pipeline.tell(Configured((Planned("d1", seed=SeedMode.START),)))

@@ -239,6 +239,23 @@ def test_silent_peers_take_only_so_many_threads_and_do_not_stop_the_server(serve
     wait_until_answered(server)
 
 
+def test_requests_for_which_there_is_no_thread_use_up_no_place(
+    server: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Semaphore(0)
+
+    def no_thread(_: threading.Thread) -> None:
+        failed.release()
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        for _ in range(REQUESTS_MAX + 2):
+            socket.create_connection(parse_address(server.address), WAIT_S).close()
+            assert failed.acquire(timeout=WAIT_S)
+    wait_until_answered(server)
+
+
 def wait_until_answered(server: HealthServer) -> None:
     """The threads of peers that went away end a moment later."""
     pause = threading.Event()

@@ -18,7 +18,7 @@ HEAD = """\
 
 Made from the commands themselves by `python -m trunkline.cli.reference > docs/cli.md`; a test fails when it is stale.
 In a clone, `./run trunkline ...` runs the command from the project's own environment, and `./run check ...` is short
-for `./run trunkline check ...`."""
+for `./run trunkline check ...`. Shells can [complete](#trunkline-completion) commands, options and file names."""
 
 CLUSTER = """\
 ## The cluster
@@ -28,7 +28,7 @@ Every command that talks to a cluster takes these. What a flag says outweighs th
 
 def reference() -> str:
     """The whole page."""
-    parser = main._parser()
+    parser = main.whole_parser()
     parts = [
         HEAD,
         paragraph(main.__doc__, "Exit codes"),
@@ -37,7 +37,7 @@ def reference() -> str:
     ]
     for name, command, summary in commands(parser):
         parts.append(f"## trunkline {name}")
-        parts.append(command.description or f"{summary[:1].upper()}{summary[1:]}.")
+        parts.append((command.description or "").strip() or f"{summary[:1].upper()}{summary[1:]}.")
         parts += _tables(command)
         if cluster_actions(command):
             parts.append("And [the options of a cluster](#the-cluster).")
