@@ -268,9 +268,7 @@ def test_bash_completes_commands_options_and_files(
         f"_shtab_trunkline trunkline {words[-1]} {line[-2]}; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(
-        [outside.program("bash"), "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([program("bash"), "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert sorted(done.stdout.split()) == sorted(wanted), done.stderr
 
 
