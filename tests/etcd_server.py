@@ -11,8 +11,6 @@ Each member runs in its own process. ``prefixes`` puts a command before each of 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import socket
 import ssl
@@ -28,23 +26,13 @@ from typing import Any
 
 import pytest
 
+from outside import program
 from stopping import stop_and_wait
 
 START_S_MAX = 20.0  # a loaded machine; usually it takes less than one second
 LOOK_AGAIN_S = 0.02
 CLIENT_PORT, PEER_PORT = 2379, 2380  # on a host of its own; on loopback free ports are taken
 UNVERIFIED = ssl._create_unverified_context()  # only to see whether a server is up
-
-
-def etcd_program() -> str:
-    """Where etcd is. Skips the test where it is missing, but fails it in continuous integration."""
-    program = shutil.which("etcd")
-    if program is None:
-        reason = "etcd is not installed: apt-get install etcd-server"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return program
 
 
 ASK_FROM_THERE = """
@@ -67,7 +55,7 @@ class Etcd:
         tls: bool = False,
     ) -> None:
         """``tls``: clients connect by HTTPS; the certificate and key are named in ``options``."""
-        self._program = etcd_program()
+        self._program = program("etcd")
         self._directory = directory
         self._hosts = list(hosts) if hosts is not None else ["127.0.0.1"] * members
         self._prefixes = [list(prefix) for prefix in prefixes] if prefixes is not None else [[] for _ in self._hosts]

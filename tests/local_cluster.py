@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from outside import program
 from stopping import stop_and_wait
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles, ProcessRecord
 
@@ -116,7 +117,7 @@ def local_cluster(
 ) -> Iterator[RunningCluster]:
     """Up, until the block is left or this process dies. ``open_files``: how many each of its processes may have."""
     placed = ["--dir", str(directory), "--port", "0", "--nodes", str(nodes), "--parent", str(os.getpid())]
-    limited = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh"]
+    limited = [] if open_files is None else [program("sh"), "-c", f'ulimit -n {open_files}; exec "$@"', "sh"]
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "up.log").open("wb") as log:
         supervisor = subprocess.Popen(

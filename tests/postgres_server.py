@@ -28,6 +28,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from outside import program
 from stopping import stop_and_wait
 
 START_S_MAX = 30.0  # a loaded machine; usually it takes a tenth of a second
@@ -35,7 +36,6 @@ END_S_MAX = 30.0
 LOOK_AGAIN_S = 0.02
 SUPERUSER = "postgres"
 ACCOUNT = "postgres"  # of the operating system: PostgreSQL refuses to run as root
-DEBIAN = "/usr/lib/postgresql"  # Debian keeps the server's programs here, by version, and off the PATH
 ACCESS = f"""
 local all all                      trust
 host  all {SUPERUSER} 127.0.0.1/32 trust
@@ -44,26 +44,12 @@ host  all all         127.0.0.1/32 scram-sha-256
 NOT_SYNCED = {"fsync": "off", "full_page_writes": "off"}  # commits still reach the system, so that they survive a kill
 
 
-def postgres_programs() -> Path:
-    """The directory of PostgreSQL's programs. Skips the test where it is missing, but fails it in CI."""
-    on_path = shutil.which("postgres")
-    if on_path is not None:
-        return Path(on_path).resolve().parent
-    installed = sorted(Path(DEBIAN).glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
-    if installed:
-        return installed[-1].parent
-    reason = "PostgreSQL is not installed: apt-get install postgresql"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
 class PostgresServer:
     """One server with a new, empty cluster of databases."""
 
     def __init__(self, *, fsync: bool = False, settings: Mapping[str, str] | None = None) -> None:
         """``fsync``: what is committed survives a power cut, not only ``kill``. ``settings`` of postgresql.conf."""
-        self._programs = postgres_programs()
+        self._postgres, self._initdb = program("postgres"), program("initdb")
         self._settings = {**({} if fsync else NOT_SYNCED), **(settings or {})}
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +89,7 @@ class PostgresServer:
         self._directory = Path(tempfile.mkdtemp(prefix="postgres-"))
         if os.geteuid() == 0:
             shutil.chown(self._directory, ACCOUNT)
-        initdb = [str(self._programs / "initdb"), "--pgdata", str(self._data), "--username", SUPERUSER]
+        initdb = [self._initdb, "--pgdata", str(self._data), "--username", SUPERUSER]
         options = ["--no-sync", "--auth=trust", "--no-locale", "--encoding=UTF8"]
         done = subprocess.run(_as_account([*initdb, *options]), cwd="/", capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -119,7 +105,7 @@ class PostgresServer:
             "unix_socket_directories": str(self.directory),
             **self._settings,
         }
-        command = [str(self._programs / "postgres"), "-D", str(self._data)]
+        command = [self._postgres, "-D", str(self._data)]
         command += [f"--{name}={value}" for name, value in settings.items()]
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -190,7 +176,7 @@ class PostgresServer:
 
 def _as_account(command: Sequence[str], *, dies_with_parent: bool = False) -> list[str]:
     """The command as a user who is not root; with a signal for immediate shutdown when our process ends."""
-    prefix = ["setpriv"]
+    prefix = [program("setpriv")]
     if os.geteuid() == 0:
         account = pwd.getpwnam(ACCOUNT)
         prefix += [f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]

@@ -29,7 +29,7 @@ CLUSTER = {
     "forget_node": "node",
     "node_status": "node timeout",
     "nodes": "",
-    "open": "",
+    "open": "patient",
     "set_node_state": "node state",
     "status": "logs timeout",
 }

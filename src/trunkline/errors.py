@@ -5,8 +5,8 @@ TrunklineError
 │   ├── Unreachable         nobody who could do it answered in time
 │   ├── NoSuchLog           there is no log of this name (or it was deleted)
 │   ├── LogSealed           the log is read-only until it is reopened
-│   ├── OwnedByAnother      a broadcast log has one writer, and it is somebody else
-│   ├── ConditionFailed     the append was to take one exact position, and could not
+│   ├── OwnedByAnother      a broadcast log has one writer, and it is somebody else: ``owner``
+│   ├── ConditionFailed     the append was to take one exact position, and could not; ``tail`` is the next one
 │   ├── NotWritten          the position is at or past the tail
 │   ├── Hole                the position was filled as a hole: it holds no entry and never will
 │   ├── Trimmed             the position was trimmed away; ``point`` is the last one that was
@@ -48,11 +48,23 @@ class LogSealed(Refused):
 
 
 class OwnedByAnother(Refused):
-    """A broadcast log has one writer, and it is somebody else."""
+    """A broadcast log has one writer, and it is somebody else: ``owner``, by its name."""
+
+    def __init__(self, text: str, owner: str = "") -> None:
+        super().__init__(text)
+        self.owner = owner
 
 
 class ConditionFailed(Refused):
-    """A conditional append did not get its position."""
+    """A conditional append did not get its position.
+
+    ``tail`` is the position that it would have got instead. None: it was given the position and lost it again, and
+    nobody has said which comes next; ask ``Log.tail``.
+    """
+
+    def __init__(self, text: str, tail: int | None = None) -> None:
+        super().__init__(text)
+        self.tail = tail
 
 
 class NotWritten(Refused):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -23,17 +24,20 @@ from typing import Any, TypeVar
 
 from trunkline.client import cluster as async_cluster
 from trunkline.client import log as async_log
+from trunkline.client.arguments import DEFAULT, PolicyName, Timeout
 from trunkline.client.bodies import Buffer
 from trunkline.client.cluster import DEFAULT_ADDRESS, ClientOptions
 from trunkline.client.dedupe import Repeats
 from trunkline.client.entries import Batch, Entry
-from trunkline.client.log import DEFAULT, Ended
+from trunkline.client.log import Ended
 from trunkline.client.subscription import Subscription
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import Projection, Settings
 from trunkline.errors import ConfigError, OutcomeUnknown
+from trunkline.threads import Threads
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 THREAD_ENDS_IN_S = 5.0  # what the loop's thread is given to stop
 
@@ -55,18 +59,27 @@ class LoopThread:
         self._loop = _new_loop()
         self._stopping = False
         self._lock = threading.Lock()  # what is begun is begun before the loop stops, and then ended by it
-        self._thread = threading.Thread(target=self._run, name="trunkline", daemon=True)
-        self._thread.start()
+        self._thread = Threads().start("trunkline", self._run)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._stopped():
+            pass  # what is no error of a task breaks off the loop; the connections of others go on
         while left := asyncio.all_tasks(self._loop):
             for task in left:
                 task.cancel()  # whoever waits for it in another thread must not wait for ever
             self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+    def _stopped(self) -> bool:
+        """Run until the loop is stopped, or breaks off."""
+        try:
+            self._loop.run_forever()
+        except BaseException:
+            logger.critical("the loop of a cluster handle broke off, which is a bug; it goes on", exc_info=True)
+            return False
+        return True
 
     @property
     def runs(self) -> bool:
@@ -121,6 +134,9 @@ class Cluster:
         self._cluster = async_cluster.Cluster(addresses, options, tls=tls)
         self._thread: LoopThread | None = None
 
+    def __repr__(self) -> str:
+        return f"<sync.{repr(self._cluster).removeprefix('<')}"
+
     def __enter__(self) -> Cluster:
         self.open()
         return self
@@ -130,13 +146,17 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def open(self) -> None:
-        """Connect, and learn which cluster this is. Raises ``Unreachable`` if no coordinator answers."""
+    def open(self, *, patient: bool = True) -> None:
+        """Connect, and learn which cluster this is. Raises ``Unreachable`` if no coordinator answers.
+
+        ``patient``: one that is just starting is given ``connect_timeout`` to answer. Otherwise it is over as soon as
+        every address has failed once.
+        """
         if self._thread is not None:
             raise ConfigError("the cluster handle is open already")
         self._thread = LoopThread()
         try:
-            self._thread.call(self._cluster.open())
+            self._thread.call(self._cluster.open(patient=patient))
         except BaseException:
             self.close()
             raise
@@ -152,6 +172,7 @@ class Cluster:
 
     @property
     def id(self) -> str:
+        """Which cluster this is: known once it was connected to."""
         return self._cluster.id
 
     def log(
@@ -159,7 +180,7 @@ class Cluster:
         name: str,
         *,
         create: bool = False,
-        policy: str = "chain",
+        policy: PolicyName = "chain",
         replicas: int = 3,
         min_replicas: int = 1,
         groups: int = 1,
@@ -200,15 +221,15 @@ class Cluster:
         """Take a node that is gone out of the registry: it must not be live, and no log may name it."""
         self._call(self._cluster.forget_node(node))
 
-    def status(self, *, logs: bool = True, timeout: float | None = None) -> dict[str, Any]:
+    def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> dict[str, Any]:
         """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
         return self._call(self._cluster.status(logs=logs, timeout=timeout))
 
-    def events(self, *, book: str = "", after: int = 0, timeout: float | None = None) -> dict[str, Any]:
+    def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
         """What happened lately, as the coordinator that answers remembers it."""
         return self._call(self._cluster.events(book=book, after=after, timeout=timeout))
 
-    def node_status(self, node: str, *, timeout: float | None = 2.0) -> dict[str, Any]:
+    def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:
         """What a node says of itself."""
         return self._call(self._cluster.node_status(node, timeout=timeout))
 
@@ -230,6 +251,9 @@ class Log:
         self._log = log
         self._thread = thread
 
+    def __repr__(self) -> str:
+        return f"<sync.{repr(self._log).removeprefix('<')}"
+
     def append(
         self,
         payload: Buffer | Sequence[Buffer],
@@ -237,14 +261,14 @@ class Log:
         headers: Mapping[str, bytes] | Sequence[Mapping[str, bytes] | None] | None = None,
         expect: int | None = None,
         takeover: bool = False,
-        timeout: float | None = DEFAULT,
+        timeout: Timeout = DEFAULT,
     ) -> int:
         """Append one entry or a batch, and answer the first GLSN once everything is committed."""
         return self._thread.call(
             self._log.append(payload, headers=headers, expect=expect, takeover=takeover, timeout=timeout)
         )
 
-    def read(self, glsn: int, *, fill_after_ms: int | None = None, timeout: float | None = DEFAULT) -> Entry:
+    def read(self, glsn: int, *, fill_after_ms: int | None = None, timeout: Timeout = DEFAULT) -> Entry:
         """The entry at a position. Raises ``NotWritten``, ``Hole``, ``Trimmed`` or ``EntriesLost`` if there is none."""
         return self._thread.call(self._log.read(glsn, fill_after_ms=fill_after_ms, timeout=timeout))
 
@@ -283,35 +307,35 @@ class Log:
         batches = self.batches(start, until, to_tail=to_tail, fill_after_ms=fill_after_ms)
         return _entries(batches, Repeats() if dedupe else None)
 
-    def tail(self, *, timeout: float | None = DEFAULT) -> int:
+    def tail(self, *, timeout: Timeout = DEFAULT) -> int:
         """The position after the last committed entry, linearizable."""
         return self._thread.call(self._log.tail(timeout=timeout))
 
-    def peek(self, *, timeout: float | None = DEFAULT) -> int:
+    def peek(self, *, timeout: Timeout = DEFAULT) -> int:
         """The next position that will be handed out."""
         return self._thread.call(self._log.peek(timeout=timeout))
 
-    def fill(self, glsn: int, *, timeout: float | None = DEFAULT) -> bool:
+    def fill(self, glsn: int, *, timeout: Timeout = DEFAULT) -> bool:
         """Settle a position now: True if it is (or became) a hole, False if it holds an entry."""
         return self._thread.call(self._log.fill(glsn, timeout=timeout))
 
-    def trim(self, glsn: int, *, timeout: float | None = DEFAULT) -> int:
+    def trim(self, glsn: int, *, timeout: Timeout = DEFAULT) -> int:
         """Delete every entry up to ``glsn``; answers the point, lowered where it would have cut a batch."""
         return self._thread.call(self._log.trim(glsn, timeout=timeout))
 
-    def seal(self, *, timeout: float | None = DEFAULT) -> Ended:
+    def seal(self, *, timeout: Timeout = DEFAULT) -> Ended:
         """Make the log read-only until ``reopen``."""
         return self._thread.call(self._log.seal(timeout=timeout))
 
-    def reopen(self, *, timeout: float | None = DEFAULT) -> Ended:
+    def reopen(self, *, timeout: Timeout = DEFAULT) -> Ended:
         """Let a sealed log be appended to again; on an open log: end its segment and begin another (reconfigure)."""
         return self._thread.call(self._log.reopen(timeout=timeout))
 
-    def declare_lost(self, end: int, *, timeout: float | None = DEFAULT) -> Ended:
+    def declare_lost(self, end: int, *, timeout: Timeout = DEFAULT) -> Ended:
         """An operator's last resort: the open segment has no intact member left. Readers see a gap up to ``end``."""
         return self._thread.call(self._log.declare_lost(end, timeout=timeout))
 
-    def delete(self, *, timeout: float | None = DEFAULT) -> None:
+    def delete(self, *, timeout: Timeout = DEFAULT) -> None:
         """Delete the log. Its name is not used again."""
         self._thread.call(self._log.delete(timeout=timeout))
 

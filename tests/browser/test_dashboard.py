@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from counterexample import FINDING, REPLAY, example
-from dashboard.running_dashboard import CHROMIUM, NO_CHROMIUM, FilledStore, chromium, clean_page, dashboard
+from dashboard.running_dashboard import FilledStore, chromium, clean_page, dashboard
 from local_cluster import RunningCluster, local_cluster, wait_until
 from trunkline import sync
 from trunkline.check.diagram import render
@@ -21,8 +21,6 @@ from trunkline.delivery.windows import Window
 
 HOSTILE: Final = "<script>alert('no')</script><img src=x onerror=alert(1)>"
 names = (f"log{number}" for number in itertools.count(1))
-
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=NO_CHROMIUM)
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,10 @@ from typing import Final
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from dashboard.running_dashboard import CHROMIUM, NO_CHROMIUM, chromium, clean_page, dashboard
+from dashboard.running_dashboard import chromium, clean_page, dashboard
 from local_cluster import RunningCluster, local_cluster, wait_until
 from trunkline import ClientOptions, sync
 from trunkline.client.cluster import log_settings
-
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=NO_CHROMIUM)
 
 TOKEN: Final = "not for everybody"
 LOGS: Final = 120

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from dashboard.running_dashboard import CHROMIUM, NO_CHROMIUM, chromium, clean_page, dashboard
+from dashboard.running_dashboard import chromium, clean_page, dashboard
 from local_cluster import RunningCluster, local_cluster
 from trunkline import sync
 
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=NO_CHROMIUM)
 FAILOVER_MS = 20_000  # a lease runs out after 3 s; the rest is for a busy machine
 
 

@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from counterexample import FINDING, HOSTILE, REPLAY, example
+from outside import program
 from trunkline.check.diagram import render
 
-CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -23,13 +23,11 @@ FLAGS = [
 ]
 STEPS, STATES = example()
 
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no browser: {CHROMIUM} is missing (Debian: chromium)")
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
         yield browser
         browser.close()
 

@@ -87,6 +87,7 @@ EXHAUSTED = {
     "reseeding": (12_369, 35_512, 37),
     "restored-backup": (672, 1_764, 20),
     "backing-off": (926, 1_992, 35),
+    "one-place": (678, 1_515, 29),
     "halting": (839, 2_554, 25),
     "life-cycle": (9_028, 24_617, 30),
     "retiring": (1_004, 3_084, 26),

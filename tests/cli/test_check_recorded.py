@@ -46,7 +46,7 @@ def test_one_file_of_a_recording_is_judged_as_json(tmp_path: Path, capsys: pytes
 def test_histories_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_history(tmp_path / "good", 1)
     assert main(["check", "--history", str(tmp_path / "good")]) == 0
-    assert "log orders: 2 operations, 1 entries acknowledged, 1 read: no violation" in capsys.readouterr().out
+    assert "log orders: 2 operations, 1 entry acknowledged, 1 read: no violation" in capsys.readouterr().out
     write_history(tmp_path / "bad", 2)
     assert main(["check", "--history", str(tmp_path / "bad"), "--json"]) == 1
     (log,) = json.loads(capsys.readouterr().out)["logs"]

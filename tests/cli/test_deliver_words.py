@@ -66,6 +66,10 @@ def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
     assert lines[0] == "pipeline orders, source at version 9, delivered by d-1"
     assert lines[4].split() == ["a", "halted", "3", "1", "7", "-", "d-1"]
     assert lines[5].split() == ["b", "was", "ready,", "to", "be", "paused", "-", "-", "-", "-", "-"]
-    assert lines[7] == "a: its table is gone"
-    assert lines[9] == "12 rows have no destination, up to version 9: 'x' 9, NULL 2, others 1"
-    assert lines[11] == "1 destination retired or no longer configured (--json shows them)"
+    assert lines[2].split("  ")[-3:] == ["rows changed", "last written", "deliverer"]
+    assert lines[7].startswith("rows changed: removed and written since ")
+    assert lines[9] == "a: its table is gone"
+    assert lines[11] == "12 rows have no destination, up to version 9: 'x' 9, NULL 2, others 1"
+    facts["unrouted"] = {"through": 9, "rows": 1, "values": {"x": 1}, "nulls": 0, "others": 0}
+    assert "\n1 row has no destination, up to version 9: 'x' 1\n" in status_text(facts)
+    assert lines[13] == "1 destination retired or no longer configured (--json shows them)"

@@ -110,7 +110,7 @@ def test_a_read_past_the_tail_prints_what_is_there_and_fails(on_cluster: Command
     on_cluster("append", "short", stdin=b"a\nb\n")
     done = on_cluster("read", "short", "--from", "2", "--to", "5")
     assert (done.code, done.out) == (1, b"b\n")
-    assert done.err == "trunkline: the last position of short is 2; `trunkline subscribe` waits for more\n"
+    assert done.err == "trunkline: log short ends at 2, before 5; `trunkline subscribe short` waits for more\n"
 
 
 def test_a_trimmed_range_is_an_error_that_names_the_point(on_cluster: Command) -> None:

@@ -85,6 +85,7 @@ def test_what_dies_is_started_again(tmp_path: Path) -> None:
             killed = cluster.signal(name, signal.SIGKILL)
             wait_until(lambda name=name, killed=killed: cluster.process(name).pid not in (0, killed))  # type: ignore[misc]
             assert cluster.process(name).restarts == 1
+        wait_until(lambda: cluster.trunkline("status").returncode == 0)  # a coordinator that starts does not listen yet
         wait_until(lambda: all(node["live"] for node in cluster.json("status")["nodes"]))
         added = cluster.json("node", "add", "--dir", str(cluster.directory))
         assert (added["name"], added["live"]) == ("node3", True)

@@ -9,6 +9,7 @@ import pytest
 from client.test_log import run
 from lying_writer import append_body, append_corrupt_batch, body_of, payload_of
 from system.processes import Processes
+from trunkline.client.arguments import PolicyName
 from trunkline.client.bodies import checksum
 from trunkline.client.cluster import Cluster
 from trunkline.client.entries import Batch
@@ -73,13 +74,15 @@ def test_a_body_that_arrived_at_an_odd_address_is_good_for_arrow() -> None:
     for shift in range(8):
         moved = memoryview(b"\xff" * shift + body)[shift:]
         batch = Batch(Frame(5, COUNT, Kind.DATA, "w#1", 1, checksum(moved)), moved, 6)
-        array = batch.to_arrow()
+        array = batch.arrow_payloads()
         assert array.buffers()[1].address % 4 == 0
         assert array.to_pylist() == [payload_of(1), payload_of(2)] == batch.payloads()
 
 
 @pytest.mark.parametrize("policy", ["chain", "broadcast"])
-def test_a_reader_is_told_of_a_corrupt_batch_and_goes_on_behind_it(cluster: Processes, name: str, policy: str) -> None:
+def test_a_reader_is_told_of_a_corrupt_batch_and_goes_on_behind_it(
+    cluster: Processes, name: str, policy: PolicyName
+) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True, policy=policy)
         await log.append([b"before", b"it"])

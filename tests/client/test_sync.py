@@ -149,3 +149,20 @@ def test_errors_of_arguments_come_from_the_call_itself(log: sync.Log) -> None:
         log.batches(0)
     with pytest.raises(trunkline.ConfigError):
         log.append([])
+
+
+def test_a_loop_that_broke_off_goes_on_and_nobody_waits_for_ever(cluster: sync.Cluster, log: sync.Log) -> None:
+    assert cluster._thread is not None
+    batches = cluster.log(log.name).batches()
+
+    def leave() -> None:
+        raise SystemExit  # no error of a task gets out of a loop, but this does
+
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(next, batches)
+        wait_until(lambda: batches._next is not None)
+        cluster._thread.soon(leave)
+        log.append(b"a")
+        assert waiting.result(20).payloads() == [b"a"]
+    batches.close()
+    assert log.name in cluster.logs()

@@ -31,6 +31,7 @@ from trunkline.errors import ConfigError, TrunklineError
 SHORT_MS: Final = 40
 WAIT_S: Final = 20.0
 ROUNDS: Final = 15
+ODD_VALUES: Final = {"odd1": ("a\0b%00", "x"), "odd2": ("\x01escaped:%25", "x"), "odd3": ("%00'\\", "x")}
 
 
 def eventually(what: Callable[[], bool]) -> None:
@@ -244,14 +245,16 @@ def test_c6_configuring_the_same_again_changes_nothing(store: ControlStore) -> N
 
 def test_c6_discovered_destinations_are_kept_and_told(store: ControlStore) -> None:
     configured(store, 1)
-    store.discover("p", "d1", {"new": ("New Value", "x"), "other": ("ü", "x")})
+    store.discover("p", "d1", {"new": ("New Value", "x"), "other": ("ü", "x"), **ODD_VALUES})
     before = store.revision("p")
     store.discover("p", "d1", {"new": ("New Value", "x")})
     assert store.revision("p") == before
     record = store.configure("p", "d2", {"t0": "x"})  # by one who had not heard of them
-    assert record.discovered == {"new": "New Value", "other": "ü"}
+    odd = {name: value for name, (value, _) in ODD_VALUES.items()}
+    assert record.discovered == {"new": "New Value", "other": "ü", **odd}
+    assert {name: found.value for found in store.destinations("p") if (name := found.name) in odd} == odd
     store.discover("p", "d2", {name: (value, "x") for name, value in record.discovered.items()})
-    assert names(store.acquire("p", "a", "d2", LONG_MS)) == ["new", "other", "t0"]
+    assert names(store.acquire("p", "a", "d2", LONG_MS)) == ["new", *ODD_VALUES, "other", "t0"]
     assert store.pipeline("p") == replace(record, revision=store.revision("p"))
 
 

@@ -26,6 +26,7 @@ from trunkline.core.projection import (
     apply,
 )
 from trunkline.core.reader import ReadThrough
+from trunkline.core.refusals import NO_SUCH_LOG
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh
 
 VIEW = chain_log(CHAIN2, "a b", sequencer="a")
@@ -60,7 +61,10 @@ def test_b1_a_log_is_created_by_a_swap_from_nothing() -> None:
 
 
 def test_b1_creating_again_is_a_no_op_with_the_same_settings_and_refused_with_others() -> None:
-    for settings, expected in ((CHAIN2, Created(1)), (CHAIN3, CreateRefused("the log exists with other settings"))):
+    for settings, expected in (
+        (CHAIN2, Created(1)),
+        (CHAIN3, CreateRefused("the log exists with other settings: replicas is 2 (asked for: 3)")),
+    ):
         client = Client()
         client.tell(CreateLog(3, LOG, settings))
         assert results(client.view(VIEW)) == [(3, expected)]
@@ -281,7 +285,7 @@ def test_r9_a_declared_end_yields_to_what_an_intact_member_knows() -> None:
 def test_a_log_that_does_not_exist_is_neither_sealed_nor_trimmed(request_: Message) -> None:
     client = Client()
     client.tell(request_)
-    assert results(client.view(None)) == [(3, RequestRefused("no such log"))]
+    assert results(client.view(None)) == [(3, NO_SUCH_LOG)]
 
 
 # The segment that was ended may be forgotten (all of it was trimmed) before its end is looked up.

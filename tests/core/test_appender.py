@@ -20,7 +20,7 @@ from trunkline.check.scenarios.cluster import LOG, appends, broadcast_log
 from trunkline.core.appender import CALM_AFTER
 from trunkline.core.effects import SetTimer
 from trunkline.core.entries import junk
-from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
+from trunkline.core.events import Appended, AppendRefused, Cause, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Next,
     NotGranted,
@@ -43,6 +43,7 @@ from trunkline.core.projection import (
     Settings,
     apply,
 )
+from trunkline.core.refusals import lost_condition
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh
 
 # --------------------------------------------------------------------------------------------------- the good path
@@ -69,20 +70,21 @@ def test_an_appender_without_a_projection_reads_it_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "why"),
+    ("view", "why", "cause"),
     [
-        (None, "no such log"),
-        (apply(VIEW, EndSegment(0, 1, VIEW.last.groups, None)), "sealed"),
-        (broadcast_log(Settings(Policy.BROADCAST), "a", owner="w"), "one writer"),
+        (None, "no such log", Cause.NO_SUCH_LOG),
+        (apply(VIEW, EndSegment(0, 1, VIEW.last.groups, None)), "sealed", Cause.SEALED),
+        (broadcast_log(Settings(Policy.BROADCAST), "a", owner="w"), "one writer", Cause.OTHER),
     ],
 )
-def test_an_append_to_a_log_that_takes_none_is_refused(view: Projection | None, why: str) -> None:
+def test_an_append_to_a_log_that_takes_none_is_refused(view: Projection | None, why: str, cause: Cause) -> None:
     client = Client(None)
     client.tell(ONE)
     [(operation, result)] = results(client.tell(seen(view)))
     assert operation == 1
     assert isinstance(result, AppendRefused)
     assert why in result.why
+    assert result.cause is cause
 
 
 def test_a_stream_that_a_member_lacks_is_opened_with_those_behind_it_and_then_written() -> None:
@@ -170,7 +172,7 @@ def test_a_conditional_append_is_refused_where_its_position_is_not_the_next() ->
     client = Client()
     assert messages(client.tell(replace(ONE, expect=5))) == [ask(VIEW, 1, expect=5)]
     refused = client.tell(NotGranted(LOG, 0, "w", 1, Reason.GAP, 3))
-    assert results(refused) == [(1, AppendRefused("the next position is 3"))]
+    assert results(refused) == [(1, AppendRefused("the next position is 3", Cause.CONDITION, next=3))]
 
 
 def test_a_conditional_append_that_loses_its_position_does_not_take_another() -> None:
@@ -178,7 +180,7 @@ def test_a_conditional_append_that_loses_its_position_does_not_take_another() ->
     client.begin(replace(ONE, expect=1))
     effects = client.tell(Written(HEAD, frame(), junk(1)))
     assert messages(effects) == []
-    assert results(effects) == [(1, AppendRefused("the position was lost to another entry"))]
+    assert results(effects) == [(1, lost_condition())]
 
 
 @pytest.mark.parametrize(

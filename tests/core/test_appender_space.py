@@ -28,6 +28,7 @@ from trunkline.core.projection import (
     Seat,
     apply,
 )
+from trunkline.core.refusals import no_space
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh
 
 
@@ -44,7 +45,7 @@ def test_a9_without_others_the_position_is_given_up_for_certain_before_the_appen
     client.begin()
     client.tell(Rejected(HEAD, 1, Reason.NO_SPACE))
     assert messages(client.tell(seen(VIEW))) == [Fill(VIEW, 0, 1, 2)]
-    assert results(client.tell(FillDone(0, 1, (junk(1),)))) == [(1, AppendRefused("no space on a; add nodes or trim"))]
+    assert results(client.tell(FillDone(0, 1, (junk(1),)))) == [(1, no_space(["a"]))]
 
 
 def no_space_anywhere() -> Client:
@@ -101,7 +102,7 @@ def test_a9_an_entry_that_the_head_has_is_cut_by_an_end_before_the_append_is_ref
     again = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 1))
     view = apply(VIEW, EndSegment(0, 1, VIEW.last.groups, again))
     effects = client.tell(seen(view))
-    assert (results(effects), messages(effects)) == ([(1, AppendRefused("no space on b; add nodes or trim"))], [])
+    assert (results(effects), messages(effects)) == ([(1, no_space(["b"]))], [])
 
 
 def test_a9_an_entry_below_that_end_is_committed_after_all() -> None:

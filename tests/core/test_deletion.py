@@ -6,7 +6,7 @@ import pytest
 
 from core.driver import APPLICATION, META, RECONFIGURER, messages, results, seen, storage
 from trunkline.check.scenarios.cluster import BROADCAST2, CHAIN2, CHAIN3, CLUSTER, LOG, broadcast_log, chain_log
-from trunkline.core.administrator import DELETED, Administrator, AdministratorConfig
+from trunkline.core.administrator import NEVER_AGAIN, Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.calls import (
     AppendRequested,
@@ -18,7 +18,7 @@ from trunkline.core.calls import (
     TrimRequested,
 )
 from trunkline.core.effects import Address, Event, Message
-from trunkline.core.events import AppendRefused, CreateRefused, Deleted, OutcomeUnknown, RequestRefused
+from trunkline.core.events import Cause, CreateRefused, Deleted, OutcomeUnknown, RequestRefused
 from trunkline.core.messages import (
     Got,
     Granted,
@@ -40,6 +40,7 @@ from trunkline.core.projection import (
 )
 from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
+from trunkline.core.refusals import DELETED, NO_SUCH_LOG, append_refused
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, ViewChanged
 from trunkline.core.tail import TailConfig, TailFinder
 from trunkline.core.writer import Writer, WriterConfig
@@ -96,17 +97,17 @@ def test_a_log_that_cannot_be_closed_or_does_not_exist_is_not_deleted() -> None:
     [(_, refused)] = results(role.on_message(RECONFIGURER, seen(VIEW)))
     assert isinstance(refused, RequestRefused)
     role = administrator(DeleteRequested(6, LOG))
-    assert results(role.on_message(RECONFIGURER, seen(None))) == [(6, RequestRefused("no such log"))]
+    assert results(role.on_message(RECONFIGURER, seen(None))) == [(6, NO_SUCH_LOG)]
 
 
 @pytest.mark.parametrize(
     ("request_", "result"),
     [
         (DeleteRequested(5, LOG), Deleted(3)),
-        (CreateLog(5, LOG, CHAIN2), CreateRefused(DELETED)),
-        (CreateLog(5, LOG, CHAIN3), CreateRefused(DELETED)),
-        (TrimRequested(5, LOG, 1), RequestRefused(DELETED)),
-        (SealRequested(5, LOG, reopen=True), RequestRefused(DELETED)),
+        (CreateLog(5, LOG, CHAIN2), CreateRefused(NEVER_AGAIN)),
+        (CreateLog(5, LOG, CHAIN3), CreateRefused(NEVER_AGAIN)),
+        (TrimRequested(5, LOG, 1), RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG)),
+        (SealRequested(5, LOG, reopen=True), RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG)),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -126,7 +127,7 @@ def test_b5_a_deleted_log_is_not_opened_again() -> None:
 # ----------------------------------------------------------------------------------------------------------- clients
 
 
-@pytest.mark.parametrize(("first", "result"), [(1, OutcomeUnknown(1)), (4, AppendRefused("the log was deleted"))])
+@pytest.mark.parametrize(("first", "result"), [(1, OutcomeUnknown(1)), (4, append_refused(DELETED))])
 def test_a5_what_was_in_flight_below_the_end_of_a_deleted_log_is_unknown(first: int, result: Event) -> None:
     role = Appender(AppenderConfig(LOG, "w"), VIEW)
     role.on_message(APPLICATION, AppendRequested(1, LOG, 1, 7))
@@ -140,11 +141,11 @@ def test_a_deleted_log_takes_no_writer() -> None:
     gone = apply(apply(view, EndSegment(0, 4, view.last.groups, None)), DeleteLog())
     role = Writer(WriterConfig(LOG, Owner("v", 1)))
     role.on_message(APPLICATION, AppendRequested(1, LOG, 1, 7))
-    assert results(role.on_message(RECONFIGURER, seen(gone))) == [(1, AppendRefused("the log was deleted"))]
+    assert results(role.on_message(RECONFIGURER, seen(gone))) == [(1, append_refused(DELETED))]
 
 
 def test_a_deleted_log_is_neither_read_nor_asked_for_its_tail() -> None:
-    refused = RequestRefused("the log was deleted")
+    refused = DELETED
     reader = Reader(ReaderConfig(META, LOG), VIEW)
     reader.on_message(APPLICATION, SubscribeRequested(2, LOG, 1))
     reader.on_message(storage("b"), Rejected("1.0.1", 1, Reason.TRIMMED))

@@ -20,6 +20,7 @@ from trunkline.core.messages import (
 )
 from trunkline.core.peek import Peeker, PeekerConfig
 from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
+from trunkline.core.refusals import DELETED, NO_SUCH_LOG
 from trunkline.core.siblings import EndOpenSegment, Refresh
 
 CHAIN = chain_log(CHAIN2, "a b", sequencer="c")
@@ -48,8 +49,8 @@ CLOSED = apply(CHAIN, EndSegment(0, 5, CHAIN.last.groups, None))
     ("view", "result"),
     [
         (CLOSED, PeekIs(5)),
-        (apply(CLOSED, DeleteLog()), RequestRefused("the log was deleted")),
-        (None, RequestRefused("no such log")),
+        (apply(CLOSED, DeleteLog()), DELETED),
+        (None, NO_SUCH_LOG),
     ],
     ids=["closed", "deleted", "none"],
 )

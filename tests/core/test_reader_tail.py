@@ -21,7 +21,7 @@ from core.reading import (
 from trunkline.check.scenarios.cluster import LOG
 from trunkline.core.effects import Effects
 from trunkline.core.entries import Frame, junk
-from trunkline.core.events import RequestRefused, SubscriptionEnded
+from trunkline.core.events import SubscriptionEnded
 from trunkline.core.messages import (
     FindTail,
     Get,
@@ -36,6 +36,7 @@ from trunkline.core.projection import (
     apply,
 )
 from trunkline.core.reader import ReadThrough
+from trunkline.core.refusals import DELETED
 from trunkline.core.siblings import Fill, FillDone
 
 
@@ -101,7 +102,7 @@ def test_d6_a_log_that_was_deleted_meanwhile_is_said_to_be() -> None:
     client = Client(OWNED, to_tail=True)
     client.tell(nothing(HEAD))
     deleted = apply(apply(OWNED, EndSegment(0, 1, OWNED.last.groups, None)), DeleteLog())
-    assert results(client.tell(Got(LOG, 1, deleted, ()))) == [(1, RequestRefused("the log was deleted"))]
+    assert results(client.tell(Got(LOG, 1, deleted, ()))) == [(1, DELETED)]
 
 
 def test_d6_without_the_metadata_a_reader_does_not_say_where_the_log_ends() -> None:

@@ -25,6 +25,7 @@ from trunkline.core.messages import (
     descriptor_of,
 )
 from trunkline.core.projection import EndSegment, ForgetSegment, Opening, Owner, Projection, RaiseTrim, Seat, apply
+from trunkline.core.refusals import NO_SUCH_LOG, append_refused, no_space, owned
 from trunkline.core.siblings import EndOpenSegment, Refresh
 from trunkline.core.writer import Writer, WriterConfig
 
@@ -153,7 +154,7 @@ def test_w7_what_found_no_space_is_refused_when_the_next_segment_is_no_better() 
     client.tell(Rejected(B, 1, Reason.NO_SPACE))
     client.role.on_timer("ack")
     effects = client.tell(seen(ended(MINE, 1, ME)))
-    assert results(effects) == [(1, AppendRefused("no space on b; add nodes or trim"))]
+    assert results(effects) == [(1, no_space(["b"]))]
     assert client.role.phase == "owning"
 
 
@@ -218,14 +219,14 @@ def test_w3_w4_after_a_roll_what_was_in_flight_is_sent_again_under_a_new_seq() -
     assert results(effects) == []
 
 
-@pytest.mark.parametrize(("end", "first"), [(2, Appended(1)), (1, AppendRefused("owned by x"))])
+@pytest.mark.parametrize(("end", "first"), [(2, Appended(1)), (1, owned(Owner("x", 1)))])
 def test_w3_the_end_that_another_decided_settles_what_was_in_flight(end: int, first: object) -> None:
     client = Client()
     client.tell(ONE)
     client.tell(TWO)
     client.tell(Rejected(A, 1, Reason.SEALED))
     effects = client.tell(seen(ended(MINE, end, OTHER)))
-    assert results(effects) == [(1, first), (2, AppendRefused("owned by x"))]
+    assert results(effects) == [(1, first), (2, owned(Owner("x", 1)))]
     assert messages(effects) == []
 
 
@@ -259,11 +260,11 @@ def refreshed(view: Projection, *, takeover: bool = False, me: Owner = ME) -> tu
 
 
 def test_w5_another_owners_log_is_refused() -> None:
-    assert results(refreshed(THEIRS)[1]) == [(1, AppendRefused("owned by x"))]
+    assert results(refreshed(THEIRS)[1]) == [(1, owned(Owner("x", 1)))]
 
 
 def test_w5_a_restarted_process_is_another_owner() -> None:
-    assert results(refreshed(MINE, me=Owner("w", 2))[1]) == [(1, AppendRefused("owned by w"))]
+    assert results(refreshed(MINE, me=Owner("w", 2))[1]) == [(1, owned(Owner("w", 1)))]
 
 
 def test_w5_a_new_log_is_nobodys_and_is_taken_without_asking() -> None:
@@ -277,7 +278,7 @@ def test_w5_a_new_log_is_nobodys_and_is_taken_without_asking() -> None:
 
 def test_w5_of_two_that_want_a_new_log_the_one_that_comes_second_is_refused() -> None:
     writer, _ = refreshed(NEW)
-    assert results(writer.on_message(APPLICATION, seen(ended(NEW, 1, OTHER)))) == [(1, AppendRefused("owned by x"))]
+    assert results(writer.on_message(APPLICATION, seen(ended(NEW, 1, OTHER)))) == [(1, owned(Owner("x", 1)))]
 
 
 def lease(process: str, start: int = 1) -> NodeInfo:
@@ -306,7 +307,7 @@ def test_w5_a_log_whose_owner_keeps_no_lease_is_taken_by_one_who_does(
     if taken:
         assert messages(effects) == [EndOpenSegment(LOG, 0, owner=ME)]
     else:
-        assert results(effects) == [(1, AppendRefused("owned by x"))]
+        assert results(effects) == [(1, owned(Owner("x", 1)))]
 
 
 def test_b4_a_closed_log_takes_no_writer() -> None:
@@ -329,7 +330,7 @@ def test_w5_a_takeover_ends_the_owners_segment_and_goes_on_in_its_own() -> None:
 def test_w5_a_takeover_that_another_won_is_refused() -> None:
     writer, _ = refreshed(THEIRS, takeover=True)
     lost = writer.on_message(APPLICATION, seen(ended(THEIRS, 4, Owner("y", 1))))
-    assert results(lost) == [(1, AppendRefused("owned by y"))]
+    assert results(lost) == [(1, owned(Owner("y", 1)))]
 
 
 def test_w5_a_former_owner_takes_its_log_back_with_the_append_that_asks_for_it() -> None:
@@ -340,7 +341,7 @@ def test_w5_a_former_owner_takes_its_log_back_with_the_append_that_asks_for_it()
     client.tell(Rejected(A, 1, Reason.SEALED))
     lost = ended(MINE, 1, OTHER)
     effects = client.tell(seen(lost))
-    assert results(effects) == [(1, AppendRefused("owned by x"))]  # it did not ask
+    assert results(effects) == [(1, owned(Owner("x", 1)))]  # it did not ask
     assert messages(effects) == [Refresh(LOG)]
     assert messages(client.tell(seen(lost))) == [EndOpenSegment(LOG, 1, owner=ME)]
     mine = ended(lost, 1, ME)
@@ -354,7 +355,7 @@ def test_w5_an_append_takes_a_log_at_most_once() -> None:
     mine = ended(THEIRS, 1, ME)
     writer.on_message(APPLICATION, seen(mine))
     writer.on_message(APPLICATION, Rejected(mine.last.members()[0].stream, 1, Reason.SEALED))
-    assert results(writer.on_message(APPLICATION, seen(ended(mine, 1, OTHER)))) == [(1, AppendRefused("owned by x"))]
+    assert results(writer.on_message(APPLICATION, seen(ended(mine, 1, OTHER)))) == [(1, owned(Owner("x", 1)))]
 
 
 def test_w5_appends_that_wait_are_judged_each_by_itself() -> None:
@@ -363,12 +364,12 @@ def test_w5_appends_that_wait_are_judged_each_by_itself() -> None:
     writer.on_message(APPLICATION, first)
     writer.on_message(APPLICATION, replace(second, takeover=True))
     effects = writer.on_message(APPLICATION, seen(THEIRS))
-    assert results(effects) == [(1, AppendRefused("owned by x"))]
+    assert results(effects) == [(1, owned(Owner("x", 1)))]
     assert messages(effects) == [EndOpenSegment(LOG, 0, owner=ME)]
     writer.on_message(APPLICATION, third)
     writer.on_message(APPLICATION, AppendRequested(4, LOG, 1, 10, takeover=True))
     effects = writer.on_message(APPLICATION, seen(ended(THEIRS, 1, Owner("y", 1))))
-    assert results(effects) == [(2, AppendRefused("owned by y")), (3, AppendRefused("owned by y"))]
+    assert results(effects) == [(2, owned(Owner("y", 1))), (3, owned(Owner("y", 1)))]
     assert messages(effects) == [EndOpenSegment(LOG, 1, owner=ME)]  # the fourth came later: it takes it from y
 
 
@@ -401,4 +402,4 @@ def test_a_writer_without_a_projection_reads_it_first() -> None:
     assert messages(client.tell(seen(MINE))) == [append(FIRST, 0, stream) for stream in STREAMS]
     unknown = Client(None)
     unknown.tell(ONE)
-    assert results(unknown.tell(seen(None))) == [(1, AppendRefused("no such log"))]
+    assert results(unknown.tell(seen(None))) == [(1, append_refused(NO_SUCH_LOG))]

@@ -12,11 +12,10 @@ from typing import Final
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from outside import program
 from trunkline.delivery.control.contract import ControlStore, Reported, Status
 from trunkline.delivery.control.opening import open_control_store
 
-CHROMIUM: Final = Path("/usr/bin/chromium")
-NO_CHROMIUM: Final = f"no browser: {CHROMIUM} is missing (Debian: chromium)"
 FLAGS: Final = [
     "--no-sandbox",
     "--disable-gpu",
@@ -73,7 +72,7 @@ class FilledStore:
 def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=SHOWN_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
         yield browser
         browser.close()
 

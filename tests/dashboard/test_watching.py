@@ -27,9 +27,16 @@ from trunkline.errors import Refused
 WAIT_S = 20.0
 
 
-def watched(test: Callable[[Watch], Awaitable[None]], *addresses: str, folder: Path | None = None) -> None:
+def watched(
+    test: Callable[[Watch], Awaitable[None]],
+    *addresses: str,
+    folder: Path | None = None,
+    expected: list[str] | None = None,
+) -> None:
+    """``expected``: takes the failures; without it there must be none."""
+
     async def run() -> None:
-        failures: list[str] = []
+        failures: list[str] = [] if expected is None else expected
         stores = tuple(StoreWatch(number, address) for number, address in enumerate(addresses))
         config = ConnectionConfig(connect=("127.0.0.1:1",))
         gatherer, histories = Gatherer(Connection(config, NEVER_MS)), Histories(config)
@@ -41,7 +48,7 @@ def watched(test: Callable[[Watch], Awaitable[None]], *addresses: str, folder: P
             await histories.close()
             for store in stores:
                 await store.close()
-        assert failures == []
+        assert failures == [] or expected is not None
 
     asyncio.run(run())
 
@@ -70,6 +77,23 @@ def store(tmp_path: Path) -> Iterator[FilledStore]:
     filled = FilledStore(tmp_path / "control.db", ("acme", "globex"))
     yield filled
     filled.close()
+
+
+def test_a_look_that_fails_as_none_should_ends_the_dashboard_and_says_why(
+    store: FilledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: StoreWatch) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(StoreWatch, "_look", broken)  # in the thread of the store
+    failures: list[str] = []
+
+    async def test(watch: Watch) -> None:
+        watch.open_page()
+        await eventually(lambda: bool(failures))
+
+    watched(test, store.address, expected=failures)
+    assert failures == ["looking failed, which is a bug: KeyError('planted')"]
 
 
 def test_w1_nothing_is_looked_at_unless_a_page_is_open(monkeypatch: pytest.MonkeyPatch) -> None:

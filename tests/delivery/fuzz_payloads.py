@@ -3,8 +3,10 @@
     .venv/bin/python -m tests.delivery.fuzz_payloads --count 20000
 
 Bodies of batches, headers, captured changes and events of Debezium are mutated, all under a right checksum, as by a
-writer that lies. What still decodes is used as a pipeline, the dashboard and Spark use it. This happens in a child
-process, so that a crash is counted like any other failure. The suite runs a slice of it (``test_payload_fuzz.py``).
+writer that lies: their bytes, and their structure too (any JSON, any headers, whole logs: ``hostile_entries``). Each
+entry ends as rows, as a dead letter, or as a halt that names its position. What still decodes is used as a pipeline,
+the dashboard and Spark use it. This happens in a child process, so that a crash is counted like any other failure.
+The suite runs a slice of it (``test_payload_fuzz.py``).
 """
 
 from __future__ import annotations
@@ -119,7 +121,8 @@ def work(seed: int, count: int, place: Path, report: Path, planted: int) -> None
             if each == planted:
                 os.abort()
             try:
-                outcomes[consumer.use(index, mutated(consumer.samples[index].content, other, chance))] += 1
+                mutate = consumer.samples[index].mutate or mutated
+                outcomes[consumer.use(index, mutate(consumer.samples[index].content, other, chance))] += 1
             except BaseException:
                 failures.append(Failure(each, f"{consumer.samples[index].name}: {traceback.format_exc()}"))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used) * 1024

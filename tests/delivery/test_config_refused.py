@@ -214,6 +214,10 @@ REFUSED = {
         f"orders.yaml:6: nested deeper than {DEPTH_MAX}; no key of a pipeline is",
     ),
     "a key that is no text": (ONE + "[a]: 1", "orders.yaml:6: a key must be a text"),
+    "half of a character": (
+        'destinations: [{name: a, type: delta, path: a, values: ["a\\ud800"]}]',
+        "orders.yaml:5: no YAML: found invalid Unicode character escape code; correct it",
+    ),
     "a character that cannot be printed": (
         'destinations: [{name: a, type: delta, path: "a\\0b"}]',
         "orders.yaml:5: destinations[0].path: has a character that cannot be printed; remove it",
@@ -260,6 +264,58 @@ def test_a_file_that_is_not_there_or_empty_or_no_text_is_named(tmp_path: Path) -
         load_pipeline(tmp_path / "latin.yaml")
 
 
+# URLs: as a path one is a local folder called "s3:", in which nobody would look for the rows
+
+DELTA = "destinations: [{name: a, type: delta, path: '%s'}]"
+LAKE = "destinations: [{name: a, type: ducklake, catalog: '%s', data_path: '%s', table: t}]"
+S3 = "must be a path of the file system: s3: is not supported (before a path with a colon write ./)"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DELTA % "s3://bucket/x", f"orders.yaml:5: destinations[0].path: {S3}"),
+        (DELTA % "s3:bucket", f"orders.yaml:5: destinations[0].path: {S3}"),
+        (DELTA % "file:///x", "orders.yaml:5: destinations[0].path: is a URL; write the path alone, without file:"),
+        (DELTA % "x/s3://bucket", f"orders.yaml:5: destinations[0].path: {S3.replace('s3: is', 'URLs are')}"),
+        (DELTA % "{name}3://x", f"orders.yaml:5: destinations[0].path: {S3.replace('s3:', 'a3:')} (for a)"),
+        (LAKE % ("sqlite:a.db", "gs://x"), f"orders.yaml:5: destinations[0].data_path: {S3.replace('s3', 'gs')}"),
+        (LAKE % ("sqlite:s3://a.db", "x"), f"orders.yaml:5: destinations[0].catalog: {S3}"),
+        (
+            "discover: {template: {type: delta, path: '{value}://x'}}",
+            f"orders.yaml:5: discover.template.path: {S3.replace('s3', 'sample')} (for sample)",
+        ),
+        (
+            (
+                "defaults: {type: ducklake, data_path: 'abfs://{value}', table: t}\n"
+                "discover: {template: {catalog: '{value}'}}"
+            ),
+            f"orders.yaml:5: defaults.data_path: {S3.replace('s3', 'abfs')} (for sample)",
+        ),
+        (ONE + "control: {store: 'sqlite:s3://x/control.db'}", f"orders.yaml:6: control.store: {S3}"),
+        (
+            ONE + "control: {store: 's3://x/control.db'}",
+            "orders.yaml:6: control.store: must be sqlite:PATH or postgres:DSN",
+        ),
+    ],
+)
+def test_a_url_where_a_path_belongs_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    assert problems(tmp_path, HEAD + text) == [message]
+
+
+def test_a_url_of_a_source_is_refused(tmp_path: Path) -> None:
+    assert problems(tmp_path, HEAD.replace("path: source", "path: 's3://bucket/x'") + ONE) == [
+        f"orders.yaml:2: source.path: {S3}"
+    ]
+    log = "{type: log, log: 's3://a', connect: 'http://h:1', malformed: skip, dead_letters: 's3://b', tls_ca: 's3://c'}"
+    assert problems(tmp_path, HEAD.replace("{type: delta, path: source}", log) + ONE) == [
+        "orders.yaml:2: source.log: is a URL; write the name of a log",
+        "orders.yaml:2: source.connect: 'http://h:1' is no address; write host:port, or [host]:port for IPv6",
+        "orders.yaml:2: source.dead_letters: is a URL; write the name of a log",
+        f"orders.yaml:2: source.tls_ca: {S3}",
+    ]
+
+
 # Secrets
 
 
@@ -289,6 +345,16 @@ def test_a_secret_of_the_control_store_is_refused_and_not_repeated(tmp_path: Pat
     (told,) = problems(tmp_path, HEAD + ONE + "control: {store: 'postgres:host=h password=314159'}\n")
     assert told.startswith("orders.yaml:6: control.store: holds a password; remove it")
     assert "314159" not in told
+
+
+@pytest.mark.parametrize("setting", ["executor.extraJavaOptions", "driver.defaultJavaOptions", "jars.repositories"])
+def test_a_setting_that_java_is_started_with_can_be_no_secret(tmp_path: Path, setting: str) -> None:
+    text = HEAD + ONE + f"spark: {{conf_env: {{spark.{setting}: OPTIONS, spark.hadoop.fs.s3a.secret.key: OPTIONS}}}}"
+    (told,) = problems(tmp_path, text, {"OPTIONS": "x"})
+    assert told == (
+        f"orders.yaml:6: spark.conf_env.spark.{setting}: is read as Java starts, and shows in its command line: no "
+        "secret; move it to spark.conf"
+    )
 
 
 def test_every_missing_variable_is_found_unless_nobody_asks(tmp_path: Path) -> None:

@@ -161,6 +161,56 @@ def test_every_window_is_the_difference_of_its_two_snapshots(seed: int, tmp_path
             assert signed(source.net_changes(window, question, EVERYTHING), names) == expected, window
 
 
+ODD: Final = (
+    "a b", "a%b", "%20", "a/b", "..", "é", "e\u0301", "x'y", 'q"r', "a=b", "c:d", "#?", "a*b", "[z]", "\\", "n\nl",
+    "nul\0x", "\0", "+", "", None, "😀", "x" * 100,
+)  # fmt: skip
+PARTITIONS: Final[dict[str, tuple[pa.DataType, tuple[Any, ...]]]] = {
+    "tenant": (pa.string(), ODD),
+    "day": (pa.date32(), (datetime.date(2026, 1, 31), datetime.date(1582, 10, 1), None)),
+    "at": (pa.timestamp("us", tz="UTC"), (datetime.datetime(2026, 1, 1, 2, 3, 4, 5, tzinfo=datetime.UTC), None)),
+    "local": (pa.timestamp("us"), (datetime.datetime.fromisoformat("2026-01-01T02:03:04.000005"), None)),
+    "whole": (pa.int32(), (-7, 0, None)),
+    "share": (pa.float64(), (1.5e30, -0.1, float("inf"), None)),
+    "price": (pa.decimal128(10, 2), (Decimal("12.30"), Decimal("0.00"), None)),
+    "paid": (pa.bool_(), (True, False, None)),
+}
+
+
+@pytest.mark.parametrize("column", PARTITIONS)
+def test_values_of_partitions_may_be_anything(column: str, tmp_path: Path) -> None:
+    kind, values = PARTITIONS[column]
+    rows: dict[str, Any] = {"id": range(len(values)), "tenant": pa.array(["a"] * len(values))}
+    rows |= {column: pa.array(values, kind)}
+    half = len(values) // 2
+    write_deltalake(tmp_path, pa.table(rows).slice(0, half), partition_by=[column], configuration=FEED)
+    write_deltalake(tmp_path, pa.table(rows).slice(half), mode="append")
+    DeltaTable(tmp_path).update(updates={"id": "id + 100"}, predicate="id % 2 = 0")
+    DeltaTable(tmp_path).delete("id % 3 = 0")
+    source = source_at(tmp_path)
+    newest = source.state(0).version
+    question = asked(source, newest)
+    names = [each.name for each in question.columns]
+    states = [pa.table(DeltaTable(tmp_path, version=number).scan()).to_pylist() for number in range(newest)]
+    for after in range(1, newest):
+        expected = difference(spelled(states[after - 1], names), spelled(states[newest - 1], names))
+        window = Window(after, newest)
+        assert signed(source.net_changes(window, question, EVERYTHING), names) == expected
+        if column == "tenant":  # each value is a share of its own, and none keeps another from being read
+            shares = [*(Share((value,)) for value in ODD), Share((), ODD)]
+            parts: Counter[Row] = Counter()
+            for share in shares:
+                parts.update(signed(source.net_changes(window, question, share), names))
+            assert {row: count for row, count in parts.items() if count} == expected
+
+
+def test_a_table_with_binary_partitions_is_refused(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1], "tenant": ["a"], "body": pa.array([b"a b"], pa.binary())})
+    write_deltalake(tmp_path, rows, partition_by=["body"], configuration=FEED)
+    with pytest.raises(ConfigError, match="partitioned by body, which is binary"):
+        source_at(tmp_path).state(0)
+
+
 def test_shares_of_a_window_make_up_the_whole(tmp_path: Path) -> None:
     history = History(3, tmp_path / "table")
     for _ in range(4):

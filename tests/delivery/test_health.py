@@ -196,7 +196,7 @@ def test_other_paths_are_answered_with_those_that_exist(server: HealthServer) ->
 
 
 def test_all_but_the_pulse_is_told_under_the_servers_own_names_only(shown: Shown) -> None:
-    server = HealthServer("127.0.0.1:0", lambda: shown.view, shown.metrics, ("deliverer.example",))
+    server = HealthServer("127.0.0.1:0", lambda: shown.view, shown.metrics, names=("deliverer.example",))
     server.begin()
     try:
         for path in ("/metrics", "/status", "/readyz"):
@@ -248,6 +248,23 @@ def test_silent_peers_take_only_so_many_threads_and_do_not_stop_the_server(serve
     finally:
         for peer in peers:
             peer.close()
+    wait_until_answered(server)
+
+
+def test_requests_for_which_there_is_no_thread_use_up_no_place(
+    server: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Semaphore(0)
+
+    def no_thread(_: threading.Thread) -> None:
+        failed.release()
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        for _ in range(REQUESTS_MAX + 2):
+            socket.create_connection(parse_address(server.address), WAIT_S).close()
+            assert failed.acquire(timeout=WAIT_S)
     wait_until_answered(server)
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import trunkline.sync
 from delivery.payload_samples import KEY, rows_of
-from delivery.test_log_source import Events, event, row
+from delivery.test_log_source import COLUMNS, Events, event, row
 from local_cluster import RunningCluster, local_cluster
 from lying_writer import POISONED, append_body, append_corrupt_batch, append_poison, writing
 from trunkline.client.bodies import encode
@@ -21,12 +22,12 @@ from trunkline.client.headers import encode_headers
 from trunkline.client.log import Log
 from trunkline.delivery.addresses import LogAddress
 from trunkline.delivery.capture.writing import CaptureLog
-from trunkline.delivery.changes import Place, change_rows, encoded
-from trunkline.delivery.columns import Column
+from trunkline.delivery.changes import Place, change_rows, encoded, truncation
 from trunkline.delivery.rule_ordered import Kind
 from trunkline.delivery.sources.contract import EVERYTHING, Asked
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, LOG_HEADER, DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium_batches import EventBatches
+from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log import LogSource
 from trunkline.delivery.windows import Window
 from trunkline.errors import CorruptEntry, DestinationHalted
@@ -89,6 +90,86 @@ def test_g5_a_corrupt_entry_halts_with_its_log_and_position(
     assert source.net_changes(Window(0, 1), asked, EVERYTHING).arrived.num_rows == 5
 
 
+LAST = b"1"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"trunkline-index": b"9" * 17},
+        {"trunkline-index": b"1"},
+        {"trunkline-index": b"2"},
+        {"trunkline-index": b"3", "trunkline-last": LAST},
+        {"trunkline-index": b"-1"},
+        {"trunkline-index": b"-1", "trunkline-last": LAST},
+        {"trunkline-index": b""},
+        {"trunkline-index": b"0", "trunkline-last": LAST, "trunkline-position": b"\xff"},
+        {"trunkline-last": LAST, "trunkline-index": b"1"},
+        {"trunkline-index": "0"},
+        {"trunkline-index": 0},
+        [],
+        "text",
+    ],
+    ids=repr,
+)
+def test_x2_headers_that_lie_at_the_end_of_a_log_hide_nothing_and_halt_with_their_position(
+    cluster: RunningCluster, name: str, headers: Any
+) -> None:
+    """What came before them is delivered, or halts with them: it does not wait for ever without a word."""
+    lying = msgspec.msgpack.encode(headers)
+    source = captured(cluster.connect, name, (CHANGES, placed()), (CHANGES, placed()), (CHANGES, lying))
+    asked = Asked(KEY, ("id",), "tenant")
+    version = source.state(0).version
+    if headers == {"trunkline-index": "0"}:  # a text, which earlier versions took: a transaction that goes on
+        assert version == 2
+        return
+    assert version == 3
+    with pytest.raises(DestinationHalted, match=f"the log {name} cannot be understood: entry 3 "):
+        source.net_changes(Window(0, version), asked, EVERYTHING)
+
+
+def test_x2_a_transaction_with_a_missing_or_foreign_entry_halts_with_its_position(
+    cluster: RunningCluster, name: str
+) -> None:
+    asked = Asked(KEY, ("id",), "tenant")
+    begun = (CHANGES, placed(0, last=False))
+    ends = (CHANGES, placed(2))
+    for number, between in enumerate(((), ((CHANGES, placed()),), ((CHANGES, encode_headers({})),))):
+        source = captured(cluster.connect, f"{name}-{number}", begun, *between, ends)
+        at = 2 + len(between)
+        with pytest.raises(DestinationHalted, match=f"entry {at} says that it is number 2"):
+            source.net_changes(Window(0, at), asked, EVERYTHING)
+
+
+def test_x3_a_transaction_that_goes_on_is_no_version_and_one_that_was_broken_off_does_not_count(
+    cluster: RunningCluster, name: str
+) -> None:
+    open_ones = [(CHANGES, placed(index, last=False)) for index in range(5)]
+    source = captured(cluster.connect, f"{name}-open", (CHANGES, placed()), *open_ones)
+    assert source.state(0).version == 1
+    source = captured(cluster.connect, f"{name}-broken", *open_ones, (b"", placed()), (CHANGES, placed()))
+    assert source.state(0).version == 7
+    asked = Asked(KEY, ("id",), "tenant")
+    assert source.net_changes(Window(0, 7), asked, EVERYTHING).arrived.num_rows == 5
+
+
+def test_g5_a_truncation_makes_up_for_what_is_corrupt_before_it(cluster: RunningCluster, name: str) -> None:
+    """As the advice says: capture a new snapshot into the log, then reseed."""
+    bad: list[tuple[bytes, bytes]] = [(b"text", placed()), (CHANGES, b"\xc1"), (CHANGES, placed(7))]
+    source = captured(cluster.connect, name, (CHANGES, placed()), *bad)
+    writing(cluster.connect, name, append_corrupt_batch, create=False)
+    snapshot = [(encoded(KEY, truncation(KEY)), placed(0, last=False)), (CHANGES, placed(1))]
+    captured(cluster.connect, name, *snapshot)
+    asked = Asked(KEY, ("id",), "tenant")
+    version = source.state(0).version
+    assert version == 9
+    net = source.net_changes(Window(0, version), asked, EVERYTHING)
+    assert (net.arrived.num_rows, net.emptied) == (5, False)
+    assert sum(batch.num_rows for batch in source.scan(version, asked, None)) == 5
+    with pytest.raises(DestinationHalted, match="entry 2"):
+        source.net_changes(Window(0, 7), asked, EVERYTHING)
+
+
 def test_g5_a_corrupt_batch_halts_with_its_log_and_positions(cluster: RunningCluster, name: str) -> None:
     source = captured(cluster.connect, name, (CHANGES, placed()))
     writing(cluster.connect, name, append_corrupt_batch, create=False)
@@ -118,6 +199,10 @@ def test_w2_a_capture_does_not_guess_how_far_it_came(cluster: RunningCluster, na
 def with_schema(*fields: Any) -> bytes:
     schema = {"fields": [{"field": "after", "fields": list(fields)}]}
     return json.dumps({"schema": schema, "payload": {"op": "c", "after": {"id": 1, "tenant": "acme"}}}).encode()
+
+
+def stated_row(number: int) -> bytes:
+    return with_schema({"field": "id", "type": "int64"}, TENANT).replace(b'"id": 1', b'"id": %d' % number)
 
 
 def nested(depth: int) -> Any:
@@ -174,11 +259,11 @@ EVENTS: dict[str, bytes] = {
 @pytest.mark.parametrize("content", [*EVENTS.values(), *SCHEMAS.values()], ids=[*EVENTS.keys(), *SCHEMAS.keys()])
 @pytest.mark.parametrize("declared", [True, False], ids=["columns declared", "columns of the event"])
 def test_g5_a_hostile_event_is_malformed_and_those_around_it_are_not(content: bytes, declared: bool) -> None:
-    columns = {"id": "BIGINT", "tenant": "VARCHAR", "amount": "DECIMAL(10,2)", "at": "TIMESTAMP"}
-    asked = Asked(tuple(Column(*each) for each in columns.items()), ("id",), "tenant")
-    address = LogAddress("events", "nowhere:1", format="debezium", columns=columns if declared else {})
+    asked = Asked(declared_columns(COLUMNS), ("id",), "tenant")
+    address = LogAddress("events", "nowhere:1", format="debezium", columns=COLUMNS if declared else {})
     batches = EventBatches(address, asked)
-    for glsn, each in enumerate((event("c", None, row(1)), content, event("c", None, row(2))), start=1):
+    around = [event("c", None, row(number)) if declared else stated_row(number) for number in (1, 2)]
+    for glsn, each in enumerate((around[0], content, around[1]), start=1):
         batches.add(Entry(glsn, each))
     tables, letters = batches.finished()
     found = {number for table in tables for number in table.column("id").to_pylist()}

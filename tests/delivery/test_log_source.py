@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import trunkline.sync
 from delivery.direct_delivery import Direct
@@ -19,18 +20,18 @@ from local_cluster import RunningCluster, local_cluster
 from trunkline.delivery.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.columns import Column
 from trunkline.delivery.destinations.opening import open_destination
-from trunkline.delivery.job.work import Target
-from trunkline.delivery.rule_ordered import (
-    Kind,
-)
+from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.rule_ordered import Kind
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER, DeadLetter, write_dead_letters
-from trunkline.delivery.sources.debezium import changes_of, converter, event_columns
+from trunkline.delivery.sources.debezium import changes_of, event_shape
+from trunkline.delivery.sources.debezium_values import DECIMAL_NAME, Form, Shape, converter
 from trunkline.delivery.sources.log import LogSource
 from trunkline.delivery.windows import Window
-from trunkline.errors import DestinationHalted, NoSuchLog, ProtocolError
+from trunkline.errors import DestinationHalted, NoSuchLog, ProtocolError, Unreachable
 
-COLUMNS = {"id": "BIGINT", "tenant": "VARCHAR", "amount": "DECIMAL(10,2)", "at": "TIMESTAMP"}
+COLUMNS = {"id": "BIGINT", "tenant": "VARCHAR", "amount": "DECIMAL(10,2)", "at": "TIMESTAMP_US"}
 AT = 1_767_225_600_000_000  # 2026-01-01 in microseconds
 
 
@@ -46,7 +47,7 @@ class Events:
     """A log of events, as a source without a schema of its own."""
 
     def __init__(self, connect: str, name: str, folder: Path, **changed: Any) -> None:
-        self.address = LogAddress(name, connect, format="debezium", columns=COLUMNS, **changed)
+        self.address = LogAddress(name, connect, **{"format": "debezium", "columns": COLUMNS, **changed})
         self.source = LogSource(self.address)
         self._folder = folder
         self._cluster = trunkline.sync.connect(connect)
@@ -117,12 +118,41 @@ def test_events_are_delivered_by_key_with_moves_repeats_and_truncation(events: E
     assert (events.ids("acme"), events.ids("bolt")) == ([7], [])
 
 
+@pytest.mark.parametrize("events", [{"columns": {}}], indirect=True)
+def test_events_that_say_no_columns_halt_with_a_position_and_why(events: Events) -> None:
+    flat = {"schema": {"fields": [{"field": "id", "type": "int64"}]}, "payload": {"id": 1, "tenant": "acme"}}
+    heartbeat = json.dumps({"ts_ms": 5}).encode()
+    events.add(heartbeat)
+    with pytest.raises(Unreachable, match="no changes that say their columns"):
+        events.source.columns(1)
+    at = events.add(json.dumps(flat).encode())
+    events.add(*[heartbeat] * 1500)
+    with pytest.raises(DestinationHalted, match=f"entry {at} of the log .*ExtractNewRecordState"):
+        events.source.columns(at + 1500)
+
+
+def test_a_history_begins_with_the_first_event(events: Events) -> None:
+    events.add(b"", *(event("r", None, row(number)) for number in range(1, 4)))
+    state = events.direct.work.source.state(0)
+    assert (state.first, state.version) == (state.version - 2, state.version)
+
+
 def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
     events.add(event("c", None, row(1)))
     at = events.add(b"{no json")
     asked = Asked(events.source.columns(at), ("id",), "tenant")
     with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: no JSON"):
         events.source.net_changes(Window(0, at), asked, EVERYTHING)
+
+
+def test_a_malformed_event_halts_discovery_and_counting_with_its_position(events: Events, spark: SparkSession) -> None:
+    at = events.add(event("c", None, row(1)), b"{no json")
+    runner = JobRunner(spark, Work(events.source, ("id",), "tenant", ()), 0)
+    try:
+        with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: no JSON"):
+            runner.count_unrouted(Window(0, at))
+    finally:
+        runner.close()
 
 
 @pytest.mark.parametrize("events", [{"malformed": "skip", "dead_letters": "dead"}], indirect=True)
@@ -134,6 +164,10 @@ def test_skipped_events_are_kept_once_each_with_reason_and_position(events: Even
         event("c", None, {**row(3), "amount": "123456789012.00"}),
         event("d", {"id": 1}, None),
         event("c", None, {**row(4), "surprise": 1}),
+        json.dumps(row(5)).encode(),  # without its envelope
+        event("d", {"id": 8, "tenant": None, "amount": None, "at": None}),  # without REPLICA IDENTITY FULL
+        event("d", {"id": 8, "tenant": "", "amount": "", "at": 0}),
+        event("u", None, {**row(8), "tenant": "__debezium_unavailable_value"}),
     ]
     at = events.add(event("c", None, row(8)), *wrong, event("c", None, row(9)))
     events.direct.seed()
@@ -182,6 +216,7 @@ def test_l1_l2_many_letters_of_several_writers_at_once_are_there_once(events: Ev
 def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
     fields = [
         {"field": "id", "type": "int64", "optional": False},
+        {"field": "tenant", "type": "string", "optional": True},
         {"field": "price", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "optional": True,
          "parameters": {"scale": "2", "connect.decimal.precision": "10"}},
         {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp", "optional": True},
@@ -194,25 +229,26 @@ def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
     ]  # fmt: skip
     unscaled = base64.b64encode((-1234).to_bytes(2, "big", signed=True)).decode()
     after = {
-        "id": 7, "price": unscaled, "at": AT, "ms": AT // 1000, "zoned": "2026-01-01T02:00:00+02:00", "day": 1,
-        "doc": '{"a": 1}', "tags": ["x", None], "raw": base64.b64encode(b"\xff").decode(),
+        "id": 7, "tenant": "acme", "price": unscaled, "at": AT, "ms": AT // 1000, "zoned": "2026-01-01T02:00:00+02:00",
+        "day": 1, "doc": '{"a": 1}', "tags": ["x", None], "raw": base64.b64encode(b"\xff").decode(),
     }  # fmt: skip
     made = {
         "schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]},
         "payload": {"op": "c", "before": None, "after": after},
     }
-    stated = event_columns(made)
-    assert stated is not None
-    columns, names = stated
-    assert columns[:3] == (
-        Column("id", "BIGINT", False), Column("price", "DECIMAL(10,2)"), Column("at", "TIMESTAMP"),
+    shape = event_shape(made)
+    assert shape is not None
+    assert shape.columns[:4] == (
+        Column("id", "BIGINT", False), Column("tenant", "VARCHAR"), Column("price", "DECIMAL(10,2)"),
+        Column("at", "TIMESTAMP"),
     )  # fmt: skip
-    (_, _), (kind, found) = changes_of(made, columns, names, ("id",))
+    (_, _), (kind, found) = changes_of(made, shape, Asked(shape.columns, ("id",), "tenant"))
     assert kind is Kind.UPDATE_POSTIMAGE
     midnight = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     assert found == {
-        "id": 7, "price": Decimal("-12.34"), "at": midnight.replace(tzinfo=None), "ms": midnight.replace(tzinfo=None),
-        "zoned": midnight, "day": dt.date(1970, 1, 2), "doc": '{"a": 1}', "tags": ["x", None], "raw": b"\xff",
+        "id": 7, "tenant": "acme", "price": Decimal("-12.34"), "at": midnight.replace(tzinfo=None),
+        "ms": midnight.replace(tzinfo=None), "zoned": midnight, "day": dt.date(1970, 1, 2),
+        "doc": '{"a": 1}', "tags": ["x", None], "raw": b"\xff",
     }  # fmt: skip
 
 
@@ -223,37 +259,36 @@ def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
         ({"op": "d", "before": None}, "REPLICA IDENTITY FULL"),
         ({"op": "?", "after": {}}, "op is"),
         ("text", "no envelope"),
-        ({"op": "c", "after": {"id": "seven"}}, "cannot be 'seven'"),
-        ({"op": "c", "after": {"id": True}}, "cannot be True"),
+        ({"op": "c", "after": {"id": "seven", "tenant": 1}}, "cannot be 'seven'"),
+        ({"op": "c", "after": {"id": True, "tenant": 1}}, "cannot be True"),
     ],
 )
 def test_what_is_wrong_with_an_event_is_said(made: Any, why: str) -> None:
+    columns = (Column("id", "BIGINT"), Column("tenant", "BIGINT"))
     with pytest.raises(ProtocolError, match=why):
-        changes_of(made, (Column("id", "BIGINT"),), {}, ("id",))
+        changes_of(made, Shape(columns), Asked(columns, ("id",), "tenant"))
 
 
 @pytest.mark.parametrize("fields", [None, ["x"], [{"field": "after", "fields": [{"field": "a", "type": {}}]}]])
 def test_a_schema_that_is_none_makes_an_event_malformed(fields: Any) -> None:
     with pytest.raises(ProtocolError):
-        event_columns({"schema": {"fields": fields}, "payload": {"op": "c"}})
+        event_shape({"schema": {"fields": fields}, "payload": {"op": "c"}})
 
 
 def test_a_decimal_is_read_as_its_schema_says() -> None:
     """Some base 64 looks like a number."""
-    kind, logical = "DECIMAL(12,2)", "org.apache.kafka.connect.data.Decimal"
-    assert (
-        converter(kind, logical)("1234") == Decimal(int.from_bytes(base64.b64decode("1234"), "big", signed=True)) / 100
-    )
-    assert converter(kind, "")("12.34") == Decimal("12.34")
+    kind, form = "DECIMAL(12,2)", Form(DECIMAL_NAME, 2)
+    assert converter(kind, form)("1234") == Decimal(int.from_bytes(base64.b64decode("1234"), "big", signed=True)) / 100
+    assert converter(kind, Form())("12.34") == Decimal("12.34")
     with pytest.raises(ValueError, match="not a time of a day"):
-        converter("TIME", "io.debezium.time.MicroTime")(25 * 3_600_000_000)
+        converter("TIME", Form("io.debezium.time.MicroTime"))(25 * 3_600_000_000)
 
 
 def test_values_that_do_not_fit_are_refused_and_texts_are_taken() -> None:
-    assert converter("DATE", "")("2026-01-02") == dt.date(2026, 1, 2)
-    assert converter("TIME", "io.debezium.time.MicroTime")(1_000_000) == dt.time(0, 0, 1)
-    assert converter("JSON", "")({"a": 1}) == '{"a":1}'
-    assert converter("DOUBLE[]", "")([1, None]) == [1.0, None]
+    assert converter("DATE", Form())("2026-01-02") == dt.date(2026, 1, 2)
+    assert converter("TIME", Form("io.debezium.time.MicroTime"))(1_000_000) == dt.time(0, 0, 1)
+    assert converter("JSON", Form())({"a": 1}) == '{"a":1}'
+    assert converter("DOUBLE[]", Form())([1, None]) == [1.0, None]
     for kind, wrong in (("BOOLEAN", 1), ("VARCHAR", 1), ("TIMESTAMP WITH TIME ZONE", "2026-01-01T00:00:00")):
         with pytest.raises((TypeError, ValueError)):
-            converter(kind, "")(wrong)
+            converter(kind, Form())(wrong)

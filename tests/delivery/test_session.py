@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,13 @@ from pyspark.sql import SparkSession
 from trunkline.delivery.java import DROPPED_OPTION, find_java, write_java_home
 from trunkline.delivery.session import spark_session
 from trunkline.delivery.session_directory import PREFIX, SessionDirectory
-from trunkline.errors import ConfigError
+from trunkline.delivery.spark_master import check_master
+from trunkline.errors import ConfigError, Unreachable
 
 WAIT_S_MAX = 120.0  # a loaded machine; usually a few seconds
 LOOK_AGAIN_S = 0.05
+TWO = "spark://127.0.0.1:1,127.0.0.1:2"
+ASK = ": is it running, is the address right?"
 DRIVER = Path(__file__).with_name("spark_driver.py")
 
 
@@ -117,6 +121,36 @@ def test_pyspark_does_not_keep_the_handler_of_interrupts(spark: SparkSession) ->
 def test_what_is_no_master_is_refused_before_java_starts() -> None:
     with pytest.raises(ConfigError, match="'nonsense' is no Spark master: give local"):
         spark_session("nonsense")
+
+
+@pytest.mark.parametrize(
+    ("master", "kind", "message"),
+    [
+        (
+            "spark://127.0.0.1:1",
+            Unreachable,
+            f"no Spark master answers at spark://127.0.0.1:1 (127.0.0.1:1: Connection refused){ASK}",
+        ),
+        (
+            TWO,
+            Unreachable,
+            f"no Spark master answers at {TWO} (127.0.0.1:1: Connection refused; 127.0.0.1:2: Connection refused){ASK}",
+        ),
+        ("spark://host", ConfigError, "'spark://host' is no Spark master: give spark://HOST:PORT"),
+        ("spark://host:x", ConfigError, "'spark://host:x' is no Spark master: give spark://HOST:PORT"),
+    ],
+)
+def test_a_standalone_master_that_cannot_be_reached_is_told_in_one_line_before_java_starts(
+    master: str, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as refused:
+        spark_session(master)
+    assert str(refused.value) == message
+
+
+def test_one_of_several_masters_that_can_be_reached_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_master(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
 
 
 def test_a_second_session_in_a_process_is_refused(spark: SparkSession) -> None:

@@ -20,6 +20,7 @@ from etcd_server import Etcd
 from metadata import campaigning_process
 from metadata.places import LOOK_AGAIN_S, PATIENCE_S, eventually
 from metadata.projections import creation, first_of, node, trim, trimmed
+from outside import program
 from stopping import stop_and_wait
 from trunkline.core.events import LeaseLost
 from trunkline.core.messages import Get, Got, NodeState, Register, Registered, SwapLost, Swapped
@@ -442,8 +443,17 @@ async def answers(store: Store) -> bool:
 
 def test_etcd_is_reached_through_tls_and_a_stranger_is_not_believed(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    request += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    request = [program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    request += [
+        "-subj",
+        "/CN=127.0.0.1",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
     subprocess.run(request, check=True, capture_output=True)
 
     async def scenario() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from net.wiring import STORED, Inbox, Run, bare_socket, dialled, serving, until
+from outside import program
 from trunkline.errors import ConfigError, Unreachable
 from trunkline.net.dialing import HandshakeRefused, dial
 from trunkline.net.limits import MIB, Limits
@@ -15,7 +16,7 @@ from trunkline.net.tls import client_tls, server_tls
 
 
 def openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+    subprocess.run([program("openssl"), *arguments], check=True, capture_output=True)
 
 
 def authority(directory: Path, name: str) -> Path:

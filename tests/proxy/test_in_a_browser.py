@@ -11,11 +11,10 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from dashboard.running_dashboard import CHROMIUM, FLAGS, NO_CHROMIUM
+from dashboard.running_dashboard import FLAGS
 from local_cluster import RunningCluster
+from outside import program
 from proxy.proxy_process import Proxy, running
-
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=NO_CHROMIUM)
 
 EVIL: Final = "evil.example"  # the browser is told that this name is this machine, as its owner could tell it
 FETCH: Final = """async ([url, body]) => {
@@ -58,7 +57,7 @@ def site() -> Iterator[int]:
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         rules = f"--host-resolver-rules=MAP {EVIL} 127.0.0.1"
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, rules])
+        browser = playwright.chromium.launch(executable_path=program("chromium"), args=[*FLAGS, rules])
         yield browser
         browser.close()
 

@@ -207,7 +207,10 @@ def test_a_broadcast_log_takes_appends_without_conditions_of_one_proxy(
     assert refused(proxy.append(name, "b", key="k"), 409, "not-for-this-log")
     assert refused(proxy.post(f"/v1/logs/{name}/entries", {**ONE, "expect": 2}), 409, "not-for-this-log")
     with running(cluster.connect, directory) as another:
-        assert refused(another.append(name, "b"), 409, "owned-by-another")
+        taken = another.append(name, "b")
+        assert refused(taken, 409, "owned-by-another")
+        assert taken.json["owner"] in taken.json["detail"]
+        assert taken.json["owner"].startswith("proxy-")
     assert proxy.texts(name) == ["a"]
 
 

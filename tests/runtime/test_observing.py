@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 
@@ -38,6 +39,7 @@ from trunkline.runtime.serving import observe_address
 from trunkline.runtime.summaries import summary_of
 from trunkline.storage.engine import EngineStatus
 from trunkline.storage.options import SyncPolicy
+from trunkline.threads import Threads
 
 Series = dict[tuple[str, tuple[str, ...]], float]
 
@@ -188,6 +190,20 @@ def test_a_busy_process_is_observed_from_a_thread_and_a_taken_port_is_said() -> 
         run(scene)
         with pytest.raises(ConfigError, match=r"--observe: cannot listen on .*; choose another, port 0 for any"):
             ObservingThread(first.address, observed).__enter__()
+
+
+def test_t2_a_thread_that_no_longer_observes_is_told() -> None:
+    threads, told = Threads(), threading.Event()
+    threads.when_one_dies(lambda _: told.set())
+
+    def leave() -> None:
+        raise SystemExit
+
+    with ObservingThread("0", Observed("capture", "orders", nothing, well), threads) as observing:
+        assert observing._loop is not None
+        observing._loop.call_soon_threadsafe(leave)
+        assert told.wait(20)
+    assert threads.died[0].startswith("the thread observing broke off")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC
 
 import pytest
 from msgspec.structs import replace
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from local_cluster import RunningCluster
@@ -17,19 +15,11 @@ from lying_writer import EXPECTED, GARBAGE, POISONED, append_body, append_corrup
 from spark.spark_log import SparkLog
 from trunkline import sync
 from trunkline.errors import Refused
-from trunkline.spark.filters import Bounds
 from trunkline.spark.options import ConnectionOptions, ReadOptions
 from trunkline.spark.ranges import PositionRange, partitions
 from trunkline.spark.reading import read_range
 
 MIB = 1024 * 1024
-
-
-def rows_read(frame: DataFrame) -> int:
-    """How many rows the source handed to Spark when the frame was collected."""
-    plan: Any = frame._jdf.queryExecution().executedPlan()
-    leaf = plan.collectLeaves().apply(0)
-    return int(leaf.metrics().apply("numOutputRows").value())
 
 
 def test_a_read_gives_what_was_appended_in_all_columns(log: SparkLog) -> None:
@@ -87,41 +77,6 @@ def test_only_columns_of_the_schema_are_built(log: SparkLog) -> None:
         log.frame("payload STRING").collect()
 
 
-@pytest.mark.parametrize(
-    ("condition", "positions"),
-    [
-        ("glsn >= 90 AND glsn < 93", [90, 91, 92]),
-        ("glsn = 17", [17]),
-        ("glsn > 98 AND payload != '99'", [100]),
-        ("glsn <= 2", [1, 2]),
-        ("glsn > 1000", []),
-    ],
-)
-def test_filters_on_positions_cut_the_range(log: SparkLog, condition: str, positions: list[int]) -> None:
-    log.append(*(b"%d" % number for number in range(1, 101)))
-    frame = log.frame().where(condition).select("glsn")
-    assert sorted(row.glsn for row in frame.collect()) == positions
-    assert rows_read(frame) <= len(positions) + 1
-
-
-def test_filters_on_a_set_of_positions_bound_the_range_and_are_looked_at_again(log: SparkLog) -> None:
-    log.append(*(b"%d" % number for number in range(1, 101)))
-    frame = log.frame().where(f.col("glsn").isin(40, 44)).select("glsn")
-    assert sorted(row.glsn for row in frame.collect()) == [40, 44]
-    assert rows_read(frame) == 5
-
-
-def test_filters_on_time_leave_out_whole_batches(log: SparkLog) -> None:
-    log.append(b"a", b"b")
-    while log.entries()[-1].time_ms == log.entries()[0].time_ms:
-        log.append(b"later")
-    late = log.entries()[-1]
-    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=late.time_ms)
-    frame = log.frame().where(f.col("time") >= f.lit(when)).select("glsn")
-    assert [row.glsn for row in frame.collect()] == [late.glsn]
-    assert rows_read(frame) == 1
-
-
 def test_a_read_goes_across_segments(log: SparkLog) -> None:
     payloads = []
     for number in range(4):
@@ -151,10 +106,10 @@ def test_what_is_trimmed_after_planning_is_an_error_of_the_task_or_passed_over(
     strict = ReadOptions(ConnectionOptions(cluster.connect, log.name))
     planned, schema = PositionRange(2, 6), StructType().add("payload", "binary")
     with pytest.raises(Refused, match="positions 2 to 3 of log trimmed-late were trimmed away before they were read"):
-        list(read_range(strict, schema, planned, Bounds()))
-    found = list(read_range(replace(strict, fail_on_trim=False), schema, planned, Bounds()))
+        list(read_range(strict, schema, planned))
+    found = list(read_range(replace(strict, fail_on_trim=False), schema, planned))
     assert [value for batch in found for value in batch.column(0).to_pylist()] == [b"4", b"5"]
-    assert list(read_range(replace(strict, fail_on_trim=False), schema, PositionRange(1, 3), Bounds())) == []
+    assert list(read_range(replace(strict, fail_on_trim=False), schema, PositionRange(1, 3))) == []
 
 
 def test_the_tasks_of_a_job_begin_with_different_replicas() -> None:

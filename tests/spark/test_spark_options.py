@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,27 +12,113 @@ from pyspark.errors import PySparkException
 
 from spark.spark_log import SparkLog
 from trunkline.errors import ConfigError
+from trunkline.spark.columns import DDL
 from trunkline.spark.options import BATCH, SINK, STREAM, TIMEOUT_S, batch_options, stream_options, write_options
 
+KNOWN = ", ".join(dict.fromkeys((*BATCH, *STREAM, *SINK)))
+LINES_MOST = 2  # the second one is Spark's " SQLSTATE: 38000"
 PLACE = {"connect": "127.0.0.1:7400", "log": "orders"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"log": "no-such-log"}, "log no-such-log does not exist; create it first"),
-        ({"connect": "127.0.0.1:1", "timeout": "0.5"}, "no coordinator answered .*is the cluster up"),
-        ({"tokenEnv": "NO_SUCH_VARIABLE"}, "option tokenEnv names NO_SUCH_VARIABLE, which is not set"),
-    ],
+Ends = Callable[[SparkLog, dict[str, str]], object]
+
+
+def load(log: SparkLog, options: dict[str, str]) -> None:
+    log.frame(**options)
+
+
+def load_stream(log: SparkLog, options: dict[str, str]) -> None:
+    log.stream(**options)
+
+
+def load_with_schema_and_count(log: SparkLog, options: dict[str, str]) -> None:
+    log.frame("payload STRING" if options.pop("wrong", "") else "payload BINARY", **options).count()
+
+
+def stream(log: SparkLog, options: dict[str, str]) -> None:
+    query = log.stream(**options).writeStream.format("noop").start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+
+def write(log: SparkLog, options: dict[str, str]) -> None:
+    log.write(log.spark.sql("SELECT 'a' AS payload"), **options)
+
+
+def write_stream(log: SparkLog, options: dict[str, str]) -> None:
+    log.append(b"a")
+    with tempfile.TemporaryDirectory() as checkpoint:
+        given = {**log.options(**options), "checkpointLocation": checkpoint}
+        query = log.stream().select("payload").writeStream.format("trunkline").options(**given).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+
+GONE = "log no-such-log does not exist; create it first"
+AWAY = {"connect": "127.0.0.1:1", "timeout": "0.5"}
+UNREACHABLE = (
+    "the cluster's id: no coordinator answered (127.0.0.1:1: 127.0.0.1:1 cannot be reached ([Errno 111] Connection "
+    "refused); is it running, is the address right?); is the cluster up? (`trunkline up`)"
 )
-def test_spark_shows_what_is_wrong(log: SparkLog, options: dict[str, str], message: str) -> None:
-    with pytest.raises(PySparkException, match=message):
-        log.frame(**options).collect()
+UNSET = (
+    "option tokenEnv names NO_SUCH_VARIABLE, which is not set in the environment of this Spark worker: set it on "
+    "the driver and, with spark.executorEnv, on executors"
+)
+TABLE: list[tuple[Ends, dict[str, str], str]] = [
+    (load, {"log": "no-such-log"}, GONE),
+    (load, AWAY, UNREACHABLE),
+    (load, {"connect": ""}, 'format trunkline needs the option connect: .option("connect", "127.0.0.1:7400")'),
+    (load, {"startingOffsets": "1"}, f"unknown option 'startingoffsets' of format trunkline; here are known: {KNOWN}"),
+    (load, {"startingOffset": "first"}, "option startingOffset is 'first': give oldest or a position from 1 on"),
+    (load, {"endingOffset": "0"}, "option endingOffset is '0': give latest or a position from 1 on"),
+    (load, {"tokenFile": "/no/such"}, "option tokenFile: cannot read /no/such: No such file or directory"),
+    (
+        load,
+        {"tokenEnv": "NO_SUCH_VARIABLE"},
+        UNSET,
+    ),
+    (load_stream, {"log": "no-such-log"}, GONE),
+    (load_stream, AWAY, UNREACHABLE),
+    (
+        load_stream,
+        {"maxEntriesPerTrigger": "none"},
+        "option maxEntriesPerTrigger is 'none': give a whole number from 1 to 9223372036854775807",
+    ),
+    (load_with_schema_and_count, {"log": "no-such-log"}, GONE),
+    (
+        load_with_schema_and_count,
+        {"wrong": "true"},
+        f"a log has no column payload STRING; choose from: {DDL}",
+    ),
+    (
+        stream,
+        {"endingOffset": "7"},
+        f"unknown option 'endingoffset' of format trunkline; here are known: {', '.join(STREAM)}",
+    ),
+    (write, {"log": "no-such-log"}, GONE),
+    (write, AWAY, UNREACHABLE),
+    (
+        write,
+        {"partitions": "2"},
+        f"unknown option 'partitions' of format trunkline; here are known: {', '.join(SINK)}",
+    ),
+    (write_stream, {"log": "no-such-log"}, GONE),
+]
 
 
-def test_an_unknown_option_is_refused_as_the_frame_is_loaded(log: SparkLog) -> None:
-    with pytest.raises(PySparkException, match="unknown option 'startingoffsets' of format trunkline"):
-        log.frame(startingOffsets="oldest")
+@pytest.mark.parametrize(("ends", "options", "message"), TABLE)
+def test_spark_shows_in_one_line_what_is_wrong(
+    log: SparkLog, ends: Ends, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException) as refused:
+        ends(log, dict(options))
+    shown = str(refused.value).partition("=== Streaming Query ===")[0].strip().splitlines()
+    assert shown[0].endswith(message), str(refused.value)
+    assert len(shown) <= LINES_MOST, str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 import trunkline
 from system.processes import Processes
+from trunkline.client.arguments import PolicyName
 from trunkline.client.cluster import Cluster
 from trunkline.client.log import Log
 from trunkline.core.projection import Projection, Segment
@@ -56,7 +57,7 @@ def test_appends_do_not_stop_while_the_coordinator_is_dead(tmp_path: Path) -> No
         asyncio.run(run())
 
 
-async def _kill_each(processes: Processes, policy: str, victims: dict[str, Victim]) -> dict[str, float]:
+async def _kill_each(processes: Processes, policy: PolicyName, victims: dict[str, Victim]) -> dict[str, float]:
     """Seconds from each kill to the next append that began after it and was committed."""
     stalls = {}
     async with trunkline.connect(processes.coordinators) as cluster:

@@ -11,6 +11,7 @@ import pytest
 import trunkline
 from system.processes import Processes
 from system.volumes import MIB, Volumes
+from trunkline.client.arguments import PolicyName
 from trunkline.client.cluster import ClientOptions, Cluster
 from trunkline.client.log import Log
 from trunkline.errors import Refused, TrunklineError
@@ -28,7 +29,7 @@ APPENDS_MAX = 2_000  # far more than fit
 
 @pytest.mark.parametrize("policy", ["chain", "broadcast"])
 def test_a_full_cluster_refuses_appends_reads_on_and_takes_appends_again_when_space_is_freed(
-    tmp_path: Path, policy: str
+    tmp_path: Path, policy: PolicyName
 ) -> None:
     with Volumes(tmp_path / "disks") as volumes, Processes(tmp_path / "run") as processes:
         disks = _start(volumes, processes, 3)
@@ -71,7 +72,7 @@ def test_trimming_a_full_cluster_makes_room_for_appends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["chain", "broadcast"])
-def test_appends_move_to_a_spare_node_when_a_member_is_full(tmp_path: Path, policy: str) -> None:
+def test_appends_move_to_a_spare_node_when_a_member_is_full(tmp_path: Path, policy: PolicyName) -> None:
     with Volumes(tmp_path / "disks") as volumes, Processes(tmp_path / "run") as processes:
         disks = _start(volumes, processes, 4)
 

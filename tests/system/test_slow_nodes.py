@@ -15,6 +15,7 @@ import pytest
 
 import trunkline
 from system.processes import Processes
+from trunkline.client.arguments import PolicyName
 
 MIB = 1024 * 1024
 RUNS_S, RESTS_S = 0.01, 0.19  # a twentieth of a core
@@ -25,7 +26,9 @@ GO_ON_S_MAX = 10.0  # 2 s on a quiet machine
 
 
 @pytest.mark.parametrize("policy", ["broadcast", "chain"])
-def test_a_large_append_is_committed_by_nodes_that_get_a_twentieth_of_a_core(tmp_path: Path, policy: str) -> None:
+def test_a_large_append_is_committed_by_nodes_that_get_a_twentieth_of_a_core(
+    tmp_path: Path, policy: PolicyName
+) -> None:
     async def run() -> None:
         async with trunkline.connect(processes.coordinators) as cluster:
             log = await cluster.log("large", create=True, policy=policy)
@@ -44,7 +47,7 @@ def test_a_large_append_is_committed_by_nodes_that_get_a_twentieth_of_a_core(tmp
 
 
 @pytest.mark.parametrize("policy", ["broadcast", "chain"])
-def test_a_large_append_does_not_wait_long_for_a_node_that_stands_still(tmp_path: Path, policy: str) -> None:
+def test_a_large_append_does_not_wait_long_for_a_node_that_stands_still(tmp_path: Path, policy: PolicyName) -> None:
     async def run() -> None:
         async with trunkline.connect(processes.coordinators) as cluster:
             log = await cluster.log("large", create=True, policy=policy)

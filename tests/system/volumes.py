@@ -11,6 +11,8 @@ from types import TracebackType
 
 import pytest
 
+from outside import program
+
 EXT4_IOC_SHUTDOWN = 0x8004587D
 NO_LOG_FLUSH = 2  # what was not synced is gone, as after a power cut
 MIB = 1 << 20
@@ -41,7 +43,7 @@ class Volumes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for path in self._mounted:
-            subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)
+            subprocess.run([program("umount"), "--lazy", path], check=False, capture_output=True)
 
     def memory(self, name: str, size_bytes: int) -> Path:
         """A disk of this size, in memory."""
@@ -52,7 +54,7 @@ class Volumes:
         image = self._directory / f"{name}.img"
         with image.open("wb") as file:
             file.truncate(size_bytes)
-        _run("mkfs.ext4", "-q", "-F", str(image))
+        _run(program("mkfs.ext4"), "-q", "-F", str(image))
         return self._mount(name, "-o", "loop", str(image))
 
     def cut_power(self, path: Path) -> None:
@@ -65,13 +67,13 @@ class Volumes:
 
     def power_on(self, path: Path) -> None:
         """Nobody may have files open there."""
-        _run("umount", str(path))
-        _run("mount", "-o", "loop", str(self._directory / f"{path.name}.img"), str(path))
+        _run(program("umount"), str(path))
+        _run(program("mount"), "-o", "loop", str(self._directory / f"{path.name}.img"), str(path))
 
     def _mount(self, name: str, *arguments: str) -> Path:
         path = self._directory / name
         path.mkdir()
-        _run("mount", *arguments, str(path))
+        _run(program("mount"), *arguments, str(path))
         self._mounted.append(path)
         return path
 

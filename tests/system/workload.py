@@ -23,6 +23,7 @@ from msgspec import Struct
 import trunkline
 from system.parent import die_with
 from trunkline.check.history_file import JUNK, LOST, TRIMMED, UNWRITTEN, HistoryWriter
+from trunkline.client.arguments import PolicyName
 from trunkline.client.cluster import ClientOptions, Cluster
 from trunkline.client.entries import Batch
 from trunkline.client.log import Log
@@ -52,7 +53,7 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True):
     histories: str
     recordings: str
     log: str = "orders"
-    policy: str = "chain"
+    policy: PolicyName = "chain"
     replicas: int = 3
     appenders: int = 8
     batches_per_s: float = 100.0

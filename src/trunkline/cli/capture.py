@@ -15,12 +15,13 @@ from trunkline.cli import INTERRUPTED, WrongInput
 from trunkline.cli.connecting import cluster_options, configuration
 from trunkline.cli.serve import add_log_format_option, add_observe_option
 from trunkline.cli.tables import plural, print_json
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, TrunklineError
 from trunkline.net.http_names import OwnNames
 from trunkline.runtime.logging_format import begin_logging
 from trunkline.runtime.observing_capture import CaptureView, capture_metrics, capture_readiness
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.serving import observe_address
+from trunkline.threads import Threads
 
 if TYPE_CHECKING:
     from trunkline.delivery.capture.running import Capture, Captured, ChangeSource
@@ -81,13 +82,17 @@ def _capture(options: argparse.Namespace) -> int:
         tls=config.tls(),
         told=progress.tell,
     )
-    observing = _observing(options, capture) if options.observe else nullcontext()
+    threads = Threads()
+    threads.when_one_dies(lambda _: capture.stop())
+    observing = _observing(options, capture, threads) if options.observe else nullcontext()
     with observing as observed, _stopping(capture) as stopped:
         if observed is not None:
             logger.info(
                 "observed at http://%s/metrics", observed.address, extra={"fields": {"observe": observed.address}}
             )
         captured = capture.run(once=options.once)
+    if threads.died:
+        raise TrunklineError(f"{threads.died[0]}; start the capture again, and report what it logged")
     if options.json:
         print_json({"transactions": captured.transactions, "rows": captured.rows, "position": captured.position})
     else:
@@ -101,7 +106,10 @@ def _source(options: argparse.Namespace) -> ChangeSource:
     schema, _, table = options.table.rpartition(".")
     if options.ducklake is not None:
         from trunkline.delivery.capture.ducklake import LakeCapture
+        from trunkline.delivery.config.address_rules import CATALOG_FORMS, store_faults
 
+        for fault in store_faults(options.ducklake, CATALOG_FORMS, path_allowed=True):
+            raise ConfigError(f"--ducklake {fault}")
         return LakeCapture(LakeAddress(options.ducklake, table, schema or "main", password_env=options.password_env))
     from trunkline.delivery.capture.postgres import PostgresCapture
     from trunkline.delivery.config.address_rules import dsn_faults
@@ -113,7 +121,7 @@ def _source(options: argparse.Namespace) -> ChangeSource:
     return PostgresCapture(address, slot)
 
 
-def _observing(options: argparse.Namespace, capture: Capture) -> ObservingThread:
+def _observing(options: argparse.Namespace, capture: Capture, threads: Threads) -> ObservingThread:
     """Metrics and health, beside the capture: what it counts is read from another thread."""
     from trunkline.runtime.observing import Observed  # loaded only if it is needed
     from trunkline.runtime.observing_thread import ObservingThread
@@ -126,9 +134,8 @@ def _observing(options: argparse.Namespace, capture: Capture) -> ObservingThread
     async def readiness() -> Readiness:
         return capture_readiness(_view(capture.captured))
 
-    return ObservingThread(
-        options.observe, Observed("capture", options.log, metrics, readiness, tuple(options.allow_host))
-    )
+    observed = Observed("capture", options.log, metrics, readiness, tuple(options.allow_host))
+    return ObservingThread(options.observe, observed, threads)
 
 
 def _view(captured: Captured) -> CaptureView:

@@ -13,6 +13,7 @@ from trunkline.check.random_search import HEAL_STEPS_MAX, STEPS_MAX
 from trunkline.check.runner import cores
 from trunkline.cli import WrongInput, check_many, check_one, check_recorded
 from trunkline.cli.check_output import Output
+from trunkline.cli.paths import local_path
 
 STATES_LIMIT = 300_000
 DEFAULT_SCHEDULES = 1_500
@@ -65,7 +66,9 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--jobs", type=_positive, default=cores(), metavar="N", help="worker processes (default: cores)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where violations are written (default: ./check-out)")
+    parser.add_argument(
+        "--out", type=local_path, metavar="DIR", help="where violations are written (default: ./check-out)"
+    )
     parser.add_argument("--coverage", action="store_true", help="list the pairs of role state and event that were met")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)

@@ -17,6 +17,7 @@ from trunkline.check.trace import TraceError, judge
 from trunkline.cli import WrongInput
 from trunkline.cli.check_output import Output
 from trunkline.core.trace import VERSION
+from trunkline.plural import plural
 
 
 def judge_trace(known: Catalogue, path: Path, output: Output) -> int:
@@ -76,15 +77,18 @@ def _recording_text(verdict: RecordingVerdict) -> str:
     for log in verdict.logs:
         if log.finding is not None:
             lines += [f"VIOLATION in log {log.log}, at {log.place}: {log.finding.monitor}", f"  {log.finding.text}"]
-        seen = f"{log.events:,} events, {log.committed:,} batches committed, {log.read:,} read"
+        seen = (
+            f"{plural(log.events, 'event')}, {plural(log.committed, 'batch', 'batches')} committed, {log.read:,} read"
+        )
         lines.append(f"log {log.log}: {seen}" + ("" if log.finding else ": no violation"))
-    files = f"{verdict.files:,} files ({verdict.cut:,} of processes that were killed, or still run)"
-    return "\n".join([*lines, f"{verdict.events:,} events of {files}, judged by {', '.join(verdict.monitors)}"])
+    files = f"{plural(verdict.files, 'file')} ({verdict.cut:,} of processes that were killed, or still run)"
+    return "\n".join([*lines, f"{plural(verdict.events, 'event')} of {files}, judged by {', '.join(verdict.monitors)}"])
 
 
 def _history_text(verdict: HistoryVerdict) -> str:
     lines = [f"VIOLATION in log {verdict.log}: {each.rule}\n  {each.text}" for each in verdict.broken]
-    seen = f"{verdict.operations:,} operations, {verdict.acknowledged:,} entries acknowledged, {verdict.read:,} read"
+    entries = plural(verdict.acknowledged, "entry", "entries")
+    seen = f"{plural(verdict.operations, 'operation')}, {entries} acknowledged, {verdict.read:,} read"
     lines.append(f"log {verdict.log}: {seen}" + ("" if verdict.broken else ": no violation"))
     if not verdict.final:
         lines.append("  there is no final reading: what was lost at the end would not be seen")

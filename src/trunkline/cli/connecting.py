@@ -12,14 +12,18 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trunkline.cli.parsing import did_you_mean
 from trunkline.cli.tables import json_option
 from trunkline.client.cluster import ClientOptions, Cluster
 from trunkline.config import ConnectionConfig, load
+from trunkline.errors import NoSuchLog, TrunklineError
+from trunkline.net.addresses import PORT_MAX
 
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
 CLOSE_S = 2.0  # after Ctrl-C or a failure: what appends under way are given to settle
+SUGGEST_S = 2.0  # to look for the log that was meant
 GROUP = "the cluster"
 
 
@@ -56,11 +60,12 @@ def configuration(options: argparse.Namespace) -> ConnectionConfig:
 
 @asynccontextmanager
 async def connected(config: ConnectionConfig) -> AsyncIterator[Cluster]:
+    """Somebody waits at a terminal: what is known to fail fails at once."""
     timeout = config.timeout_s
     connect_timeout = min(CONNECT_TIMEOUT_S, timeout or CONNECT_TIMEOUT_S)
     options = ClientOptions(timeout=timeout, connect_timeout=connect_timeout, token=config.token, name="cli")
     cluster = Cluster(config.connect, options, tls=config.tls())
-    await cluster.open()
+    await cluster.open(patient=False)
     try:
         yield cluster
     except BaseException:
@@ -78,9 +83,22 @@ def cluster_command(
 
     async def run(options: argparse.Namespace) -> int:
         async with connected(configuration(options)) as cluster:
-            return await work(options, cluster) or 0
+            try:
+                return await work(options, cluster) or 0
+            except NoSuchLog as error:
+                name = str(getattr(options, "log", "") or getattr(options, "name", ""))
+                error.args = (f"{error}{await _like(name, cluster)}",)
+                raise
 
     return lambda options: run_loop(run(options))
+
+
+async def _like(name: str, cluster: Cluster) -> str:
+    """The log that was probably meant. Not knowing it is no reason to fail otherwise."""
+    with contextlib.suppress(TrunklineError, TimeoutError):
+        async with asyncio.timeout(SUGGEST_S):
+            return did_you_mean(name, await cluster.logs())
+    return ""
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -118,6 +136,12 @@ def position(text: str) -> int:
 def count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
+    return int(text)
+
+
+def port(text: str) -> int:
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"expected a port, 0 to {PORT_MAX}, got {text!r}")
     return int(text)
 
 

@@ -19,9 +19,9 @@ LISTEN = "127.0.0.1:7480"
 CHECK_OUT = Path("check-out")
 EXAMPLES = """\
 examples:
-  trunkline dashboard                                          the cluster at 127.0.0.1:7400
-  trunkline dashboard --deliver sqlite:control.db              with the pipelines of this control store
-  trunkline dashboard --listen 127.0.0.1:0 --connect HOST:PORT on any free port
+  trunkline dashboard                                            the cluster at 127.0.0.1:7400
+  trunkline dashboard --deliver sqlite:control.db                with the pipelines of this control store
+  trunkline dashboard --listen 127.0.0.1:0 --connect HOST:PORT   on any free port
 """
 
 

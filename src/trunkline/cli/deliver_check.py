@@ -123,7 +123,9 @@ def _difference(difference: Difference) -> str:
             return f"missing    {key}"
         case "extra":
             return f"extra      {key}"
-    what = ", ".join(difference.columns) or f"{difference.wanted} rows in the source, {difference.held} here"
+    what = (
+        ", ".join(difference.columns) or f"{plural(difference.wanted, 'row')} in the source, {difference.held:,} here"
+    )
     return f"different  {key}: {what}"
 
 

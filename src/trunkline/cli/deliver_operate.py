@@ -27,6 +27,10 @@ WATCH_S: Final = 2.0
 HALT_ENDS_S: Final = 10.0  # a deliverer looks at its wishes once a second
 LOOK_AGAIN_S: Final = 0.2
 UNROUTED_SHOWN: Final = 10
+HEADINGS: Final = ("destination", "state", "position", "behind", "rows changed", "last written", "deliverer")
+ROWS_CHANGED: Final = (
+    "rows changed: removed and written since the deliverer got the destination, not the rows of its table"
+)
 WISHES: Final[dict[str, Wish]] = {"pause": "paused", "resume": "active", "drain": "draining", "retire": "retired"}
 
 Facts = dict[str, Any]
@@ -88,7 +92,8 @@ def status_text(facts: Facts) -> str:
     parts = ["\n".join(lines)]
     if known:
         rows = [_row(each, version) for each in known]
-        parts.append(table(["destination", "state", "position", "behind", "rows", "written", "deliverer"], rows))
+        parts.append(table(HEADINGS, rows))
+        parts.append(ROWS_CHANGED)
     errors = {each["name"]: (each["status"] or {}).get("error", "") for each in known}
     parts += [f"{name}: {error.removeprefix(f'{name}: ')}" for name, error in errors.items() if error]
     if facts["unrouted"]["rows"]:
@@ -141,7 +146,8 @@ def _unrouted(unrouted: Facts) -> str:
     rest = sum(count for _, count in values[UNROUTED_SHOWN:]) + unrouted["others"]
     told += [f"others {rest:,}"] if rest else []
     return (
-        f"{plural(unrouted['rows'], 'row')} have no destination, up to version {unrouted['through']}: {', '.join(told)}"
+        f"{plural(unrouted['rows'], 'row has', 'rows have')} no destination, up to version {unrouted['through']}: "
+        f"{', '.join(told)}"
     )
 
 

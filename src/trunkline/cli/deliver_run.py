@@ -31,6 +31,7 @@ from trunkline.delivery.deliverer.observing import JsonLines, KeyValueLines, Obs
 from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.session import spark_session, stop_session
+from trunkline.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,9 +52,11 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         store = stack.enter_context(control_store(pipeline))
         store.pipeline(pipeline.name)  # one that cannot be used is better found out before Spark starts
-        observer = Observer(pipeline.name, name)
+        observer, threads = Observer(pipeline.name, name), Threads()
         if pipeline.listen is not None:
-            server = HealthServer(pipeline.listen, observer.snapshot, observer.metrics, pipeline.listen_names)
+            server = HealthServer(
+                pipeline.listen, observer.snapshot, observer.metrics, threads, names=pipeline.listen_names
+            )
             health = stack.enter_context(closing(server))
             health.begin()
         stopping = stack.enter_context(_Stopping())
@@ -66,9 +69,10 @@ def run(options: argparse.Namespace) -> int:
             store,
             name,
             observer,
+            threads,
         )
         begun = time.monotonic()
-        with _progress(observer), stopping.of(deliverer):
+        with _progress(observer, threads), stopping.of(deliverer):
             stopped = deliverer.run(once=options.once)
         return _summary(options, observer.snapshot(), stopped, time.monotonic() - begun, stopping)
 
@@ -77,7 +81,7 @@ def spark_of(pipeline: Pipeline) -> SparkSession:
     """A session as the file wants it; its secrets come from the environment, where the loader has seen them."""
     secret = {setting: os.environ[variable] for setting, variable in pipeline.spark.conf_env.items()}
     name = f"trunkline deliver {pipeline.name}"
-    return spark_session(pipeline.spark.master, conf={**pipeline.spark.conf, **secret}, name=name)
+    return spark_session(pipeline.spark.master, conf=pipeline.spark.conf, secret_conf=secret, name=name)
 
 
 def _begin_logging(options: argparse.Namespace) -> None:
@@ -151,17 +155,15 @@ def _tell(text: str) -> None:
 
 
 @contextmanager
-def _progress(observer: Observer) -> Iterator[None]:
+def _progress(observer: Observer, threads: Threads) -> Iterator[None]:
     """Tells how far the deliverer is when that changed, on a terminal."""
     ended = threading.Event()
-    thread = threading.Thread(target=_tell_progress, args=(observer, ended), name="progress", daemon=True)
-    if sys.stderr.isatty():
-        thread.start()
+    thread = threads.start("progress", lambda: _tell_progress(observer, ended)) if sys.stderr.isatty() else None
     try:
         yield
     finally:
         ended.set()
-        if thread.is_alive():
+        if thread is not None:
             thread.join()
 
 
@@ -172,7 +174,10 @@ def _tell_progress(observer: Observer, ended: threading.Event) -> None:
         if said is None or said == told:
             continue
         if said[0] != told[0] or time.monotonic() - at >= REPEAT_S:
-            print(said[1], file=sys.stderr, flush=True)
+            try:
+                print(said[1], file=sys.stderr, flush=True)
+            except OSError:
+                return  # the terminal is gone
             told, at = said, time.monotonic()
 
 

@@ -12,7 +12,7 @@ from trunkline.cli.status import log_table, members, warnings
 from trunkline.cli.tables import print_json, table
 from trunkline.client.cluster import Cluster, log_settings
 from trunkline.core.projection import Projection
-from trunkline.errors import Refused
+from trunkline.errors import NoSuchLog, Refused
 from trunkline.runtime.summaries import log_facts
 
 
@@ -69,15 +69,26 @@ def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> a
 async def _create(options: argparse.Namespace, cluster: Cluster) -> None:
     policy = options.policy or (await cluster.status(logs=False))["default_policy"]
     settings = log_settings(policy, options.replicas, options.min_replicas, options.groups, options.stripe_unit)
+    existed = await _exists(options.name, cluster)
     epoch = await cluster.create_log(options.name, settings)
     view = await cluster.describe(options.name)
+    last = _facts(view)["segments"][-1]
     if options.json:
         print_json(
-            {"log": options.name, "epoch": epoch, "policy": policy, "groups": _facts(view)["segments"][-1]["groups"]}
+            {"log": options.name, "epoch": epoch, "policy": policy, "existed": existed, "groups": last["groups"]}
         )
         return
-    print(f"log {options.name}: {policy}, {members(_facts(view)['segments'][-1])}")
+    exists = " exists already, with the same settings" if existed else ""
+    print(f"log {options.name}{exists}: {policy}, {members(last)}")
     print("\n".join(warnings(_facts(view))), end="\n" if warnings(_facts(view)) else "")
+
+
+async def _exists(name: str, cluster: Cluster) -> bool:
+    try:
+        await cluster.describe(name)
+    except NoSuchLog:
+        return False
+    return True
 
 
 async def _list(options: argparse.Namespace, cluster: Cluster) -> None:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import trunkline
 from trunkline.cli import INTERRUPTED, WrongInput
+from trunkline.cli.examples import add_examples
+from trunkline.cli.extras import missing_extra
+from trunkline.cli.parsing import Parser, no_command
 from trunkline.errors import ConfigError, OutcomeUnknown, TrunklineError, Unreachable
 
 if TYPE_CHECKING:
@@ -52,15 +55,9 @@ MODULES = {
     "dashboard": "dashboard",
     "serve": "serve",
     "check": "check",
+    "completion": "completion",
     "version": "version",
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; ``--help`` is there for the rest."""
-
-    def error(self, message: str) -> NoReturn:
-        raise WrongInput(f"{message} (see `{self.prog} --help`)")
 
 
 class CheckerFailed(Exception):
@@ -81,6 +78,12 @@ def main(arguments: Sequence[str] | None = None, catalogue: Callable[[], Catalog
     except TrunklineError as error:
         _complain(type(error).__name__, str(error), as_json)
         return _exit_code(error)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, f"trunkline {given[0]}")
+        if missing is None:
+            raise
+        _complain("ConfigError", missing, as_json)
+        return WRONG_INPUT
     except CheckerFailed as error:
         print(f"trunkline: the checker itself failed\n{error}", file=sys.stderr)
         return CHECKER_FAILED
@@ -90,6 +93,12 @@ def main(arguments: Sequence[str] | None = None, catalogue: Callable[[], Catalog
     except BrokenPipeError:
         # The reader of our output left; keep the interpreter from complaining about it once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return REFUSED
+    except OSError as error:  # of this machine: no space, no permission, no file. A network's are told by the client
+        if error.strerror is None:
+            raise
+        what = f"{error.filename}: " if error.filename is not None else ""
+        _complain(type(error).__name__, f"{what}{error.strerror}", as_json)
         return REFUSED
     return code
 
@@ -110,15 +119,23 @@ def _exit_code(error: TrunklineError) -> int:
     return REFUSED
 
 
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    return _parser()
+
+
 def _parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of one command, or of all."""
-    parser = _Parser(prog="trunkline", description="A replicated log. The protocol code that ships is what is checked.")
+    """The parser of one command; all commands are loaded only where none is named."""
+    parser = Parser(prog="trunkline", description="A replicated log. The protocol code that ships is what is checked.")
+    if command and command not in MODULES and not command.startswith("-"):
+        parser.error(no_command(command, MODULES))
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in dict.fromkeys([MODULES[command]] if command in MODULES else MODULES.values()):
         module = importlib.import_module(f"trunkline.cli.{name}")
         add = module.add_command if name == "check" else module.add_commands
         add(commands)
+    add_examples(parser)
     return parser
 
 

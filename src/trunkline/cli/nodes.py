@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.cli.connecting import cluster_command, cluster_options, configuration, connected, run_loop
+from trunkline.cli.paths import local_path
 from trunkline.cli.status import gather_status, node_table
 from trunkline.cli.tables import Bar, plural, print_json
 from trunkline.client.cluster import Cluster
@@ -26,7 +27,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     node = commands.add_parser("node", help="add, list, drain, remove or forget nodes")
     actions = node.add_subparsers(required=True, metavar="ACTION")
     add = actions.add_parser("add", help="start a node in a cluster of this machine", parents=[cluster_options()])
-    add.add_argument("--dir", type=Path, default=Path("cluster"), help="of the cluster (default: ./cluster)")
+    add.add_argument("--dir", type=local_path, default=Path("cluster"), help="of the cluster (default: ./cluster)")
     add.add_argument("--name", help="default: the next number")
     add.set_defaults(run=_add)
     listing = actions.add_parser("list", help="list the nodes", parents=[cluster_options()])
@@ -38,7 +39,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     undrain.set_defaults(run=cluster_command(_undrain))
     remove = _of_one(actions, "remove", "declare a node gone for ever")
     remove.add_argument("--force", action="store_true", help="even if logs still have data on it")
-    remove.add_argument("--dir", type=Path, help="of a cluster of this machine: stop the process, too")
+    remove.add_argument("--dir", type=local_path, help="of a cluster of this machine: stop the process, too")
     remove.set_defaults(run=cluster_command(_remove))
     forget = _of_one(actions, "forget", "take a node that is gone out of the list; not while it is live or needed")
     forget.set_defaults(run=cluster_command(_forget))

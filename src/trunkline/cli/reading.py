@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,9 +17,13 @@ from trunkline.cli.tables import print_json
 from trunkline.client.cluster import Cluster
 from trunkline.client.entries import Batch, Entry
 from trunkline.client.log import Log
-from trunkline.errors import NotWritten
+from trunkline.errors import NotWritten, Trimmed
 
 TAIL = 10
+READ = """\
+Print entries, one on each line. Where there are none, a line on standard error says why. To begin right behind the last
+entry is well (exit code 0): nothing has come yet. To begin or end further out, or in what was trimmed, is not (1).
+"""
 
 Show = Callable[[Batch], bytes]
 Work = Callable[[argparse.Namespace, Cluster], Awaitable[int | None]]
@@ -26,6 +31,7 @@ Work = Callable[[argparse.Namespace, Cluster], Awaitable[int | None]]
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     read = _of_log(commands, "read", "print entries, one on each line")
+    read.description = READ
     read.add_argument("--from", dest="start", type=position, metavar="A", help="first position (default: the oldest)")
     read.add_argument("--to", dest="until", type=position, metavar="B", help="last position (default: the newest)")
     _add_raw(read)
@@ -77,13 +83,46 @@ async def _read(options: argparse.Namespace, cluster: Cluster) -> None:
     log = await cluster.log(options.log)
     batches = log.batches(start, until, to_tail=True)
     show = _show(options)
+    found = 0
     async for batch in batches:
         _write(show(batch))
+        found += len(batch)
     _flush()
-    if until is not None and batches.next_glsn <= until:  # the rest are holes, or it is not written yet
-        tail = await log.tail()
-        if tail <= until:
-            raise NotWritten(f"the last position of {options.log} is {tail - 1}; `trunkline subscribe` waits for more")
+    if not found or (until is not None and batches.next_glsn <= until):
+        await _say_what_is_missing(options, cluster, log, found)
+
+
+async def _say_what_is_missing(options: argparse.Namespace, cluster: Cluster, log: Log, found: int) -> None:
+    """What was asked for by its position and is not there is an error. That there is nothing new is none."""
+    name, start, until = options.log, options.start, options.until
+    tail, trim = await log.tail(), (await cluster.describe(name)).trim
+    if until is not None and until <= trim:
+        raise Trimmed(trim)
+    beyond = until if until is not None and until >= tail else start if start is not None and start > tail else None
+    if beyond is not None:
+        raise NotWritten(f"{_end(name, tail)}, before {beyond}; `trunkline subscribe {name}` waits for more")
+    if not found:
+        _note(options, _why_nothing(name, trim, tail, start, until))
+
+
+def _end(name: str, tail: int) -> str:
+    return f"log {name} ends at {tail - 1}" if tail > 1 else f"log {name} is empty"
+
+
+def _why_nothing(name: str, trim: int, tail: int, start: int | None, until: int | None) -> str:
+    """Of a read that found no entry, though nothing is wrong with it."""
+    first, last = max(start or 1, trim + 1), min(until or tail - 1, tail - 1)
+    if first <= last:
+        where = f"{first} is a hole" if first == last else f"{first} to {last} are holes"
+        return f"{where}: no entry of {name} is there, and none ever will be"
+    if trim and trim + 1 == tail:
+        return f"the entries of {name} are trimmed up to {trim}, and none came since"
+    return _end(name, tail) + (f"; nothing is at {tail} yet" if tail > 1 else "")
+
+
+def _note(options: argparse.Namespace, text: str) -> None:
+    """Something to know, beside what is printed."""
+    print(json.dumps({"note": text}) if options.json else f"trunkline: {text}", file=sys.stderr)
 
 
 async def _tail(options: argparse.Namespace, cluster: Cluster) -> None:
@@ -98,6 +137,8 @@ async def _tail(options: argparse.Namespace, cluster: Cluster) -> None:
         async for batch in log.batches(start, tail - 1, to_tail=True):
             _write(show(batch))
         _flush()
+    elif options.number:
+        _note(options, _why_nothing(options.log, oldest - 1, tail, None, None))
 
 
 async def _start_of_last(log: Log, oldest: int, tail: int, number: int) -> int:
@@ -115,7 +156,10 @@ async def _start_of_last(log: Log, oldest: int, tail: int, number: int) -> int:
 
 
 async def _subscribe(options: argparse.Namespace, cluster: Cluster) -> None:
-    await _print_endlessly(await cluster.log(options.log), options.start, options)
+    log = await cluster.log(options.log)
+    if options.start is not None and options.start > (tail := await log.tail()):
+        _note(options, f"{_end(options.log, tail)}; waiting for {options.start}")
+    await _print_endlessly(log, options.start, options)
 
 
 async def _print_endlessly(log: Log, start: int | None, options: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ HEAD = """\
 
 Made from the commands themselves by `python -m trunkline.cli.reference > docs/cli.md`; a test fails when it is stale.
 In a clone, `./run trunkline ...` runs the command from the project's own environment, and `./run check ...` is short
-for `./run trunkline check ...`."""
+for `./run trunkline check ...`. Shells can [complete](#trunkline-completion) commands, options and file names."""
 
 CLUSTER = """\
 ## The cluster
@@ -28,43 +28,43 @@ Every command that talks to a cluster takes these. What a flag says outweighs th
 
 def reference() -> str:
     """The whole page."""
-    parser = main._parser()
+    parser = main.whole_parser()
     parts = [
         HEAD,
-        _paragraph(main.__doc__, "Exit codes"),
+        paragraph(main.__doc__, "Exit codes"),
         CLUSTER,
-        _table("option", _cluster_actions(cluster_options())),
+        _table("option", cluster_actions(cluster_options())),
     ]
-    for name, command, summary in _commands(parser):
+    for name, command, summary in commands(parser):
         parts.append(f"## trunkline {name}")
-        parts.append(command.description or f"{summary[:1].upper()}{summary[1:]}.")
+        parts.append((command.description or "").strip() or f"{summary[:1].upper()}{summary[1:]}.")
         parts += _tables(command)
-        if _cluster_actions(command):
+        if cluster_actions(command):
             parts.append("And [the options of a cluster](#the-cluster).")
         if command.epilog:
             parts.append(f"```\n{command.epilog.strip()}\n```")
     return "\n\n".join(parts) + "\n"
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
+def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
     """Every command with its parser and its line of help, in the order of ``--help``; those of a family one by one."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             summaries = {each.dest: each.help or "" for each in action._choices_actions}
             for name, command in action.choices.items():
-                family = list(_commands(command))
+                family = list(commands(command))
                 yield from ((f"{name} {each}", *rest) for each, *rest in family)  # type: ignore[misc]
                 if not family:
                     yield name, command, summaries.get(name, "")
 
 
-def _cluster_actions(command: argparse.ArgumentParser) -> list[argparse.Action]:
+def cluster_actions(command: argparse.ArgumentParser) -> list[argparse.Action]:
     """The options that say where the cluster is: the same for many commands, so they are shown once."""
     return [action for group in command._action_groups if group.title == GROUP for action in group._group_actions]
 
 
 def _tables(command: argparse.ArgumentParser) -> Iterator[str]:
-    shared = _cluster_actions(command)
+    shared = cluster_actions(command)
     actions = [each for each in command._actions if each.help != argparse.SUPPRESS and each not in shared]
     exclusive = [group._group_actions for group in command._mutually_exclusive_groups]
     alone = [action for action in actions if not any(action in group for group in exclusive)]
@@ -81,11 +81,11 @@ def _tables(command: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _table(heading: str, actions: list[argparse.Action]) -> str:
-    rows = [f"| `{_invocation(action)}` | {action.help or ''} |" for action in actions]
+    rows = [f"| `{invocation(action)}` | {action.help or ''} |" for action in actions]
     return "\n".join([f"| {heading} | meaning |", "|---|---|", *rows])
 
 
-def _invocation(action: argparse.Action) -> str:
+def invocation(action: argparse.Action) -> str:
     """How the option is written, with what it takes."""
     value = str(action.metavar or "")
     if not value and action.option_strings and action.nargs is None:
@@ -101,7 +101,7 @@ def _invocation(action: argparse.Action) -> str:
     return " ".join(part for part in (", ".join(action.option_strings), value) if part)
 
 
-def _paragraph(text: str | None, beginning: str) -> str:
+def paragraph(text: str | None, beginning: str) -> str:
     """The paragraph of a docstring that begins with these words, on one line."""
     paragraphs = [" ".join(each.split()) for each in (text or "").split("\n\n")]
     return next(each for each in paragraphs if each.startswith(beginning))

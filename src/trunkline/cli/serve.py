@@ -20,6 +20,7 @@ import msgspec
 
 from trunkline.cli import WrongInput
 from trunkline.cli.connecting import add_security_options, configuration, positive, run_loop
+from trunkline.cli.paths import local_path
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.net.http_names import OwnNames
 from trunkline.net.tls import client_tls, server_tls
@@ -43,7 +44,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 def add_servers(servers: argparse._SubParsersAction[Any]) -> None:
     node = servers.add_parser("node", help="run a storage node")
-    node.add_argument("--dir", type=Path, required=True, help="its data; formatted when it is empty")
+    node.add_argument("--dir", type=local_path, required=True, help="its data; formatted when it is empty")
     node.add_argument("--name", required=True, help="unique in the cluster")
     node.add_argument("--listen", default="127.0.0.1:7401", metavar="ADDR", help="default: 127.0.0.1:7401")
     node.add_argument("--advertise", default="", metavar="ADDR", help="where others reach it (default: --listen)")
@@ -53,7 +54,9 @@ def add_servers(servers: argparse._SubParsersAction[Any]) -> None:
     _add_common(node)
     node.set_defaults(run=_node)
     coordinator = servers.add_parser("coordinator", help="run a coordinator")
-    coordinator.add_argument("--dir", type=Path, help="of the embedded metadata store, and of what happened lately")
+    coordinator.add_argument(
+        "--dir", type=local_path, help="of the embedded metadata store, and of what happened lately"
+    )
     coordinator.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd instead")
     coordinator.add_argument("--name", default="coordinator", help="unique among the coordinators")
     coordinator.add_argument("--listen", default="127.0.0.1:7400", metavar="ADDR", help="default: 127.0.0.1:7400")
@@ -82,7 +85,7 @@ def _storage_keys() -> list[str]:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    parser.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --trace DIR`")
     add_observe_option(parser)
     add_log_format_option(parser)
     add_parent_option(parser)

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.cli.connecting import cluster_options, configuration, connected, run_loop
-from trunkline.cli.tables import print_json, size, table
+from trunkline.cli.tables import plural, print_json, size, table
 from trunkline.client.cluster import Cluster
 from trunkline.config import ConnectionConfig
 from trunkline.errors import Refused, Unreachable
@@ -95,7 +95,9 @@ def status_text(facts: Mapping[str, Any]) -> str:
     if logs:
         parts.append(log_table(logs))
         if facts.get("logs_left_out"):
-            parts.append(f"{facts['logs_left_out']:,} more logs, none of them in trouble, are not shown")
+            parts.append(
+                f"{plural(facts['logs_left_out'], 'more log is', 'more logs are')} not shown, and not in trouble"
+            )
         parts += [text for log in logs for text in warnings(log)]
     else:
         parts.append("no logs yet; make one with `trunkline log create NAME`")
@@ -184,5 +186,7 @@ def _missing_copies(log: Mapping[str, Any]) -> list[str]:
             found.append(f"fewer copies: {which} has {serving} of {log['replicas']}")
     found.sort(key=lambda text: not text.startswith("NO"))
     if (more := log.get("problems_total", 0) - len(found)) > 0:
-        found.append(f"fewer copies: {log['name']} has {more:,} more segments with fewer copies than it should have")
+        found.append(
+            f"fewer copies: {log['name']} has {plural(more, 'more segment')} with fewer copies than it should have"
+        )
     return found

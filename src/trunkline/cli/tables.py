@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
+from trunkline.plural import plural as plural
+
 REFRESH_S = 0.2
 BAR_AFTER_S = 1.0  # work that is done sooner shows no bar
 BAR_CHARACTERS = 30
@@ -52,10 +54,6 @@ def size(count_bytes: int | None) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"
-
-
-def plural(count: int, thing: str, things: str | None = None) -> str:
-    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
 
 
 def json_option() -> argparse.ArgumentParser:

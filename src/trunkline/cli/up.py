@@ -19,10 +19,11 @@ from trunkline.cli.connecting import (
     add_security_options,
     configuration,
     connected,
-    count,
+    port,
     positive,
     run_loop,
 )
+from trunkline.cli.paths import local_path
 from trunkline.cli.serve import (
     POLICIES,
     add_log_format_option,
@@ -64,17 +65,16 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         help="run a cluster on this machine",
         description="Run a cluster on this machine: one coordinator and some nodes. What dies is started again.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[json_option()],
     )
     _add_directory(up, "holds all data (default: ./cluster)")
     up.add_argument("--nodes", type=positive, metavar="N", help="default: those that are there, or 3")
-    up.add_argument("--port", type=count, default=7400, help="of the coordinator; nodes take the next. 0: any")
+    up.add_argument("--port", type=port, default=7400, help="of the coordinator; nodes take the next. 0: any")
     up.add_argument("--policy-defaults", choices=POLICIES, default="chain", help="of logs created without --policy")
     up.add_argument("--detach", action="store_true", help="return when the cluster is up, and let it run")
     up.add_argument("--no-restart", action="store_true", help="leave what dies dead")
     up.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd")
-    up.add_argument("--record", type=Path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --trace DIR`")
     up.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
     up.add_argument(
         "--observe",
@@ -99,7 +99,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _add_directory(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--dir", type=Path, default=DIRECTORY, help=text)
+    parser.add_argument("--dir", type=local_path, default=DIRECTORY, help=text)
 
 
 # ----------------------------------------------------------------------------------------------------------------- up
@@ -245,7 +245,7 @@ async def _detach(options: argparse.Namespace) -> int:
     running = files.running()
     if running is not None:
         raise Refused(running_already(files, running))
-    files.logs.mkdir(parents=True, exist_ok=True)
+    files.make()
     path = files.logs / "supervisor.log"
     with path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from trunkline.client.arguments import check_count, check_milliseconds
 from trunkline.client.bodies import BODY_BYTES_MAX, Buffer, check_sizes, encode
 from trunkline.client.session import Session
 from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Event
-from trunkline.core.events import Appended, AppendRefused, OutcomeUnknown
+from trunkline.core.events import Appended, AppendRefused, Cause, OutcomeUnknown
 from trunkline.core.projection import Policy, Projection
 from trunkline.errors import (
     ConditionFailed,
@@ -43,10 +44,11 @@ class BatchOptions(Struct, frozen=True):
     waiting_bytes: int = 64 * 1024 * 1024  # of appends that wait for a slot; then append() itself waits
 
     def __post_init__(self) -> None:
+        for name in ("batch_bytes", "batch_entries", "in_flight", "waiting_bytes"):
+            check_count(name, getattr(self, name))
         if not 1 <= self.batch_bytes <= BODY_BYTES_MAX // 2:
             raise ConfigError(f"batch_bytes is {self.batch_bytes}: choose 1 to {BODY_BYTES_MAX // 2}")
-        if self.batch_entries < 1 or self.in_flight < 1 or self.waiting_bytes < 1 or self.linger_ms < 0:
-            raise ConfigError("batch_entries, in_flight and waiting_bytes are at least 1, linger_ms is not negative")
+        check_milliseconds("linger_ms", self.linger_ms)
 
 
 NOT_SENT = "the append waited too long for its turn and was not sent; append less at once, or see `trunkline status`"
@@ -230,7 +232,7 @@ class Batcher:
                     waiting.future.set_result(glsn)
                 glsn += len(waiting.payloads)
         else:
-            failure = error if isinstance(error, TrunklineError) else _failure(result, batch[0].expect)
+            failure = error if isinstance(error, TrunklineError) else failure_of(result)
             for waiting in batch:
                 if not waiting.future.done():
                     waiting.future.set_exception(failure)
@@ -244,18 +246,19 @@ def _joined_headers(batch: list[Waiting]) -> list[bytes] | None:
     return [header for w in batch for header in (w.headers or [b""] * len(w.payloads))]
 
 
-def _failure(result: Event | None, expect: int | None) -> TrunklineError:
+def failure_of(result: Event | None) -> TrunklineError:
+    """The error of an append that was not committed, or may not have been. None: nobody knows any more."""
     match result:
         case OutcomeUnknown(glsn):
             return OutcomeUnknownError(f"the append at {glsn} may have been committed: its position is gone since")
-        case AppendRefused(why) if why.startswith("the log is sealed"):
+        case AppendRefused(why, Cause.SEALED):
             return LogSealed(why)
-        case AppendRefused(why) if why.startswith(("no such log", "the log was deleted")):
+        case AppendRefused(why, Cause.NO_SUCH_LOG):
             return NoSuchLog(why)
-        case AppendRefused(why) if why.startswith("owned by"):
-            return OwnedByAnother(f"{why}; append with takeover=True to take it over")
-        case AppendRefused(why) if expect is not None:
-            return ConditionFailed(why)
+        case AppendRefused(why, Cause.OWNED, owner=owner):
+            return OwnedByAnother(f"{why}; append with takeover=True to take it over", owner)
+        case AppendRefused(why, Cause.CONDITION, following):
+            return ConditionFailed(why, following or None)
         case AppendRefused(why):
             return Refused(why)
     return OutcomeUnknownError("the client was closed before the append was settled")

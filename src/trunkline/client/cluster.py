@@ -15,6 +15,16 @@ from typing import Any
 
 from msgspec import Struct
 
+from trunkline.client.arguments import (
+    DEFAULT,
+    Default,
+    PolicyName,
+    Timeout,
+    check_count,
+    check_kind,
+    check_text,
+    check_timeout,
+)
 from trunkline.client.batcher import BatchOptions
 from trunkline.client.log import Log
 from trunkline.client.session import Session, Timing
@@ -30,6 +40,7 @@ from trunkline.core.messages import (
 from trunkline.core.names import log_name_fault, may_be_log
 from trunkline.core.projection import Policy, Projection, Settings
 from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
+from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
@@ -43,11 +54,16 @@ from trunkline.net.admin import (
     StatusAnswer,
     StatusRequest,
 )
+from trunkline.net.dialing import NOBODY_LISTENS
 from trunkline.net.peers import Peers
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.questions import Questions
 
-DEFAULT_ADDRESS = "127.0.0.1:7400"
+DEFAULT_PORT = 7400
+DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+NOT_OPEN = "the cluster handle is {}: use `async with trunkline.connect(...)`"
+LOOK_S = 0.02  # while the first answer is waited for without patience
+START_IT = "Start one with `trunkline up`, or give the address of the one that runs"
 ADMIN = Address(COORDINATOR, "admin")
 
 
@@ -64,6 +80,17 @@ class ClientOptions(Struct, frozen=True):
     record: Path | None = None  # a directory for recordings, judged by `trunkline check --trace`
     name: str = ""  # shown as the owner of broadcast logs; a random part is added
 
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout)
+        check_timeout(self.connect_timeout, "connect_timeout")
+        for name in ("token", "name"):
+            check_text(name, getattr(self, name))
+        for name in ("suspect_after_ms", "fill_after_ms", "lease_ms"):
+            check_count(name, getattr(self, name), least=0 if name == "fill_after_ms" else 1)
+        check_kind("batch", self.batch, BatchOptions, "a trunkline.BatchOptions")
+        if self.record is not None:
+            check_kind("record", self.record, Path, "the pathlib.Path of a directory")
+
 
 class Cluster:
     """Made by ``trunkline.connect``. Use it as an async context manager."""
@@ -72,11 +99,20 @@ class Cluster:
         self, addresses: str | Sequence[str] = DEFAULT_ADDRESS, options: ClientOptions | None = None, *,
         tls: ssl.SSLContext | None = None,
     ) -> None:  # fmt: skip
+        if options is not None:
+            check_kind("options", options, ClientOptions, "a trunkline.ClientOptions")
+        if tls is not None:
+            check_kind("tls", tls, ssl.SSLContext, "an ssl.SSLContext")
         self.addresses = _address_list(addresses)
         self.options = options or ClientOptions()
         self._tls = tls
-        self._opened = False
+        self._state = "not open"
+        self._id = ""
+        self._sessions = 0
         self._logs: list[Log] = []
+
+    def __repr__(self) -> str:
+        return f"<Cluster at {','.join(self.addresses)}, {self._state}>"
 
     async def __aenter__(self) -> Cluster:
         await self.open()
@@ -87,27 +123,57 @@ class Cluster:
     ) -> None:
         await self.close()
 
-    async def open(self) -> None:
-        """Connect, and learn which cluster this is. Raises ``Unreachable`` if no coordinator answers."""
+    async def open(self, *, patient: bool = True) -> None:
+        """Connect, and learn which cluster this is. Raises ``Unreachable`` if no coordinator answers.
+
+        ``patient``: one that is just starting is given ``connect_timeout`` to answer. Otherwise it is over as soon as
+        every address has failed once.
+        """
+        if self._state == "open":
+            raise ConfigError("the cluster handle is open already")
         options = self.options
+        self._loop = asyncio.get_running_loop()
         self._start = time.time_ns()
         self._name = f"{options.name or 'client'}-{secrets.token_hex(4)}"
         self._peers = Peers(self._received, name=self._name, token=options.token, tls=self._tls)
         self._links = Links(self._peers, self.addresses)
         self._questions = Questions(f"{self._name}.questions", self._links)
-        self._opened = True
+        self._state = "open"
         try:
-            answer = await self._ask(ADMIN, ClusterRequest(), "the cluster's id", options.connect_timeout)
-        except Refused:
+            async with self._within(options.connect_timeout):
+                answer = await (self._first_answer() if patient else self._first_answer_or_failure())
+        except BaseException:
             await self.close()
             raise
         assert isinstance(answer, ClusterAnswer)
-        self.id = self._peers.cluster = answer.cluster
+        self._id = self._peers.cluster = answer.cluster
+
+    @property
+    def id(self) -> str:
+        """Which cluster this is: known once it was connected to."""
+        if not self._id:
+            raise ConfigError(NOT_OPEN.format(self._state))
+        return self._id
+
+    async def _first_answer(self) -> Message:
+        return await self._questions.ask(ADMIN, ClusterRequest())
+
+    async def _first_answer_or_failure(self) -> Message:
+        """Raises ``TimeoutError`` as soon as there is nothing left to wait for."""
+        asking = asyncio.ensure_future(self._first_answer())
+        try:
+            while not asking.done():
+                if all(self._peers.error(address) for address in self.addresses):
+                    raise TimeoutError
+                await asyncio.wait((asking,), timeout=LOOK_S)
+            return asking.result()
+        finally:
+            asking.cancel()
 
     async def close(self) -> None:
         """Settle what is under way, and disconnect."""
-        if self._opened:
-            self._opened = False
+        if self._state == "open":
+            self._state = "closed"
             await asyncio.gather(*(log.close() for log in self._logs))
             await self._peers.close()
 
@@ -118,7 +184,7 @@ class Cluster:
         name: str,
         *,
         create: bool = False,
-        policy: str = "chain",
+        policy: PolicyName = "chain",
         replicas: int = 3,
         min_replicas: int = 1,
         groups: int = 1,
@@ -135,6 +201,7 @@ class Cluster:
     async def create_log(self, name: str, settings: Settings) -> int:
         """Create a log; answers its epoch. A log that exists with the same settings is left as it is."""
         check_log_name(name)
+        check_kind("settings", settings, Settings, "a Settings, as trunkline.client.cluster.log_settings makes it")
         session = self._session(name)
         try:
             async with self._within(self.options.timeout, f"creating {name}"):
@@ -154,6 +221,7 @@ class Cluster:
 
     async def describe(self, name: str) -> Projection:
         """The log's map as the metadata has it now."""
+        check_text("name", name)
         if not may_be_log(name):
             raise NoSuchLog(log_name_fault(name))
         answer = await self._ask(REGISTER, Get(name), f"the description of {name}")
@@ -172,6 +240,7 @@ class Cluster:
 
     async def set_node_state(self, node: str, state: str) -> None:
         """``rw``, ``draining`` (nothing new is placed on it, what it has moves away) or ``gone`` (for ever)."""
+        check_text("node", node)
         try:
             wanted = NodeState(state)
         except ValueError:
@@ -183,18 +252,19 @@ class Cluster:
 
     async def forget_node(self, node: str) -> None:
         """Take a node that is gone out of the registry: it must not be live, and no log may name it."""
+        check_text("node", node)
         answer = await self._ask(ADMIN, ForgetNode(node), f"forgetting {node}")
         assert isinstance(answer, NodeStateSet)
         if not answer.done:
             raise Refused(answer.why)
 
-    async def status(self, *, logs: bool = True, timeout: float | None = None) -> dict[str, Any]:
+    async def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> dict[str, Any]:
         """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
-        answer = await self._ask(ADMIN, StatusRequest(logs), "the status", timeout)
+        answer = await self._ask(ADMIN, StatusRequest(bool(logs)), "the status", timeout)
         assert isinstance(answer, StatusAnswer)
         return dict(json.loads(answer.json))
 
-    async def events(self, *, book: str = "", after: int = 0, timeout: float | None = None) -> dict[str, Any]:
+    async def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
         """What happened lately, as the coordinator that answers remembers it: ``events``, the oldest first, ``minutes``
         with what nodes wrote and read, and since when nodes are ``lost``. ``book`` and ``after`` (a number): what was
         told before is left out.
@@ -203,9 +273,11 @@ class Cluster:
         assert isinstance(answer, EventsAnswer)
         return dict(json.loads(answer.json))
 
-    async def node_status(self, node: str, *, timeout: float | None = 2.0) -> dict[str, Any]:
+    async def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:
         """What a node says of itself."""
-        await self.nodes()
+        check_text("node", node)
+        if node not in [info.node for info in await self.nodes()]:
+            raise Refused(f"there is no node {node}; `trunkline node list` lists them")
         answer = await self._ask(Address(node, "admin"), StatusRequest(), f"the status of node {node}", timeout)
         assert isinstance(answer, StatusAnswer)
         return dict(json.loads(answer.json))
@@ -213,9 +285,8 @@ class Cluster:
     # ---------------------------------------------------------------------------------------------------------- inside
 
     def _session(self, log: str) -> Session:
-        if not self._opened:
-            raise ConfigError("the cluster handle is not open: use `async with trunkline.connect(...)`")
-        self._sessions = getattr(self, "_sessions", 0) + 1
+        self._check_open()
+        self._sessions += 1
         options = self.options
         timing = Timing(
             suspect_after_ms=options.suspect_after_ms, fill_after_ms=options.fill_after_ms, lease_ms=options.lease_ms
@@ -226,20 +297,36 @@ class Cluster:
     def _received(self, *arguments: Any) -> None:
         self._links.received(*arguments)
 
-    async def _ask(self, to: Address, message: Message, what: str, timeout: float | None = None) -> Message:
-        async with self._within(timeout or self.options.timeout, what):
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise ConfigError(NOT_OPEN.format(self._state))
+        if asyncio.get_running_loop() is not self._loop:
+            raise ConfigError("the cluster handle belongs to another event loop: connect again in this one")
+
+    async def _ask(self, to: Address, message: Message, what: str, timeout: Timeout = DEFAULT) -> Message:
+        self._check_open()
+        check_timeout(timeout)
+        async with self._within(self.options.timeout if isinstance(timeout, Default) else timeout, what):
             return await self._questions.ask(to, message)
         raise AssertionError("unreachable")
 
     @asynccontextmanager
-    async def _within(self, timeout: float | None, what: str) -> AsyncIterator[None]:
+    async def _within(self, timeout: float | None, what: str = "") -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(timeout):
                 yield
         except TimeoutError:
-            reasons = [f"{address}: {self._peers.error(address) or 'no answer'}" for address in self.addresses]
-            text = f"{what}: no coordinator answered ({'; '.join(reasons)}); is the cluster up? (`trunkline up`)"
-            raise Unreachable(text) from None
+            raise Unreachable(self._why_unreachable(what)) from None
+
+    def _why_unreachable(self, what: str) -> str:
+        """Each address once, with what is wrong with it."""
+        known = {address: self._peers.error(address) or "no answer" for address in self.addresses}
+        asked = f"{what}: " if what else ""
+        if set(known.values()) == {NOBODY_LISTENS}:
+            where = f"{' and '.join(known)} ({NOBODY_LISTENS})"
+            return f"{asked}no coordinator answered at {where}; is the cluster up? {START_IT}"
+        reasons = "; ".join(f"{address}: {why}" for address, why in known.items())
+        return f"{asked}no coordinator answered ({reasons}); is the cluster up? (`trunkline status`)"
 
 
 def connect(
@@ -253,31 +340,41 @@ def connect(
 
 
 def log_settings(
-    policy: str = "chain", replicas: int = 3, min_replicas: int = 1, groups: int = 1, stripe_unit: int = 1024
+    policy: PolicyName = "chain", replicas: int = 3, min_replicas: int = 1, groups: int = 1, stripe_unit: int = 1024
 ) -> Settings:
     """Checked settings of a log; ``ConfigError`` names what is wrong."""
     try:
         kind = Policy(policy)
     except ValueError:
         raise ConfigError(f"{policy!r} is no policy: chain, broadcast") from None
+    counts = {"replicas": replicas, "min_replicas": min_replicas, "groups": groups, "stripe_unit": stripe_unit}
+    for name, value in counts.items():
+        check_count(name, value)
     if not 1 <= min_replicas <= replicas:
         raise ConfigError(f"min_replicas ({min_replicas}) must be between 1 and replicas ({replicas})")
-    if groups < 1 or (kind is Policy.BROADCAST and groups > 1):
-        raise ConfigError(f"groups must be 1 or more, and 1 for a broadcast log; it is {groups}")
-    if stripe_unit < 1:
-        raise ConfigError(f"stripe_unit must be at least 1; it is {stripe_unit}")
+    if kind is Policy.BROADCAST and groups > 1:
+        raise ConfigError(f"groups must be 1 for a broadcast log; it is {groups}")
     return Settings(kind, replicas, min_replicas, groups, stripe_unit)
 
 
 def check_log_name(name: str) -> None:
     """Raise ``ConfigError`` for a name under which no log is made."""
+    check_text("name", name)
     if fault := log_name_fault(name):
         raise ConfigError(fault)
 
 
 def _address_list(addresses: str | Sequence[str]) -> list[str]:
-    found = addresses.split(",") if isinstance(addresses, str) else list(addresses)
-    found = [address.strip() for address in found if address.strip()]
+    """Raises ``ConfigError`` for what is no address: nobody should wait for it."""
+    given: object = addresses
+    if not isinstance(given, str | Sequence):
+        kind = type(given).__name__
+        raise ConfigError(f"addresses are a str such as {DEFAULT_ADDRESS!r}, or a list of such, not {kind}")
+    found = []
+    for each in addresses.split(",") if isinstance(addresses, str) else addresses:
+        check_text("an address", each)
+        if each.strip():
+            found.append(format_address(*parse_address(each, DEFAULT_PORT)))
     if not found:
-        raise ConfigError("no address of a coordinator was given, such as 127.0.0.1:7400")
-    return found
+        raise ConfigError(f"no address of a coordinator was given, such as {DEFAULT_ADDRESS}")
+    return list(dict.fromkeys(found))

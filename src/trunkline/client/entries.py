@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -11,9 +12,10 @@ import msgspec
 from trunkline.client.bodies import Body, Buffer, CorruptBody, ends_of
 from trunkline.client.headers import decode_headers
 from trunkline.core.entries import Frame
-from trunkline.errors import CorruptEntry
+from trunkline.errors import ConfigError, CorruptEntry
 
 OFFSET_BYTES: Final = 4
+TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999; what a clock said beyond it is no time
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -126,8 +128,35 @@ class Batch:
             glsn += 1
 
     def to_arrow(self) -> Any:
+        """A ``pyarrow.RecordBatch`` with a row for each entry: ``glsn``, ``payload``, ``time`` (UTC, what the clock of
+        the appending client said; NULL past the year 9999) and ``headers`` (a map; NULL where they cannot be read).
+
+        Payloads are not copied. Needs pyarrow, which is optional.
+        """
+        arrow = _pyarrow()
+        count = len(self)
+        glsn = arrow.py_buffer(array("q", range(self.first, self.last + 1)))
+        time = self.time_ms if 0 <= self.time_ms <= TIME_MS_MAX else None
+        return arrow.RecordBatch.from_arrays(
+            [
+                arrow.Array.from_buffers(arrow.int64(), count, [None, glsn]),
+                self.arrow_payloads(),
+                arrow.repeat(arrow.scalar(time, arrow.timestamp("ms", tz="UTC")), count),
+                self._arrow_headers(arrow),
+            ],
+            names=["glsn", "payload", "time", "headers"],
+        )
+
+    def _arrow_headers(self, arrow: Any) -> Any:
+        kind = arrow.map_(arrow.string(), arrow.binary())
+        if not self.has_headers:
+            return arrow.repeat(arrow.scalar([], kind), len(self))
+        decoded = [decode_headers(encoded) for encoded in self.encoded_headers()]
+        return arrow.array([None if headers is None else list(headers.items()) for headers in decoded], kind)
+
+    def arrow_payloads(self) -> Any:
         """The payloads as a ``pyarrow.BinaryArray`` over the received bytes. Needs pyarrow, which is optional."""
-        arrow = importlib.import_module("pyarrow")
+        arrow = _pyarrow()
         offsets, data = arrow.py_buffer(self._body.offsets), arrow.py_buffer(self._body.data)
         if offsets.address % OFFSET_BYTES:  # bytes may arrive anywhere, numbers may not lie anywhere
             offsets = arrow.py_buffer(bytes(self._body.offsets))
@@ -147,3 +176,10 @@ class Batch:
             first,
             end,
         )
+
+
+def _pyarrow() -> Any:
+    try:
+        return importlib.import_module("pyarrow")
+    except ModuleNotFoundError:
+        raise ConfigError("Arrow needs the package pyarrow, which is not installed: pip install pyarrow") from None

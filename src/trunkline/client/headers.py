@@ -43,7 +43,7 @@ def encode_all(headers: Headers | Sequence[Headers | None] | None, count: int) -
         )
     each = list(headers)
     if len(each) != count:
-        raise ConfigError(f"{len(each)} headers were given for {count} entries; give one mapping for each, or None")
+        raise ConfigError(f"headers were given for {len(each)} of {count} entries; give one mapping for each, or None")
     return [encode_headers(one) for one in each]
 
 

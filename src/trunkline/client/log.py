@@ -8,6 +8,16 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
+from trunkline.client.arguments import (
+    DEFAULT,
+    Default,
+    Timeout,
+    check_count,
+    check_patience,
+    check_timeout,
+    position,
+    position_or_none,
+)
 from trunkline.client.batcher import Batcher, BatchOptions
 from trunkline.client.bodies import Buffer
 from trunkline.client.dedupe import Repeats
@@ -17,15 +27,13 @@ from trunkline.client.session import Session
 from trunkline.client.subscription import Subscription
 from trunkline.core.calls import DeleteRequested, PeekRequested, SealRequested, TailRequested, TrimRequested
 from trunkline.core.effects import Event
-from trunkline.core.events import PeekIs, RequestRefused, SegmentEnded, TailIs
+from trunkline.core.events import Cause, PeekIs, RequestRefused, SegmentEnded, TailIs
 from trunkline.core.events import Trimmed as TrimmedTo
 from trunkline.core.peek import Peeker, PeekerConfig
 from trunkline.core.projection import Policy, Projection
 from trunkline.core.tail import TailConfig, TailFinder
 from trunkline.errors import ConfigError, Hole, NoSuchLog, NotWritten, OutcomeUnknown, Refused, Unreachable
 from trunkline.runtime.links import REGISTER
-
-DEFAULT = -1.0  # "the time-out of the cluster handle"
 
 
 class Ended(Struct, frozen=True):
@@ -38,8 +46,8 @@ class Ended(Struct, frozen=True):
 class Log:
     """One log. Made by ``Cluster.log``; all calls may be made concurrently.
 
-    Every call takes ``timeout`` in seconds (None: for ever). A call that runs into it raises ``Unreachable`` if it
-    changes nothing, and ``OutcomeUnknown`` if it may still happen.
+    Every call takes ``timeout`` in seconds (None: for ever; left out: that of the cluster handle). A call that runs
+    into it raises ``Unreachable`` if it changes nothing, and ``OutcomeUnknown`` if it may still happen.
     """
 
     def __init__(
@@ -58,6 +66,9 @@ class Log:
         self._batcher: Batcher | None = None
         self._another_session = another_session  # for administration: an answer never meets a later question
 
+    def __repr__(self) -> str:
+        return f"<Log {self.name!r}, {self._view.settings.policy.value}>"
+
     # ------------------------------------------------------------------------------------------------------- appending
 
     async def append(
@@ -67,7 +78,7 @@ class Log:
         headers: Mapping[str, bytes] | Sequence[Mapping[str, bytes] | None] | None = None,
         expect: int | None = None,
         takeover: bool = False,
-        timeout: float | None = DEFAULT,
+        timeout: Timeout = DEFAULT,
     ) -> int:
         """Append one entry or a batch, and answer the first GLSN once everything is committed.
 
@@ -75,23 +86,21 @@ class Log:
         ``takeover``: take a broadcast log from its present writer. ``headers``: of every entry, or a list with those of
         each. ``ConfigError``: nothing of it was appended.
         """
-        single = isinstance(payload, bytes | bytearray | memoryview)
-        payloads: Sequence[Buffer] = (payload,) if single else payload  # type: ignore[assignment]
-        if not payloads:
-            raise ConfigError("an append needs at least one entry")
+        payloads = _payloads(payload)
+        expect, limit = position_or_none("expect", expect), self._limit(timeout)
         if expect is not None and self._view.settings.policy is not Policy.CHAIN:
             raise ConfigError("expect= is for chain logs: a broadcast log has one writer, which knows its positions")
         encoded = encode_all(headers, len(payloads))
         if self._batcher is None:
             self._batcher = Batcher(self._session, self._newest(), self._options)
-        limit = self._limit(timeout)
-        return await self._batcher.append(payloads, encoded, expect=expect, takeover=takeover, timeout=limit)
+        return await self._batcher.append(payloads, encoded, expect=expect, takeover=bool(takeover), timeout=limit)
 
     # --------------------------------------------------------------------------------------------------------- reading
 
-    async def read(self, glsn: int, *, fill_after_ms: int | None = None, timeout: float | None = DEFAULT) -> Entry:
+    async def read(self, glsn: int, *, fill_after_ms: int | None = None, timeout: Timeout = DEFAULT) -> Entry:
         """The entry at a position. Raises ``NotWritten``, ``Hole``, ``Trimmed`` or ``EntriesLost`` if there is none."""
-        _check_position(glsn)
+        glsn = position("glsn", glsn)
+        check_patience("fill_after_ms", fill_after_ms)
         async with self._within(timeout, "read"):
             subscription = Subscription(
                 self._session, self._newest(), glsn, glsn, to_tail=True, fill_after_ms=fill_after_ms, read_frames=1
@@ -113,8 +122,10 @@ class Log:
         ``to_tail``: end at the tail instead of waiting there for what comes. ``replica``: any number; readers that give
         different ones read from different replicas where several may be read. Close it, or read it to its end.
         """
-        if start is not None:
-            _check_position(start)
+        start, until = position_or_none("start", start), position_or_none("until", until)
+        check_patience("fill_after_ms", fill_after_ms)
+        check_count("replica", replica, 0)
+        self._session.check_loop()
         return Subscription(
             self._session,
             self._newest(),
@@ -147,7 +158,7 @@ class Log:
         finally:
             batches.close()
 
-    async def tail(self, *, timeout: float | None = DEFAULT) -> int:
+    async def tail(self, *, timeout: Timeout = DEFAULT) -> int:
         """The position after the last committed entry, linearizable."""
         config = TailConfig(REGISTER, self.name, suspect_after_ms=self._session.timing.suspect_after_ms)
         role = self._session.add_role("tail", TailFinder(config, self._newest()))
@@ -157,11 +168,11 @@ class Log:
         finally:
             self._session.remove_role(role)
         if isinstance(result, RequestRefused):
-            raise NoSuchLog(result.why)
+            raise _refusal(result)
         assert isinstance(result, TailIs)
         return result.glsn
 
-    async def peek(self, *, timeout: float | None = DEFAULT) -> int:
+    async def peek(self, *, timeout: Timeout = DEFAULT) -> int:
         """The next position that will be handed out: at least the tail, and ahead of it while appends are in flight."""
         role = self._session.add_role("peek", Peeker(PeekerConfig(self.name)))
         try:
@@ -170,11 +181,11 @@ class Log:
         finally:
             self._session.remove_role(role)
         if isinstance(result, RequestRefused):
-            raise NoSuchLog(result.why)
+            raise _refusal(result)
         assert isinstance(result, PeekIs)
         return result.glsn
 
-    async def fill(self, glsn: int, *, timeout: float | None = DEFAULT) -> bool:
+    async def fill(self, glsn: int, *, timeout: Timeout = DEFAULT) -> bool:
         """Settle a position now: True if it is (or became) a hole, False if it holds an entry."""
         try:
             await self.read(glsn, fill_after_ms=0, timeout=timeout)
@@ -186,30 +197,30 @@ class Log:
 
     # --------------------------------------------------------------------------------------------------- administration
 
-    async def trim(self, glsn: int, *, timeout: float | None = DEFAULT) -> int:
+    async def trim(self, glsn: int, *, timeout: Timeout = DEFAULT) -> int:
         """Delete every entry up to ``glsn``; answers the point, lowered where it would have cut a batch.
 
         It frees space and hides nothing: until the nodes have followed, a reader with an older map may still be given
         such entries.
         """
-        _check_position(glsn)
+        glsn = position("glsn", glsn)
         result = await self._administer(timeout, "trim", TrimRequested, glsn)
         assert isinstance(result, TrimmedTo)
         return result.point
 
-    async def seal(self, *, timeout: float | None = DEFAULT) -> Ended:
+    async def seal(self, *, timeout: Timeout = DEFAULT) -> Ended:
         """Make the log read-only until ``reopen``."""
         return _ended(await self._administer(timeout, "seal", SealRequested, False))
 
-    async def reopen(self, *, timeout: float | None = DEFAULT) -> Ended:
+    async def reopen(self, *, timeout: Timeout = DEFAULT) -> Ended:
         """Let a sealed log be appended to again; on an open log: end its segment and begin another (reconfigure)."""
         return _ended(await self._administer(timeout, "reopen", SealRequested, True))
 
-    async def declare_lost(self, end: int, *, timeout: float | None = DEFAULT) -> Ended:
+    async def declare_lost(self, end: int, *, timeout: Timeout = DEFAULT) -> Ended:
         """An operator's last resort: the open segment has no intact member left. Readers see a gap up to ``end``."""
-        return _ended(await self._administer(timeout, "declare_lost", SealRequested, True, end))
+        return _ended(await self._administer(timeout, "declare_lost", SealRequested, True, position("end", end)))
 
-    async def delete(self, *, timeout: float | None = DEFAULT) -> None:
+    async def delete(self, *, timeout: Timeout = DEFAULT) -> None:
         """Delete the log. Its name is not used again."""
         await self._administer(timeout, "delete", DeleteRequested)
 
@@ -225,12 +236,13 @@ class Log:
 
     # ---------------------------------------------------------------------------------------------------------- inside
 
-    async def _administer(self, timeout: float | None, what: str, kind: type, *fields: object) -> Event:
+    async def _administer(self, timeout: Timeout, what: str, kind: type, *fields: object) -> Event:
         if self._session.failed is not None:
             raise self._session.failed
+        limit = self._limit(timeout)
         session = self._another_session()
         try:
-            async with asyncio.timeout(self._limit(timeout)):
+            async with asyncio.timeout(limit):
                 role = session.ensure_administrator()
                 result = await session.operate(role, lambda operation: kind(operation, self.name, *fields))
         except TimeoutError:
@@ -239,13 +251,14 @@ class Log:
             self._view = session.newest(self._newest())
             session.close()
         if isinstance(result, RequestRefused):
-            raise Refused(result.why)
+            raise _refusal(result)
         return result
 
     @asynccontextmanager
-    async def _within(self, timeout: float | None, what: str) -> AsyncIterator[None]:
+    async def _within(self, timeout: Timeout, what: str) -> AsyncIterator[None]:
+        limit = self._limit(timeout)
         try:
-            async with asyncio.timeout(self._limit(timeout)):
+            async with asyncio.timeout(limit):
                 yield
         except TimeoutError:
             raise Unreachable(f"{what} of {self.name} got no answer in time; see `trunkline status`") from None
@@ -254,8 +267,14 @@ class Log:
         self._view = self._session.newest(self._view)
         return self._view
 
-    def _limit(self, timeout: float | None) -> float | None:
-        return self._timeout if timeout == DEFAULT else timeout
+    def _limit(self, timeout: Timeout) -> float | None:
+        check_timeout(timeout)
+        self._session.check_loop()
+        return self._timeout if isinstance(timeout, Default) else timeout
+
+
+def _refusal(result: RequestRefused) -> Refused:
+    return NoSuchLog(result.why) if result.cause is Cause.NO_SUCH_LOG else Refused(result.why)
 
 
 def _ended(result: Event) -> Ended:
@@ -263,9 +282,19 @@ def _ended(result: Event) -> Ended:
     return Ended(result.segment, result.end)
 
 
-def _check_position(glsn: int) -> None:
-    if glsn < 1:
-        raise ConfigError(f"positions begin at 1; {glsn} is none")
+def _payloads(payload: object) -> Sequence[Buffer]:
+    """One entry or several; what is none of them is named as it was given, and not by what is inside."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return (payload,)
+    if isinstance(payload, str) or not isinstance(payload, Sequence):
+        kind = type(payload).__name__
+        raise ConfigError(f"append takes bytes or a list of bytes, not {kind}: encode it first{_ENCODED.get(kind, '')}")
+    if not payload:
+        raise ConfigError("an append needs at least one entry")
+    return payload
+
+
+_ENCODED = {"str": ", as in text.encode()", "dict": ", as in json.dumps(value).encode()"}
 
 
 __all__ = ["Batch", "Ended", "Entry", "Log"]

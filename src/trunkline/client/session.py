@@ -30,7 +30,7 @@ from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.role import Role
 from trunkline.core.writer import Writer, WriterConfig
-from trunkline.errors import OutcomeUnknown, Refused, TrunklineError
+from trunkline.errors import ConfigError, OutcomeUnknown, Refused, TrunklineError
 from trunkline.net.admin import Leaving
 from trunkline.runtime.carried import CarriedBodies, carried_by
 from trunkline.runtime.links import REGISTER, Links
@@ -108,6 +108,15 @@ class Session:
         future = self._waiting.get(complete.operation)
         if future is not None and not future.done():
             future.set_result(complete.result)
+
+    def check_loop(self) -> None:
+        """Raise ``ConfigError`` outside the event loop that the log was opened in: nothing would ever move."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:  # no loop runs at all
+            here = False
+        if not here:
+            raise ConfigError("the log belongs to another event loop: connect and open it again in this one")
 
     # ----------------------------------------------------------------------------------------------------------- roles
 

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
+from trunkline.client.arguments import check_timeout
 from trunkline.client.bodies import Buffer, checksum
 from trunkline.client.entries import Batch
 from trunkline.client.session import Session
@@ -122,7 +123,7 @@ class Subscription(AsyncIterator[Batch]):
                 if self.done.done() and not self.done.cancelled():
                     result = self.done.result()
                     if isinstance(result, RequestRefused):
-                        raise NoSuchLog(result.why)
+                        raise NoSuchLog(result.why)  # a reader is refused for nothing else
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
@@ -145,6 +146,7 @@ class Subscription(AsyncIterator[Batch]):
 
         Raises ``Unreachable`` if nothing comes in ``timeout`` seconds: for a reader that knows that there is more.
         """
+        check_timeout(timeout)
         try:
             async with asyncio.timeout(timeout):
                 first = await anext(self, None)

@@ -25,6 +25,7 @@ from msgspec import Struct
 from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.events import (
+    Cause,
     Created,
     CreateRefused,
     Deleted,
@@ -37,8 +38,9 @@ from trunkline.core.messages import (
     NodeInfo,
 )
 from trunkline.core.placement import openings
-from trunkline.core.projection import DeleteLog, Opening, Owner, Projection, RaiseTrim, apply, create
+from trunkline.core.projection import DeleteLog, Opening, Owner, Projection, RaiseTrim, Settings, apply, create
 from trunkline.core.reader import ReadThrough
+from trunkline.core.refusals import NO_SUCH_LOG, other_settings
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosedLog, Refresh, ViewChanged
 
 NOBODY = Owner("", 0)  # owns a broadcast log until its first writer takes it
@@ -53,7 +55,7 @@ class AdministratorConfig(Struct, frozen=True):
 
 Task = CreateLog | TrimRequested | SealRequested | DeleteRequested
 
-DELETED = "the log was deleted; its name cannot be used again"
+NEVER_AGAIN = "the log was deleted; its name cannot be used again"
 
 
 class Administrator:
@@ -103,7 +105,7 @@ class Administrator:
             return self._on_deleted_view(view)
         match self.task:
             case CreateLog(settings=settings):
-                return self._on_create_view(view, nodes, settings == view.settings if view is not None else False)
+                return self._on_create_view(view, nodes, settings)
             case TrimRequested():
                 return self._on_trim_view(view, self.task)
             case SealRequested():
@@ -117,12 +119,12 @@ class Administrator:
             case DeleteRequested():
                 return self._done(Deleted(view.epoch))
             case CreateLog():
-                return self._done(CreateRefused(DELETED))
-        return self._done(RequestRefused(DELETED))
+                return self._done(CreateRefused(NEVER_AGAIN))
+        return self._done(RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG))
 
     def _on_delete_view(self, view: Projection | None) -> Effects:
         if view is None:
-            return self._done(RequestRefused("no such log"))
+            return self._done(NO_SUCH_LOG)
         if not view.last.is_open:
             self.state = "changing"
             change = ChangeProjection(view.epoch, apply(view, DeleteLog()))
@@ -133,11 +135,11 @@ class Administrator:
         job = EndOpenSegment(self.config.log, view.last.index, reopen=False)
         return [Send(Address(SELF, "reconfigurer"), job)]
 
-    def _on_create_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...], same: bool) -> Effects:
-        assert isinstance(self.task, CreateLog)
+    def _on_create_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...], settings: Settings) -> Effects:
         if view is not None:  # B1
-            return self._done(Created(view.epoch) if same else CreateRefused("the log exists with other settings"))
-        options = openings(self.task.settings, nodes, owner=NOBODY)
+            same = view.settings == settings
+            return self._done(Created(view.epoch) if same else CreateRefused(other_settings(view.settings, settings)))
+        options = openings(settings, nodes, owner=NOBODY)
         if not options:
             return self._done(CreateRefused("too few nodes are registered; start nodes first"))
         self.state = "choosing"
@@ -145,7 +147,7 @@ class Administrator:
 
     def _on_trim_view(self, view: Projection | None, task: TrimRequested) -> Effects:
         if view is None:
-            return self._done(RequestRefused("no such log"))
+            return self._done(NO_SUCH_LOG)
         beyond = self.point is not None and self.reached < task.point
         enough = task.point if self.point is None or beyond else self.point
         if view.trim >= enough:
@@ -162,7 +164,7 @@ class Administrator:
 
     def _on_seal_view(self, view: Projection | None, task: SealRequested) -> Effects:
         if view is None:
-            return self._done(RequestRefused("no such log"))
+            return self._done(NO_SUCH_LOG)
         if self.state == "ending" and self._is_so(view, task):
             end = view.last.base if view.last.end is None else view.last.end
             return self._done(SegmentEnded(self.asked, end))

@@ -46,7 +46,7 @@ from trunkline.core.effects import (
     SetTimer,
 )
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
+from trunkline.core.events import Appended, AppendRefused, Cause, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Granted,
     Next,
@@ -62,6 +62,7 @@ from trunkline.core.messages import (
     target_of,
 )
 from trunkline.core.projection import Group, Member, Policy, Projection, Segment
+from trunkline.core.refusals import NO_SUCH_LOG, append_refused, closed, lost_condition, no_space
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
 
 
@@ -240,8 +241,7 @@ class Appender:
         if not last.is_open and not just_read:
             return self._look_again(attempt)  # it may have been opened again since
         if not last.is_open:
-            why = "the log was deleted" if self.view.deleted else "the log is sealed; reopen it to append"
-            return self._complete(attempt, AppendRefused(why))
+            return self._complete(attempt, closed(self.view))
         if last.policy is not Policy.CHAIN:
             return self._complete(attempt, AppendRefused("the log has one writer; use its writer"))
         self.operations.pop(attempt.seq, None)
@@ -305,9 +305,10 @@ class Appender:
 
     def _on_not_granted(self, attempt: Attempt, answer: NotGranted) -> Effects:
         if answer.reason is Reason.GAP:
-            return self._complete(attempt, AppendRefused(f"the next position is {answer.next}"))
+            return self._complete(attempt, lost_condition(answer.next))
         if answer.reason is Reason.TOO_LARGE:
-            return self._complete(attempt, AppendRefused("the batch is larger than a stripe unit; append it in parts"))
+            why = "the batch is larger than a stripe unit; append it in parts"
+            return self._complete(attempt, AppendRefused(why, Cause.TOO_LARGE))
         return self._end(attempt, (self._segment(attempt).owner.process,))
 
     def _on_taken(self, attempt: Attempt) -> Effects:
@@ -319,11 +320,10 @@ class Appender:
     def _again(self, attempt: Attempt, *, just_read: bool = False) -> Effects:
         """The position is settled, and not ours."""
         attempt.first, attempt.segment = None, None
-        if attempt.request.expect is not None:
-            return self._complete(attempt, AppendRefused("the position was lost to another entry"))
         if attempt.giving_up:
-            nodes = ", ".join(attempt.full)
-            return self._complete(attempt, AppendRefused(f"no space on {nodes}; add nodes or trim"))
+            return self._complete(attempt, no_space(attempt.full))
+        if attempt.request.expect is not None:
+            return self._complete(attempt, lost_condition())
         return self._ask(attempt, just_read=just_read)
 
     def _on_rejected(self, attempt: Attempt, reason: Reason) -> Effects:
@@ -367,7 +367,7 @@ class Appender:
             self.view = projection
         waiting = [a for a in self.attempts.values() if a.state in ("viewing", "ending", "patient")]
         if self.view is None:
-            return [e for a in waiting for e in self._complete(a, AppendRefused("no such log"))]
+            return [e for a in waiting for e in self._complete(a, append_refused(NO_SUCH_LOG))]
         return [effect for attempt in waiting for effect in self._reconsider(attempt, self.view)]
 
     def _reconsider(self, attempt: Attempt, view: Projection) -> Effects:

@@ -29,7 +29,7 @@ class SeedMode(enum.Enum):
     """What a destination without a position begins with."""
 
     SCAN = "scan"  # the source as it is
-    START = "start"  # the source as it was at its oldest version; its history follows in windows
+    START = "start"  # the source as it was at the first version that it can still tell; its history follows in windows
     NOW = "now"  # nothing; only later changes follow
 
 
@@ -69,6 +69,7 @@ class Planned(Struct, frozen=True, array_like=True):
     seed: SeedMode = SeedMode.SCAN
     digest: str = ""  # of all that decides which rows are its own; when it changes, a new grant must ask for a new seed
     reseeds: bool = True  # False: it halts when its position has expired, as a seed would replace what it holds
+    place: str = ""  # destinations of one place cannot be written at the same time; empty: it has none in common
 
 
 class Configured(Message, frozen=True):
@@ -105,6 +106,7 @@ class SourceAt(Message, frozen=True):
     stops: tuple[int, ...] = ()  # versions that a window may end at, but not cross
     rows: int = 0
     size_bytes: int = 0
+    first: int = 0  # the first version at which there is something to seed from: ``oldest`` may be before the table
 
 
 class Grant(Struct, frozen=True, array_like=True):

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from trunkline.core.calls import PeekRequested
 from trunkline.core.effects import SELF, Address, CancelTimer, Complete, Effects, Event, Message, Send, SetTimer
-from trunkline.core.events import PeekIs, RequestRefused
+from trunkline.core.events import PeekIs
 from trunkline.core.messages import (
     FindTail,
     NotGranted,
@@ -30,6 +30,7 @@ from trunkline.core.messages import (
     target_of,
 )
 from trunkline.core.projection import Policy, Projection
+from trunkline.core.refusals import DELETED, NO_SUCH_LOG
 from trunkline.core.siblings import EndOpenSegment, Refresh, ViewChanged
 
 
@@ -89,7 +90,7 @@ class Peeker:
     def _on_view(self, projection: Projection | None) -> Effects:
         ended, self.view = self.state == "ending", projection
         if projection is None or projection.deleted:
-            return self._done(RequestRefused("no such log" if projection is None else "the log was deleted"))
+            return self._done(NO_SUCH_LOG if projection is None else DELETED)
         last = projection.last
         if last.end is not None:  # X1
             return self._done(PeekIs(last.end))

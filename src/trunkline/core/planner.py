@@ -32,6 +32,8 @@ Rules
      or not: an older flush that lands late would otherwise change what an empty window was measured from.
  P12 Idle is idle: without news nothing is asked for, and where nothing waits no timer runs.
  P13 A destination is released only when nothing is in flight to it. Who has stopped gives back what it is granted.
+ P14 Destinations of one place (tables of one catalog, which takes one commit after another) are in one job, or in jobs
+     one after another: in two at once each would undo the other's work. One that waits for its place delays no other.
 """
 
 from __future__ import annotations
@@ -108,10 +110,11 @@ class Planner:
     def ignores(self, source: Address, message: Message) -> bool:
         """Versions and tokens only grow: what is behind them is no news, and never will be."""
         match message:
-            case SourceAt(version, oldest, stops, rows, size_bytes):
+            case SourceAt(version, oldest, stops, rows, size_bytes, first):
                 known = self.schedule.source
                 new_stops = [stop for stop in stops if stop > known.oldest and stop not in known.stops]
-                return version <= known.version and oldest <= known.oldest and not (new_stops or rows or size_bytes)
+                newer = version > known.version or oldest > known.oldest or first > known.first
+                return not (newer or new_stops or rows or size_bytes)
             case LeasesGranted(grants):
                 return all(self._is_late(grant.destination, grant.token) for grant in grants)
             case LeasesLost(lost):
@@ -159,7 +162,8 @@ class Planner:
         known, effects = self.schedule.source, Effects()
         version, oldest = max(known.version, told.version), max(known.oldest, told.oldest)
         stops = sorted({*known.stops, *told.stops})
-        self.schedule.source = SourceAt(version, oldest, tuple(stop for stop in stops if stop > oldest))
+        later = tuple(stop for stop in stops if stop > oldest)
+        self.schedule.source = SourceAt(version, oldest, later, first=max(known.first, told.first))
         self.pending = (self.pending[0] + told.rows, self.pending[1] + told.size_bytes)
         if not known.version:
             effects += self._drain_from_here()

@@ -6,6 +6,8 @@ Destinations are moved between groups one by one; everything else costs as much 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from trunkline.core.delivery_messages import SeedMode, SourceAt
@@ -46,21 +48,29 @@ class Groups:
         self.jobs[self.job_last] = job
         return self.job_last
 
-    def startable(self, due: int, source: SourceAt) -> list[Beginning]:
+    def startable(self, due: int, source: SourceAt, tracks: Mapping[str, Track]) -> list[Beginning]:
         """The jobs for which there are slots, first come first served."""
         slots = Slots(self.groups_max, self.jobs)
+        taken = {place for job in self.jobs.values() for place in job.places}
         starting: list[tuple[GroupKey, list[str]]] = []
         left: list[GroupKey] = []
         for key in [key for key in self.waiting if _is_due(key, due, source)]:
             names = sorted(self.waiting[key]) if slots.free(key) else []
             begun = 0
-            while begun < len(names) and slots.free(key):
-                starting.append((key, names[begun : begun + key.crowd]))
+            while slots.free(key) and (chosen := _unhindered(names, tracks, taken, key.crowd)):
+                starting.append((key, chosen))
                 slots.take(key)
-                begun += key.crowd
+                taken |= self.places(chosen, tracks)
+                begun += len(chosen)
+                others = set(chosen)
+                names = [name for name in names if name not in others]
             if begun < len(self.waiting[key]):
                 left.append(key)
         return [Beginning(key, names, _through(key, due, source, left)) for key, names in starting]
+
+    def places(self, names: list[str], tracks: Mapping[str, Track]) -> frozenset[str]:
+        """Those that a job for these destinations takes (P14)."""
+        return frozenset(tracks[name].config.place for name in names) - {""}
 
 
 class Slots:
@@ -85,6 +95,11 @@ class Slots:
             self.failing -= key.failing
 
 
+def _unhindered(names: list[str], tracks: Mapping[str, Track], taken: set[str], most: int) -> list[str]:
+    """The first of these whose place is not taken (P14)."""
+    return list(islice((name for name in names if tracks[name].config.place not in taken), most))
+
+
 def _is_due(key: GroupKey, due: int, source: SourceAt) -> bool:
     if key.seed is not None:
         return source.version > 0
@@ -94,7 +109,7 @@ def _is_due(key: GroupKey, due: int, source: SourceAt) -> bool:
 def _through(key: GroupKey, due: int, source: SourceAt, left: list[GroupKey]) -> int:
     """Where a window ends that begins at the key's position (P8), or the version of a seed."""
     if key.seed is not None:
-        return source.oldest if key.seed is SeedMode.START else source.version
+        return max(source.oldest, source.first) if key.seed is SeedMode.START else source.version
     stop = bisect_right(source.stops, key.after)
     ends = [max(due, key.after), *source.stops[stop : stop + 1]]
     ends += [other.after for other in left if other.after > key.after and key._replace(after=other.after) == other]

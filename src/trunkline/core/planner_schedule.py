@@ -173,7 +173,7 @@ class Schedule:
     def start(self) -> Effects:
         """Begin all that can begin now."""
         effects = self._read_standings()
-        for beginning in self.groups.startable(self.due, self.source):
+        for beginning in self.groups.startable(self.due, self.source, self.tracks):
             effects += self._begin(beginning)
         return effects
 
@@ -190,7 +190,8 @@ class Schedule:
     def _begin(self, beginning: Beginning) -> Effects:
         key, names, through = beginning
         kind = Stage.FLUSHING if key.seed is None else Stage.SEEDING
-        number = self.groups.begin(Job(kind, names, through, stamp=key.stamp, failing=key.failing))
+        places = self.groups.places(names, self.tracks)
+        number = self.groups.begin(Job(kind, names, through, stamp=key.stamp, failing=key.failing, places=places))
         for track in map(self.tracks.__getitem__, names):
             self.groups.lift(track)
             track.stage, track.job, track.planned = kind, number, through

@@ -115,7 +115,14 @@ class Job:
     """One job in flight. ``kind`` is READING, FLUSHING or SEEDING; ``failing`` as in its key."""
 
     def __init__(
-        self, kind: Stage, members: list[str], through: int = 0, *, stamp: bool = False, failing: bool = False
+        self,
+        kind: Stage,
+        members: list[str],
+        through: int = 0,
+        *,
+        stamp: bool = False,
+        failing: bool = False,
+        places: frozenset[str] = frozenset(),
     ) -> None:
         self.kind = kind
         self.members = set(members)  # those without a result so far
@@ -123,3 +130,4 @@ class Job:
         self.through = through
         self.stamp = stamp
         self.failing = failing
+        self.places = places  # that it writes to (P14)

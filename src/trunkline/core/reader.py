@@ -54,7 +54,6 @@ from trunkline.core.events import (
     EntriesRead,
     FollowedSegment,
     PositionsSkipped,
-    RequestRefused,
     SubscriptionEnded,
     TailIs,
 )
@@ -71,6 +70,7 @@ from trunkline.core.messages import (
     target_of,
 )
 from trunkline.core.projection import Member, Policy, Projection, Segment
+from trunkline.core.refusals import DELETED
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
 from trunkline.core.tail import TailConfig, TailFinder
 
@@ -238,7 +238,7 @@ class Reader:
         if self.requester != "application":
             return self._done()
         self.state = "done"
-        refusal = Complete(self.request.operation, RequestRefused("the log was deleted"))
+        refusal = Complete(self.request.operation, DELETED)
         return [CancelTimer("wait"), refusal]
 
     # -------------------------------------------------------------------------------------------------------- answers

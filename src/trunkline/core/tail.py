@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from trunkline.core.calls import TailRequested
 from trunkline.core.effects import SELF, Address, CancelTimer, Complete, Effects, Message, Send, SetTimer
-from trunkline.core.events import RequestRefused, TailIs
+from trunkline.core.events import TailIs
 from trunkline.core.messages import (
     FindTail,
     Get,
@@ -31,6 +31,7 @@ from trunkline.core.messages import (
     target_of,
 )
 from trunkline.core.projection import Member, Policy, Projection
+from trunkline.core.refusals import DELETED
 from trunkline.core.siblings import EndOpenSegment, ViewChanged
 
 
@@ -121,7 +122,7 @@ class TailFinder:
             return self._done(1)
         if projection.deleted:
             self.state, self.blocked = "idle", 0
-            return [CancelTimer("wait"), Complete(self.operation, RequestRefused("the log was deleted"))]
+            return [CancelTimer("wait"), Complete(self.operation, DELETED)]
         last = projection.last
         if last.end is not None:
             return self._done(last.end)

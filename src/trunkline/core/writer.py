@@ -55,6 +55,7 @@ from trunkline.core.messages import (
     target_of,
 )
 from trunkline.core.projection import Member, Owner, Projection, Segment
+from trunkline.core.refusals import NO_SUCH_LOG, append_refused, closed, no_space, owned
 from trunkline.core.siblings import EndOpenSegment, Refresh, ViewChanged
 
 
@@ -179,13 +180,13 @@ class Writer:
         if view.last.is_open and owner == self.config.me:
             return self._own(view)
         if not view.last.is_open:
-            return self._refuse_queue(_closed(view))
+            return self._refuse_queue(closed(view))
         free = not owner.process or owner == self.taken_from or self._is_abandoned(owner, nodes)
         allowed = [request for request in self.queue if free or request.takeover]
         refused = [request for request in self.queue if not (free or request.takeover)]  # W5
         self.state, self.taken_from = ("claiming", owner) if allowed else ("idle", None)
         self.queue = deque(request if free else replace(request, takeover=False) for request in allowed)
-        effects = _refusals(refused, f"owned by {owner.process}")
+        effects = _refusals(refused, owned(owner))
         job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me)
         return [*effects, Send(Address(SELF, "reconfigurer"), job)] if allowed else effects
 
@@ -307,7 +308,7 @@ class Writer:
             self.view = projection
         view = self.view
         if view is None:
-            return self._refuse_queue("no such log")
+            return self._refuse_queue(append_refused(NO_SUCH_LOG))
         match self.state:
             case "viewing":
                 return self._claim_from(view, nodes)
@@ -337,25 +338,20 @@ class Writer:
         full, self.full = [m.node for m in view.last.members() if m.node in self.full], ()
         if view.last.is_open and view.last.owner == self.config.me:
             if full:  # W7
-                why = f"no space on {', '.join(full)}; add nodes or trim"
-                return [*effects, *_refusals(unsettled, why), *self._own(view)]
+                return [*effects, *_refusals(unsettled, no_space(full)), *self._own(view)]
             self.queue.extendleft(reversed(unsettled))
             return [*effects, *self._own(view)]
-        why = f"owned by {view.last.owner.process}" if view.last.is_open else _closed(view)
+        refusal = owned(view.last.owner) if view.last.is_open else closed(view)
         takers = [request for request in unsettled if request.takeover and view.last.is_open]  # W5
         self.queue.extendleft(reversed(takers))
-        refused = _refusals([request for request in unsettled if request not in takers], why)
+        refused = _refusals([request for request in unsettled if request not in takers], refusal)
         return [*effects, *refused, *self._pump()]
 
-    def _refuse_queue(self, why: str) -> Effects:
+    def _refuse_queue(self, refusal: AppendRefused) -> Effects:
         self.state, self.taken_from = "idle", None
         refused, self.queue = self.queue, deque()
-        return _refusals(list(refused), why)
+        return _refusals(list(refused), refusal)
 
 
-def _refusals(requests: list[AppendRequested], why: str) -> Effects:
-    return [Complete(request.operation, AppendRefused(why)) for request in requests]
-
-
-def _closed(view: Projection) -> str:
-    return "the log was deleted" if view.deleted else "the log is sealed; reopen it to append"
+def _refusals(requests: list[AppendRequested], refusal: AppendRefused) -> Effects:
+    return [Complete(request.operation, refusal) for request in requests]

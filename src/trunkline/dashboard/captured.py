@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
+from trunkline.plural import plural
+
 ARROW_STREAM: Final = b"\xff\xff\xff\xff"  # how one begins
 CHANGES_SHOWN: Final = 100
 DECOMPRESSED_SHOWN_BYTES: Final = 4 * 1024 * 1024  # of an entry that was compressed; too big: a page takes seconds
@@ -32,7 +34,7 @@ def changes_text(payload: bytes) -> str | None:
     except Exception:  # bytes of whoever may append: nothing in them is believed, and anything may be wrong with them
         return None
     more = changes.num_rows - len(rows)
-    head = f"{changes.num_rows:,} change{'s' if changes.num_rows != 1 else ''}:"
+    head = f"{plural(changes.num_rows, 'change')}:"
     return "\n".join([head, *lines, *([f"and {more:,} more"] if more else [])])
 
 

@@ -17,6 +17,7 @@ from trunkline.client.entries import Batch, Entry
 from trunkline.client.log import Log
 from trunkline.dashboard.payloads import Kind, shown, shown_header
 from trunkline.errors import ConfigError, CorruptEntry, EntriesLost, Refused, Trimmed
+from trunkline.plural import plural
 
 ENTRIES_MAX: Final = 200  # of a page
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024  # of payloads that are read for a page
@@ -81,7 +82,8 @@ class PageReader:
         if self._tail is None:
             self._end = max(self._next, self._first)  # how much there is beyond it is not known
         if self._holes:
-            self._notes.append(f"{self._holes:,} of these positions hold no entry: they were filled as holes")
+            holes = plural(self._holes, "of these positions is a hole", "of these positions are holes")
+            self._notes.append(f"{holes}: no entry is there")
         return LogPage(self._log.name, self._first, self._end, self._tail, tuple(self._entries), tuple(self._notes))
 
     def _begin_at(self, first: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from trunkline.dashboard.views import Cluster, Health, Said, Segment
+from trunkline.plural import plural
 
 NEWS_MAX = 50  # sentences from one look; beyond them, a number
 NAMED_MAX = 3  # logs in one sentence
@@ -24,7 +25,10 @@ def duration(seconds: float) -> str:
 def limited(news: list[Said]) -> list[Said]:
     if len(news) <= NEWS_MAX:
         return news
-    return [*news[:NEWS_MAX], Said("info", f"{len(news) - NEWS_MAX} more changes at once; the page shows what is now")]
+    return [
+        *news[:NEWS_MAX],
+        Said("info", f"{plural(len(news) - NEWS_MAX, 'more change')} at once; the page shows what is now"),
+    ]
 
 
 def health(cluster: Cluster, lost_at_s: Mapping[str, float], now_s: float) -> Health:

@@ -33,7 +33,8 @@ from trunkline.delivery.java import find_java
 from trunkline.delivery.lake import catalog_place
 from trunkline.delivery.postgres_session import PostgresSession
 from trunkline.delivery.sources.contract import ROUTABLE
-from trunkline.errors import ConfigError, TrunklineError
+from trunkline.delivery.spark_master import check_master
+from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
 ANSWER_S: Final = 15.0  # too small: a slow server counts as lost; too big: a lost one is waited for as long
 PROBES_MOST: Final = 16  # destinations asked at a time
@@ -62,7 +63,7 @@ def preflight(file: Path, environment: Mapping[str, str] = os.environ) -> tuple[
         pipeline = load_pipeline(file, environment)
     except ConfigError as error:
         return None, tuple(_located(line) for line in str(error).splitlines())
-    problems = [*_check_engine()]
+    problems = [*_check_engine(pipeline.spark.master)]
     source: SourceFacts | None = None
     try:
         source = source_facts(pipeline)
@@ -97,6 +98,9 @@ def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[Problem]:
         found = list(_refusals("source", lambda each=column: check_columns([each], (), None)))  # type: ignore[misc]
         yield from found
         sound += [] if found else [column]
+    if together := list(_refusals("source", lambda: check_columns(sound, (), None))):
+        yield from together
+        return
     broken = {column.name for column in columns} - {column.name for column in sound}
     for name in pipeline.key:
         if name not in broken:
@@ -116,15 +120,16 @@ def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[Problem]:
 def _refusals(where: str, check: Callable[[], object]) -> Iterator[Problem]:
     try:
         check()
-    except ConfigError as error:
+    except (ConfigError, Unreachable) as error:
         yield Problem(where, str(error))
 
 
-def _check_engine() -> Iterator[Problem]:
+def _check_engine(master: str) -> Iterator[Problem]:
     if importlib.util.find_spec("pyspark") is None:
         yield Problem("spark", "PySpark is not installed; install trunkline[delivery]")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit brings Java along
         yield from _refusals("spark", find_java)
+    yield from _refusals("spark.master", lambda: check_master(master))
 
 
 def _check_control(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[Problem]:
@@ -186,7 +191,11 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
                 except queue.Empty:
                     return
                 asked.add(destination.name)
-                answers.put((destination.name, list(_destination_problems(destination, source, lakes))))
+                try:
+                    problems = list(_destination_problems(destination, source, lakes))
+                except Exception as error:  # of a library: it is this destination's problem, and stops no other
+                    problems = [Problem(destination.name, f"cannot be looked at: {error!r}")]
+                answers.put((destination.name, problems))
 
     for _ in range(min(PROBES_MOST, len(pipeline.destinations))):
         threading.Thread(target=probe, name="probe", daemon=True).start()  # one that hangs does not outlive the process
@@ -239,7 +248,7 @@ def _opened(address: Address, lakes: LakeCatalogs) -> Destination:
 def _not_made_yet(address: Address) -> Path | None:
     """The folder in which a destination of files will be made, if it does not exist yet (W3)."""
     match address:
-        case DeltaAddress(path=path) if "://" not in path and not Path(path).exists():
+        case DeltaAddress(path=path) if not Path(path).exists():
             return Path(path).parent
         case LakeAddress(catalog=catalog):
             kind, place = catalog_place(catalog)

@@ -7,12 +7,13 @@
 3. Everything that it writes to disk by itself lies in one temporary directory, which is removed as it ends.
 4. Python's handler of SIGINT is the caller's, not the one that PySpark sets.
 5. A setting that the caller gives wins over ours.
+6. Everybody on this machine can read a command line. So secrets are handed to Java when it runs, over its connection to
+   this process; executors get them from there over theirs.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from pyspark.sql import SparkSession
 
 from trunkline.delivery.java import find_java
 from trunkline.delivery.session_directory import SessionDirectory
+from trunkline.delivery.spark_master import check_master, is_local
 from trunkline.errors import ConfigError
 
 END_S_MAX: Final = 30.0  # for Java to end in order; then it is killed
@@ -45,7 +47,6 @@ EVERYWHERE: Final = {
     "spark.ui.retainedTasks": "1000",
     "spark.locality.wait": "0",
 }
-MASTERS: Final = re.compile(r"local|local\[.+\]|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
 ON_THIS_MACHINE: Final = {
     "spark.driver.host": "localhost",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -58,20 +59,24 @@ SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 
 
 
 def spark_session(
-    master: str = "local[*]", *, conf: Mapping[str, str] | None = None, name: str = "trunkline"
+    master: str = "local[*]",
+    *,
+    conf: Mapping[str, str] | None = None,
+    secret_conf: Mapping[str, str] | None = None,
+    name: str = "trunkline",
 ) -> SparkSession:
-    """Start Spark in this process, which must have none yet. End it with ``stop_session``."""
-    if not MASTERS.fullmatch(master):
-        raise ConfigError(
-            f"{master!r} is no Spark master: give local[*], local[N], spark://HOST:PORT, yarn or k8s://URL"
-        )
+    """Start Spark in this process, which must have none yet. End it with ``stop_session``.
+
+    ``secret_conf``: settings that are not to be seen by others (6). Those that Java reads as it starts are none.
+    """
+    check_master(master)
     if SparkContext._active_spark_context is not None:
         raise ConfigError("this process runs a Spark session already: stop that one first")
     directory = SessionDirectory()
     try:
         settings = _settings(master, name, directory) | dict(conf or {})
         with _environment(master, settings, directory), _own_interrupts():
-            return _start(settings, directory)
+            return _start(settings, secret_conf or {}, directory)
     except BaseException:
         directory.remove()
         raise
@@ -105,12 +110,8 @@ def _settings(master: str, name: str, directory: SessionDirectory) -> dict[str, 
         "spark.driver.defaultJavaOptions": " ".join(f"-D{key}={value}" for key, value in java_options.items()),
         "spark.python.unix.domain.socket.enabled": str(unix_sockets).lower(),
         **EVERYWHERE,
-        **(ON_THIS_MACHINE if _is_local(master) else {}),
+        **(ON_THIS_MACHINE if is_local(master) else {}),
     }
-
-
-def _is_local(master: str) -> bool:
-    return master.startswith("local")
 
 
 @contextmanager
@@ -119,7 +120,7 @@ def _environment(master: str, settings: Mapping[str, str], directory: SessionDir
     wanted = {"PYSPARK_PYTHON": settings.get("spark.pyspark.python", sys.executable)}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit started us, and Java before us
         wanted["JAVA_HOME"] = str(directory.write_java_home(find_java()))
-    if _is_local(master):
+    if is_local(master):
         wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
         wanted["SPARK_HOME"] = os.environ.get("SPARK_HOME") or str(directory.write_spark_home())
     before = {key: os.environ.get(key) for key in wanted}
@@ -147,13 +148,14 @@ def _own_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _start(settings: Mapping[str, str], directory: SessionDirectory) -> SparkSession:
+def _start(settings: Mapping[str, str], secrets: Mapping[str, str], directory: SessionDirectory) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         gateway: Any = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise ConfigError(f"Java could not start Spark ({error}); what it printed above says why") from error
     gateway.directory = directory
+    conf.setAll(list(secrets.items()))  # (6)
     try:
         context = SparkContext(conf=conf, gateway=gateway)
         gateway.jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(
@@ -171,7 +173,7 @@ def _start(settings: Mapping[str, str], directory: SessionDirectory) -> SparkSes
 
 def _cause(error: Py4JError) -> str:
     exception = getattr(error, "java_exception", None)
-    return str(error) if exception is None else str(exception.getMessage())
+    return (str(error) if exception is None else str(exception.getMessage())).partition("\n")[0]
 
 
 def _end_java() -> None:

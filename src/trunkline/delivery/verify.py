@@ -42,9 +42,10 @@ from trunkline.delivery.rule import settle
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges, Share
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_snapshot import extensions_for, lake_snapshot
-from trunkline.delivery.sources.ducklake_window import route_condition
+from trunkline.delivery.sources.shares import rows_of_share
 from trunkline.delivery.windows import Window
 from trunkline.errors import ProtocolError, TrunklineError, Unreachable
+from trunkline.plural import plural
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -154,8 +155,9 @@ class _Verification:
                     f"the columns of version {version} are {_described(snapshot.columns)} for DuckLake, and "
                     f"{_described(columns)} for our reader: report this"
                 )
-            chosen = route_condition(Share(target.values))
-            both.add_query("wanted", f"SELECT * FROM (SELECT *, {self._route()} FROM {snapshot.table}) WHERE {chosen}")
+            routed = f"SELECT *, {self._route()} FROM {snapshot.table}"
+            with rows_of_share(connection, routed, Share(target.values)) as chosen:
+                both.add_query("wanted", chosen)
             return snapshot.only_grew
 
     def _settle_shared(self, both: Comparison, columns: Columns) -> int:
@@ -179,7 +181,11 @@ class _Verification:
         append, now = self._target.mode == "append", self._seed == "now"
         wrong = found.different or (found.missing and not now) or (found.extra and (not append or only_grew))
         outcome: Outcome = "differs" if wrong else "kept" if found.missing or found.extra else "equal"
-        notes = [f"{shared} rows of the source gave way to another with their key (policy warn)"] if shared else []
+        notes = (
+            [f"{plural(shared, 'row')} of the source gave way to another with the same key (policy warn)"]
+            if shared
+            else []
+        )
         notes += _promise(found, append=append, now=now) if outcome == "kept" else []
         if append and only_grew and found.extra:
             notes.append("the source never changed or removed a row, so none may be extra")
@@ -220,11 +226,11 @@ def _promise(found: Differences, *, append: bool, now: bool) -> list[str]:
     """What there is to say about differences that are not wrong."""
     notes = []
     if found.extra:
-        notes.append(
-            f"{found.extra} rows that the source no longer has: mode append keeps what is changed or removed later"
-        )
+        extra = plural(found.extra, "row")
+        notes.append(f"{extra} that the source no longer has: mode append keeps what is changed or removed later")
     if found.missing:
-        notes.append(f"{found.missing} rows of the source are not here: seed: now leaves out what was there before")
+        missing = plural(found.missing, "row of the source is", "rows of the source are")
+        notes.append(f"{missing} not here: seed: now leaves out what was there before")
     if append and now:
         notes.append("so with both, only the figures can be told")
     return notes

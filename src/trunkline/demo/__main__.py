@@ -11,8 +11,16 @@ import time
 from pathlib import Path
 from typing import Final
 
-from trunkline.demo.story import Broken, Story, Told
+from trunkline.cli.extras import missing_extra
+from trunkline.cli.paths import local_path
 from trunkline.errors import TrunklineError
+
+try:
+    from trunkline.demo.story import Broken, Story, Told
+except ModuleNotFoundError as error:
+    if (missing := missing_extra(error, "python -m trunkline.demo")) is None:
+        raise
+    sys.exit(f"demo: {missing}")
 
 BEAT_S: Final = 12.0
 INTERRUPTED: Final = 130
@@ -24,7 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
         description="A shop's changes through capture, a replicated log and Spark to 20 tables, with faults.",
     )
     parser.add_argument("--keep", action="store_true", help="go on until Ctrl-C, with a page to watch it")
-    parser.add_argument("--dir", type=Path, help="where everything goes, and stays (default: a temporary directory)")
+    parser.add_argument(
+        "--dir", type=local_path, help="where everything goes, and stays (default: a temporary directory)"
+    )
     parser.add_argument(
         "--beat", type=float, default=BEAT_S, metavar="S", help=f"of each chapter (default: {BEAT_S:g})"
     )

@@ -28,7 +28,7 @@ class Complaints:
             self._left_out += 1
             return
         self._lines += 1
-        more = f" ({self._left_out} more of this kind were not logged)" if self._left_out else ""
+        more = f" (not logged: {self._left_out} more of this kind)" if self._left_out else ""
         self._left_out = 0
         self._log.warning("%s%s", printable(text)[:LINE_CHARACTERS_MAX], more)
 

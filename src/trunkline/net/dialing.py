@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import ssl
 from collections.abc import Callable
 
 from trunkline.errors import Refused, Unreachable
+from trunkline.net.addresses import format_address
 from trunkline.net.connection import Connection, Handler
 from trunkline.net.limits import Limits
 from trunkline.net.packets import (
@@ -21,10 +24,25 @@ from trunkline.net.packets import (
 )
 
 DIAL_MS = 5_000
+NOBODY_LISTENS = "connection refused"
+OF_OPENSSL = re.compile(r"^\[[^]]*] | \(_ssl\.c:\d+\)$")  # what stands around its words
 
 
 class HandshakeRefused(Refused):
     """The server does not want this connection. The text is the server's."""
+
+
+class DialFailed(Unreachable):
+    """``reason``: the same without the address, for who names it anyway."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def _cannot_reach(host: str, port: int, reason: str) -> DialFailed:
+    where = format_address(host, port)
+    return DialFailed(f"{where} cannot be reached ({reason}); is it running, is the address right?", reason)
 
 
 class _Introduction:
@@ -52,8 +70,8 @@ class _Introduction:
     def lost(self, connection: Connection, reason: str) -> None:
         if not self.welcomed.done():
             told = HandshakeRefused(reason) if connection.refused_by_peer else None
-            text = f"{connection.address} did not welcome us ({reason}); check the address, and whether it wants TLS"
-            self.welcomed.set_exception(told or Unreachable(text))
+            why = f"did not welcome us ({reason}); check the address, and whether it wants TLS"
+            self.welcomed.set_exception(told or DialFailed(f"{connection.address} {why}", why))
         elif self.returned and self._on_closed is not None:
             self._on_closed(connection)
 
@@ -86,15 +104,26 @@ async def dial(
             await introduction.welcomed
     except TimeoutError:
         connection.close()
-        raise Unreachable(f"{host}:{port} did not answer within {timeout_ms} ms; is it running?") from None
+        raise _cannot_reach(host, port, f"no answer within {timeout_ms} ms") from None
     except (OSError, ValueError) as error:  # the latter: a host that no resolver takes, such as a..b
-        raise Unreachable(f"{host}:{port} cannot be reached ({error}); is it running, is the address right?") from error
+        raise _cannot_reach(host, port, _reason(error)) from error
     except asyncio.CancelledError:
         connection.close()
         raise
     finally:
         introduction.welcomed.cancel()
     if connection.closed:
-        raise Unreachable(f"{host}:{port} is gone again: {connection.reason}; try again")
+        why = f"is gone again: {connection.reason}; try again"
+        raise DialFailed(f"{format_address(host, port)} {why}", why)
     introduction.returned = True
     return connection
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """In the system's words; a host with several addresses is refused by each of them."""
+    refused = str(error).count(f"[Errno {errno.ECONNREFUSED}]")
+    if isinstance(error, ConnectionRefusedError) or 0 < refused == str(error).count("[Errno"):
+        return NOBODY_LISTENS
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {OF_OPENSSL.sub('', str(error))}"
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -21,7 +21,7 @@ from trunkline.core.effects import Message
 from trunkline.errors import ConfigError, Refused
 from trunkline.net.addresses import parse_address
 from trunkline.net.connection import Attachment, Connection, Handler
-from trunkline.net.dialing import DIAL_MS, dial
+from trunkline.net.dialing import DIAL_MS, DialFailed, dial
 from trunkline.net.limits import MIB, Limits
 
 
@@ -179,7 +179,7 @@ class Peers:
                 timeout_ms=self._settings.dial_ms,
             )
         except (Refused, ConfigError) as error:
-            self._failed(peer, str(error))
+            self._failed(peer, error.reason if isinstance(error, DialFailed) else str(error))
         else:
             self._connected(peer, connection)
         finally:

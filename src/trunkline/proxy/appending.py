@@ -80,6 +80,8 @@ def _check_fit(opened: OpenLog, count: int, *, keyed: bool, conditional: bool) -
 async def _condition_failed(opened: OpenLog, error: ConditionFailed) -> Exception:
     """With the tail, if somebody knows it: the refusal itself is certain."""
     detail = f"{error}; nothing was appended: read what is there, and decide anew"
+    if error.tail is not None:
+        return refusal("condition-failed", detail, tail=error.tail)
     try:
         return refusal("condition-failed", detail, tail=await opened.log.tail())
     except TrunklineError:

@@ -57,7 +57,7 @@ class KeyedAppends:
             at = self._index.next
             if expect not in (None, at):
                 if tries:  # it was read on since this append began
-                    raise ConditionFailed(f"the next position is {at}")
+                    raise ConditionFailed(f"the next position is {at}", at)
             else:
                 try:
                     glsn = await self._log.append(payloads, headers=stamped, expect=at)  # K2

@@ -159,11 +159,12 @@ SCHEMAS: Final[Json] = {
             "detail": {"type": "string", "description": "What is wrong with this request, and what to do next."},
         },
         {
-            "tail": {**POSITION, "description": "Of `condition-failed`: where the log ends."},
+            "tail": {**POSITION, "description": "Of `condition-failed`: the position to expect instead."},
             "point": {**POSITION, "description": "Of `trimmed`: the last position that was."},
             "first": {**POSITION, "description": "Of `entries-lost` and `corrupt-entries`: the first position."},
             "end": {**POSITION, "description": "Of `entries-lost` and `corrupt-entries`: the position after the last."},
             "glsn": {**POSITION, "description": "Of `key-reused`: what the key was used for."},
+            "owner": {"type": "string", "description": "Of `owned-by-another`: the writer that has the log."},
         },
     ),
 }
@@ -271,11 +272,12 @@ def _problem(kinds: list[str]) -> Json:
 def _example(kind: str) -> Json:
     found = problem(kind, DETAILS.get(kind, KINDS[kind][1]))
     gap = {"first": 3, "end": 9}
-    facts = {
+    facts: dict[str, Json] = {
         "trimmed": {"point": 16},
         "entries-lost": gap,
         "corrupt-entries": gap,
         "condition-failed": {"tail": 18},
+        "owned-by-another": {"owner": "shop-1f2e3d4c.1"},
     }
     fields = {"type": found.type, "title": found.title, "status": found.status, "detail": found.detail}
     return {**fields, **facts.get(kind, {})}

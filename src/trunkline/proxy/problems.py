@@ -72,6 +72,7 @@ class Problem(msgspec.Struct, frozen=True):
     first: int | UnsetType = UNSET  # entries-lost, corrupt-entries: [first, end)
     end: int | UnsetType = UNSET
     glsn: int | UnsetType = UNSET  # key-reused: what the key was used for
+    owner: str | UnsetType = UNSET  # owned-by-another
 
 
 class Refusal(Exception):
@@ -83,12 +84,12 @@ class Refusal(Exception):
         self.headers = {**(headers or {}), **({"Retry-After": str(RETRY_AFTER_S)} if retry else {})}
 
 
-def problem(kind: str, detail: str, **facts: int) -> Problem:
+def problem(kind: str, detail: str, **facts: int | str | UnsetType) -> Problem:
     status, title = KINDS[kind]
-    return Problem(URN + kind, title, status, detail, **facts)
+    return Problem(URN + kind, title, status, detail, **facts)  # type: ignore[arg-type]
 
 
-def refusal(kind: str, detail: str, *, retry: bool = False, **facts: int) -> Refusal:
+def refusal(kind: str, detail: str, *, retry: bool = False, **facts: int | str | UnsetType) -> Refusal:
     return Refusal(problem(kind, detail, **facts), retry=retry)
 
 
@@ -115,11 +116,12 @@ def refusal_of(error: TrunklineError) -> Refusal:
         case CorruptEntry() if error.end:
             return refusal("corrupt-entries", text, first=error.first, end=error.end)
         case ConditionFailed():
-            return refusal("condition-failed", text)
+            return refusal("condition-failed", text, tail=UNSET if error.tail is None else error.tail)
         case LogSealed():
             return refusal("log-sealed", text)
         case OwnedByAnother():
-            return refusal("owned-by-another", f"{text.partition(';')[0]}; append there, or wait until it has left")
+            detail = f"owned by {error.owner}; append there, or wait until it has left"
+            return refusal("owned-by-another", detail, owner=error.owner)
         case ConfigError():
             return invalid(text)
         case OutcomeUnknown():

@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from trunkline.errors import ConfigError, Refused
+from trunkline.net.addresses import PORT_MAX
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles, ProcessRecord, process_started, running_already
 from trunkline.runtime.observing_targets import write_targets
 from trunkline.storage import PRIVATE_FILE
@@ -139,6 +140,9 @@ class LocalCluster:
         wanted = config.nodes if config.nodes is not None else present or NODES
         if not 1 <= wanted <= NODES_MAX:
             raise ConfigError(f"a local cluster has 1 to {NODES_MAX} nodes, not {wanted}")
+        if config.port + wanted > PORT_MAX:
+            needed = f"ports {config.port} to {config.port + wanted} are needed"
+            raise ConfigError(f"{needed}, and the last is {PORT_MAX}; choose a lower --port")
         if wanted < present:
             raise Refused(f"{files.root} has {present} nodes with data; ask for as many, or leave --nodes out")
         ports = list(itertools.islice(self._ports(), wanted + 1))  # all of them are tried before anything is made
@@ -169,7 +173,7 @@ class LocalCluster:
     def _ports(self) -> Iterator[int]:
         if self.config.port == 0:
             yield from _any_ports()
-        for port in range(self.config.port, self.config.port + NODES_MAX + 1):
+        for port in range(self.config.port, min(self.config.port + NODES_MAX, PORT_MAX) + 1):
             if not _is_free(port) and port not in {child.record().port for child in self.children.values()}:
                 raise ConfigError(f"port {port} is taken by another program; choose another range with --port")
             yield port

@@ -76,8 +76,10 @@ class LocalFiles:
             return msgspec.json.decode(self._record.read_bytes(), type=ClusterRecord)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
-            raise ConfigError(f"cannot use {self._record}: {error}; delete it if no cluster runs there") from None
+        except OSError as error:
+            raise self._unusable(error) from None
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{self._record} is damaged ({error}); delete it if no cluster runs there") from None
 
     def write_record(self, record: ClusterRecord) -> None:
         written = self._record.with_suffix(".new")
@@ -87,16 +89,29 @@ class LocalFiles:
 
     # ------------------------------------------------------------------------------------------------------------ lock
 
-    def lock(self) -> bool:
-        """Whether this process has the directory to itself now. It keeps it until ``unlock`` or its death."""
+    def make(self) -> None:
+        """The directories, as far as they are not there. Raises ``ConfigError``."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             for directory in (self.coordinator, self.logs, self.nodes):
                 directory.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
                 make_private(directory)
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: OSError) -> ConfigError:
+        """Whatever is in the way is somebody else's: it is named, and left alone."""
+        obstacle = next((path for path in (self.root, *self.root.parents) if path.exists() and not path.is_dir()), None)
+        why = f"{obstacle} is a file, not a directory" if obstacle else f"cannot use {self.root}: {error.strerror}"
+        return ConfigError(f"{why}; name another directory with --dir")
+
+    def lock(self) -> bool:
+        """Whether this process has the directory to itself now. It keeps it until ``unlock`` or its death."""
+        self.make()
+        try:
             descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
         except OSError as error:
-            raise ConfigError(f"cannot use {self.root}: {error.strerror}; name another directory with --dir") from None
+            raise self._unusable(error) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

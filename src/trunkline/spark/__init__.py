@@ -11,16 +11,13 @@ package installed as well, with PySpark 4.3, pyarrow and numpy (the extra ``deli
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
-
-from trunkline.spark.source import TrunklineSource
+try:
+    from trunkline.spark.registering import register
+except ModuleNotFoundError as error:
+    missing = (error.name or "trunkline").partition(".")[0]
+    if missing == "trunkline":
+        raise
+    needs = f"trunkline.spark needs the package {missing}; install it: pip install 'trunkline[delivery]'"
+    raise ImportError(needs, name=missing) from None
 
 __all__ = ["register"]
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-
-def register(spark: SparkSession) -> None:
-    """Make ``format("trunkline")`` known to this session, and let Spark hand filters to sources in Python."""
-    spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(TrunklineSource)

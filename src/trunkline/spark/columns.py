@@ -68,7 +68,7 @@ def _glsn(batches: Sequence[Batch], kind: Any) -> Any:
 
 
 def _payload(batches: Sequence[Batch], kind: Any) -> Any:
-    arrays = [batch.to_arrow() for batch in batches]
+    arrays = [batch.arrow_payloads() for batch in batches]
     return (arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)).cast(kind)
 
 

@@ -123,7 +123,22 @@ def stream_options(options: Mapping[str, str]) -> ReadOptions:
 
 def check_any_read(options: Mapping[str, str]) -> None:
     """What can be told before it is known whether the read is a batch or a stream."""
-    _connection(_Given(options, tuple(dict.fromkeys((*BATCH, *STREAM)))))
+    given = _Given(options, tuple(dict.fromkeys((*BATCH, *STREAM))))
+    if given.text("maxEntriesPerTrigger"):
+        stream_options(options)
+        return
+    try:
+        batch_options(options)
+    except ConfigError as wrong:
+        try:
+            stream_options(options)
+        except ConfigError:
+            raise wrong from None
+
+
+def connection_options(options: Mapping[str, str]) -> ConnectionOptions:
+    """What a read or a write of any kind begins with. Raises ``ConfigError``."""
+    return _connection(_Given(options, tuple(dict.fromkeys((*BATCH, *STREAM, *SINK))), SPARKS_OWN))
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:

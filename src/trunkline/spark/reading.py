@@ -1,6 +1,6 @@
 """What a task does that reads: the entries of one range as Arrow record batches.
 
-1. The range lies below the tail that the driver saw, so every position in it is settled sooner or later: an entry, a
+1. The range lies below the tail that the source saw, so every position in it is settled sooner or later: an entry, a
    hole (which is passed over), trimmed or declared lost. Waiting ends with the time-out of the options.
 2. Reconfigurations are the client's affair: a subscription follows segments, nodes and coordinators by itself.
 3. Declared losses are raised, always; what was trimmed since planning is raised or passed over, by ``failOnTrim``.
@@ -18,7 +18,6 @@ from trunkline.client.entries import Batch
 from trunkline.errors import Trimmed
 from trunkline.spark.columns import arrow_schema, record_batch
 from trunkline.spark.connections import CONNECTIONS
-from trunkline.spark.filters import Bounds
 from trunkline.spark.options import ReadOptions
 from trunkline.spark.ranges import PositionRange, untrimmed
 
@@ -26,11 +25,11 @@ ROWS_MAX: Final = 16_384  # of an Arrow batch that is joined from stored ones; t
 BYTES_MAX: Final = 4 * 1024 * 1024  # likewise; a stored batch that is larger by itself is handed on as it is
 
 
-def read_range(options: ReadOptions, schema: StructType, part: PositionRange, bounds: Bounds) -> Iterator[Any]:
+def read_range(options: ReadOptions, schema: StructType, part: PositionRange) -> Iterator[Any]:
     """Record batches of the range, in order. Raises ``TrunklineError``."""
     wanted = arrow_schema(schema)
     with CONNECTIONS.using(options.connection) as (_, log):
-        for joined in _joined(_found(log, options, part), bounds):
+        for joined in _joined(_found(log, options, part)):
             yield record_batch(joined, wanted)
 
 
@@ -49,14 +48,12 @@ def _found(log: sync.Log, options: ReadOptions, part: PositionRange) -> Iterator
                 return
 
 
-def _joined(arriving: Iterator[list[Batch]], bounds: Bounds) -> Iterator[list[Batch]]:
-    """Stored batches in groups that make good Arrow batches, without those outside of the times."""
+def _joined(arriving: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+    """Stored batches in groups that make good Arrow batches."""
     group: list[Batch] = []
     rows = size = 0
     for found in arriving:
         for batch in found:
-            if bounds.has_times and not bounds.holds_time(batch.time_ms):
-                continue
             if group and (rows + len(batch) > ROWS_MAX or size + batch.size_bytes > BYTES_MAX):
                 yield group
                 group, rows, size = [], 0, 0

@@ -29,6 +29,7 @@ from trunkline.core.projection import Policy, Settings
 from trunkline.errors import ConfigError
 from trunkline.spark.connections import CONNECTIONS
 from trunkline.spark.options import ConnectionOptions, WriteOptions
+from trunkline.spark.raising import in_one_line
 
 APPEND_ENTRIES_MAX: Final = 16_384
 APPEND_BYTES_MAX: Final = 4 * 1024 * 1024  # too small: round trips; too big: disks wait for each other along the chain
@@ -60,6 +61,7 @@ class BatchSink(DataSourceArrowWriter):
         self._connection = options.connection
         self._query = options.query or secrets.token_hex(16)
 
+    @in_one_line()
     def write(self, iterator: Iterator[Any]) -> Appended:
         return append_rows(self._connection, self._query, 0, iterator)
 
@@ -72,6 +74,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         check_write(schema, overwrite)  # no more than that: Spark makes one of these several times for each batch
         self._connection = options.connection
 
+    @in_one_line()
     def write(self, iterator: Iterator[Any]) -> Appended:
         query, batch = _property(QUERY_ID), _property(BATCH_ID)
         return append_rows(self._connection, query, int(batch), iterator)

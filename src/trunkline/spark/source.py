@@ -2,6 +2,12 @@
 
 Spark makes these objects in Python processes beside the driver, and sends copies of the reader to its tasks: what they
 hold is options and bounds, never a connection.
+
+1. Spark makes one source for each ``load()`` and keeps a copy of it, which every plan of the frame begins with: a
+   second action, each side of a union or a join, a view. So the source looks at the log once, as it is made, and all
+   of them read the same range: the frame is the log as of then.
+2. The reader takes no filters from Spark. What was planned with one would be kept for the whole of the frame, and be
+   used by plans without it.
 """
 
 from __future__ import annotations
@@ -9,66 +15,83 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from trunkline.errors import ConfigError
 from trunkline.spark.columns import check_schema, whole_schema
 from trunkline.spark.connections import CONNECTIONS
-from trunkline.spark.filters import Bounds, narrowed
-from trunkline.spark.options import ReadOptions, batch_options, check_any_read, stream_options, write_options
-from trunkline.spark.ranges import PositionRange, extent, partitions, starting_position, untrimmed
+from trunkline.spark.options import (
+    ReadOptions,
+    batch_options,
+    check_any_read,
+    connection_options,
+    stream_options,
+    write_options,
+)
+from trunkline.spark.raising import in_one_line
+from trunkline.spark.ranges import Extent, PositionRange, extent, partitions, starting_position, untrimmed
 from trunkline.spark.reading import read_range
 from trunkline.spark.sink import BatchSink, StreamSink
-from trunkline.spark.stream import LogStreamReader
+from trunkline.spark.stream import LogStreamReader, RefusedStream
 
 
 class TrunklineSource(DataSource):
     """A log as a table of its entries, and as a place to append rows to."""
 
+    @in_one_line()
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        with CONNECTIONS.using(connection_options(options)) as (cluster, log):
+            self._extent = extent(cluster, log)  # (1)
+
     @classmethod
     def name(cls) -> str:
         return "trunkline"
 
+    @in_one_line()
     def schema(self) -> StructType:
         check_any_read(self.options)
         return whole_schema()
 
+    @in_one_line()
     def reader(self, schema: StructType) -> LogReader:
         check_schema(schema)
-        return LogReader(batch_options(self.options), schema)
+        return LogReader(batch_options(self.options), schema, self._extent)
 
-    def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
-        check_schema(schema)
-        return LogStreamReader(stream_options(self.options), schema)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        try:
+            check_schema(schema)
+            return LogStreamReader(stream_options(self.options), schema)
+        except ConfigError as error:
+            return RefusedStream(str(error))
 
+    @in_one_line()
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         return BatchSink(write_options(self.options), schema, overwrite)
 
+    @in_one_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
         return StreamSink(write_options(self.options), schema, overwrite)
 
 
 class LogReader(DataSourceReader):
-    """Reads what the log holds as the query is planned."""
+    """Reads what the log held when the source looked at it."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, found: Extent) -> None:
         self._options = options
         self._schema = schema
-        self._bounds = Bounds()
+        self._extent = found
 
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
-        self._bounds, remaining = narrowed(self._bounds, filters)
-        return remaining
-
+    @in_one_line()
     def partitions(self) -> list[PositionRange]:
-        options, bounds = self._options, self._bounds
-        with CONNECTIONS.using(options.connection) as (cluster, log):
-            found = extent(cluster, log)
-        first = untrimmed(options, max(starting_position(options, found), bounds.first), found.oldest)
+        options, found = self._options, self._extent
+        first = untrimmed(options, starting_position(options, found), found.oldest)
         end = found.tail if options.ending is None else min(options.ending + 1, found.tail)
-        cut = partitions(first, min(end, bounds.last + 1), options.partitions)
+        cut = partitions(first, end, options.partitions)
         return cut or [PositionRange(first, first)]  # Spark would make up a partition of its own
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PositionRange)
-        return read_range(self._options, self._schema, partition, self._bounds)
+        with in_one_line():
+            yield from read_range(self._options, self._schema, partition)

@@ -20,9 +20,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from trunkline.errors import ConfigError
 from trunkline.spark.connections import CONNECTIONS
-from trunkline.spark.filters import Bounds
 from trunkline.spark.options import ReadOptions
+from trunkline.spark.raising import in_one_line
 from trunkline.spark.ranges import Extent, PositionRange, extent, partitions, starting_position, untrimmed
 from trunkline.spark.reading import read_range
 
@@ -39,6 +40,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tail: int | None = None  # as last seen
         self._look_at_s = 0.0  # when to look again, by the monotonic clock (5)
 
+    @in_one_line()
     def initialOffset(self) -> Offset:  # noqa: N802
         found = self._extent()
         return offset(untrimmed(self._options, starting_position(self._options, found), found.oldest))
@@ -47,9 +49,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         entries = self._options.entries_per_trigger
         return ReadAllAvailable() if entries is None else ReadMaxRows(entries)
 
+    @in_one_line()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._extent().tail
 
+    @in_one_line()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         if self._target is None and self._tail is not None and self._tail <= position_of(start):
             time.sleep(max(self._look_at_s - time.monotonic(), 0))  # (5)
@@ -63,6 +67,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         return None if self._tail is None else offset(self._tail)
 
+    @in_one_line()
     def partitions(self, start: Offset, end: Offset) -> list[PositionRange]:
         first, last = position_of(start), position_of(end)
         if first < last:
@@ -72,7 +77,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PositionRange)
-        return read_range(self._options, self._schema, partition, Bounds())
+        with in_one_line():
+            yield from read_range(self._options, self._schema, partition)
 
     def _extent(self) -> Extent:
         with CONNECTIONS.using(self._options.connection) as (cluster, log):
@@ -80,6 +86,27 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tail = found.tail
         self._look_at_s = time.monotonic() + LOOK_EVERY_S
         return found
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Stands for a stream whose options are wrong, and says so when it is asked for something.
+
+    PySpark hides an error that comes as the reader itself is made behind one of its own.
+    """
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    @in_one_line()
+    def initialOffset(self) -> Offset:  # noqa: N802
+        raise ConfigError(self._message)
+
+    @in_one_line()
+    def partitions(self, start: Offset, end: Offset) -> list[PositionRange]:
+        raise ConfigError(self._message)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise ConfigError(self._message)
 
 
 def offset(position: int) -> Offset:

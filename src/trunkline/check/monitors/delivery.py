@@ -188,6 +188,38 @@ class FlushState:
         return ""
 
 
+class OnePlace:
+    """A deliverer has one job in flight that writes to a place, not two."""
+
+    name = "OnePlace"
+    State = tuple[tuple[str, int, tuple[str, ...]], ...]  # process, job, places
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        """``places``: of destinations; those that are not named share none."""
+        self._places = places
+
+    def initial(self) -> State:
+        return ()
+
+    def observe(self, state: State, observed: Observed) -> State:
+        process = observed.process
+        match observed.event:
+            case GroupStarted(job, _, _, members):
+                named = {self._places[each.destination] for each in members if each.destination in self._places}
+                for other, number, taken in state:
+                    if other == process and named.intersection(taken):
+                        raise Violation(f"{process} has two jobs for one place in flight: {number} and {job}")
+                return tuple(sorted((*state, (process, job, tuple(sorted(named))))))
+            case JobEnded(job):
+                return tuple(each for each in state if each[:2] != (process, job))
+            case ProcessEnded():
+                return tuple(each for each in state if each[0] != process)
+        return state
+
+    def hot(self, state: State) -> str:
+        return ""
+
+
 class BufferBound:
     """A flush is planned inside of what is there: stored position <= after <= through <= source."""
 

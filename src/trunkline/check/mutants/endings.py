@@ -26,7 +26,7 @@ from trunkline.core.messages import (
     Trim,
     target_of,
 )
-from trunkline.core.projection import DeleteLog, Group, Member, Opening, Owner, Projection, apply, create
+from trunkline.core.projection import DeleteLog, Group, Member, Opening, Owner, Projection, Settings, apply, create
 from trunkline.core.reconfigurer import Reconfigurer
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment
 from trunkline.core.writer import Writer, WriterConfig
@@ -130,10 +130,12 @@ def _declares_by_itself(self: Reconfigurer) -> Effects:
     return _decide(self)
 
 
-def _creates_anew(self: Administrator, view: Projection | None, nodes: tuple[NodeInfo, ...], same: bool) -> Effects:
+def _creates_anew(
+    self: Administrator, view: Projection | None, nodes: tuple[NodeInfo, ...], settings: Settings
+) -> Effects:
     """A log that exists is made again."""
     self.made_over = view.epoch if view is not None and self.state == "viewing" else 0  # type: ignore[attr-defined]
-    return _on_create_view(self, None if self.state == "viewing" else view, nodes, same)
+    return _on_create_view(self, None if self.state == "viewing" else view, nodes, settings)
 
 
 def _over_what_is_there(self: Administrator, key: str, option: object) -> Effects:

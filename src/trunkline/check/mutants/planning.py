@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patching import patch
 from trunkline.check.scenarios import delivery_world
@@ -9,6 +11,7 @@ from trunkline.core.delivery_events import PlanDropped
 from trunkline.core.effects import Announce, Effects
 from trunkline.core.fencing import Decision, decide_flush
 from trunkline.core.planner import Planner
+from trunkline.core.planner_groups import Groups
 from trunkline.core.planner_tracks import Track
 
 _go_on = Planner._go_on
@@ -23,6 +26,10 @@ def _plans_from_memory(self: Planner, track: Track) -> Effects:
     return [Announce(PlanDropped(track.name))]
 
 
+def _nowhere(self: Groups, names: list[str], tracks: Mapping[str, Track]) -> frozenset[str]:
+    return frozenset()
+
+
 def _stops_at_once(self: Planner) -> Effects:
     """Whoever is told to stop begins what is due, and gives everything back without waiting for it."""
     effects = _go_on(self)
@@ -35,6 +42,16 @@ UNSEEN = {
 }
 
 PLANNING_MUTANTS = (
+    Mutant(
+        "place-shared",
+        "two jobs at once write to destinations of one place",
+        "one-place",
+        patch((Groups, "places", _nowhere)),
+        "OnePlace",
+        "breadth",
+        20_000,
+        breaks=("planner P14",),
+    ),
     Mutant(
         "flush-written-again",
         "a flush whose end is reached is written once more",

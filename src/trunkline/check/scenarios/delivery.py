@@ -12,7 +12,7 @@ from types import MappingProxyType
 from trunkline.check.delivery_rows import Change, History, Row, history
 from trunkline.check.disks import Nothing
 from trunkline.check.monitors import Progress
-from trunkline.check.monitors.delivery import EventualConsistency, Parts, delivery_safety
+from trunkline.check.monitors.delivery import EventualConsistency, OnePlace, Parts, delivery_safety
 from trunkline.check.scenario import NO_FAULTS, Boot, Faults, Operation, ProcessSpec, Scenario
 from trunkline.check.scenarios.delivery_work import Host, TakeBack, Tell, Worker, tenants_of
 from trunkline.check.scenarios.delivery_world import (
@@ -178,13 +178,18 @@ def scenario(
             ),
             *(deliverer(each, past, planned, config, asked.get(each, ()), looks=looks) for each in deliverers.split()),
         ),
-        (*delivery_safety(parts), EventualConsistency(parts, consistent), Progress()),
+        (*delivery_safety(parts), *_one_place(planned), EventualConsistency(parts, consistent), Progress()),
         faults,
         eager_operations=False,
         crashable=tuple(crashable.split()),
         lossy=tuple(lossy.split()),
         sometimes=sometimes,
     )
+
+
+def _one_place(planned: tuple[Planned, ...]) -> tuple[OnePlace, ...]:
+    places = {each.destination: each.place for each in planned if each.place}
+    return (OnePlace(places),) if places else ()
 
 
 def _seeded(parts: Parts, name: str, version: int) -> TableImage:
@@ -328,6 +333,18 @@ def backing_off() -> Scenario:
     )
 
 
+def one_place() -> Scenario:
+    return scenario(
+        "one-place",
+        "two destinations of one place, one of them new: they are never written by two jobs at once",
+        THREE,
+        planned=(Planned("d1", digest="1", place="p"), Planned("d2", digest="2", place="p")),
+        images={"d2": TableImage()},
+        troubles={"d1": 1},
+        sometimes=("BackedOff", "Seeded", "TableWritten"),
+    )
+
+
 def halting() -> Scenario:
     return scenario(
         "halting",
@@ -468,6 +485,7 @@ DELIVERY_SCENARIOS = (
     reseeding,
     restored_backup,
     backing_off,
+    one_place,
     halting,
     life_cycle,
     retiring,

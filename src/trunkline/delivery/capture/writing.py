@@ -44,7 +44,7 @@ class CaptureLog:
             policy = cluster.describe(name).settings.policy.value
         except NoSuchLog:
             policy = "broadcast"
-            cluster.log(name, create=True, policy=policy, replicas=nodes)
+            cluster.log(name, create=True, policy="broadcast", replicas=nodes)
         if policy != "broadcast":
             raise ConfigError(
                 f"the log {name} has the policy {policy}; a capture needs one with a single writer: "

@@ -5,6 +5,8 @@ Rules
  A2  A routing value is made safe before it becomes part of a name: what is not plain is replaced and a digest added,
      so that two values hardly ever meet; where they do, the second is refused (A3).
  A3  Two addresses of one table have one identity. Case does not count: some catalogs and file systems do not know it.
+ A4  A path is one of the file system. What looks like a URL, or becomes one with its placeholders filled in, is
+     refused: as a path it would be a local folder called ``s3:``, and nobody would find the rows there.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
 from trunkline.delivery.windows import RESERVED_PREFIX
+from trunkline.errors import ConfigError
+from trunkline.net.addresses import parse_address
 
 KINDS: Final[dict[str, type[LakeAddress] | type[DeltaAddress] | type[PostgresAddress] | type[LogAddress]]] = {
     "ducklake": LakeAddress,
@@ -36,14 +40,15 @@ NOTES: Final = {  # what a reader of the documentation sees
     "`postgres:` with a libpq connection string without a password",
     "table": "wrong: the source is not found; for a destination a new table begins, and the old one stays as it is",
     "schema": "of the table; wrong: as for `table`",
-    "data_path": "the directory of a lake's Parquet files, needed only where the lake does not exist yet; never that "
-    "of another lake: cleaning up one would remove the files of the other",
-    "path": "the directory of a Delta table",
+    "data_path": "the directory of a lake's Parquet files (no URL), needed only where the lake does not exist yet; "
+    "never that of another lake: cleaning up one would remove the files of the other",
+    "path": "the directory of a Delta table: a path of the file system, no URL",
     "dsn": "a libpq connection string without a password, such as `host=db dbname=orders user=deliver`",
     "log": "the name of a Trunkline log that holds changes: of `trunkline capture`, or of Debezium's connectors",
     "connect": "the coordinators of the log's cluster, host:port, with commas between them",
     "format": "`changes`: as `trunkline capture` writes them; `debezium`: JSON envelopes, with their schema or without",
-    "columns": "names and types, as DuckDB writes them; needed for Debezium's events without a schema",
+    "columns": "names and types, as DuckDB writes them; needed for Debezium's events without a schema. Numbers that "
+    "are times need a unit: TIMESTAMP_S, _MS, _US or _NS, TIME_MS, _US or _NS",
     "malformed": "an event that cannot be understood halts the pipeline, or is skipped and kept in `dead_letters`",
     "dead_letters": "the log that takes skipped events, each with its position and the reason; made if it is not there",
     "tls_ca": "who signed the certificates of the log's cluster; without it connections are not encrypted",
@@ -60,6 +65,7 @@ POSTGRES_NAME_BYTES_MAX: Final = 63  # the server cuts longer ones, and then two
 DIGEST_CHARS: Final = 8
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+PATHS: Final = ("path", "data_path", "tls_ca", "tls_cert", "tls_key")
 SECRET_OPTIONS: Final = ("password", "sslpassword")
 CATALOG_FORMS: Final = "the path of a DuckDB file, sqlite:PATH or postgres:DSN"
 
@@ -108,8 +114,7 @@ def located(address: Address, folder: Path) -> Address:
 
 
 def located_path(path: str, folder: Path) -> str:
-    """A URL stays as it is."""
-    return path if "://" in path else str(folder / path)
+    return str(folder / path)
 
 
 def located_store(store: str, folder: Path) -> str:
@@ -133,6 +138,12 @@ def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
         yield from store_faults(text, CATALOG_FORMS, path_allowed=True)
     elif field == "dsn":
         yield from dsn_faults(text)
+    elif field in PATHS:
+        yield from path_faults(text)
+    elif field in ("log", "dead_letters") and "://" in text:
+        yield "is a URL; write the name of a log"
+    elif field == "connect":
+        yield from connect_faults(text)
     elif field in ("password_env", "token_env"):
         yield from variable_faults(text)
     elif field == "table" and text.lower().startswith(RESERVED_PREFIX):
@@ -149,11 +160,31 @@ def store_faults(store: str, forms: str, *, path_allowed: bool) -> Iterator[str]
     elif store == "sqlite:":
         yield "has no path after sqlite:; write sqlite:PATH"
     elif store.startswith("sqlite:"):
-        return
+        yield from path_faults(store.removeprefix("sqlite:"))
     elif not path_allowed or "password=" in store:
         yield f"must be {forms}"
     elif scheme is not None:
         yield f"must be {forms}; {scheme[0]} is none of them (before a path with a colon write ./)"
+    else:
+        yield from path_faults(store)
+
+
+def path_faults(path: str) -> Iterator[str]:
+    """Why a text is no path (A4)."""
+    scheme = SCHEME.match(path)
+    if scheme is not None and scheme[0].lower() == "file:":
+        yield "is a URL; write the path alone, without file:"
+    elif scheme is not None or "://" in path:
+        what = f"{scheme[0]} is not supported" if scheme is not None else "URLs are not supported"
+        yield f"must be a path of the file system: {what} (before a path with a colon write ./)"
+
+
+def connect_faults(connect: str) -> Iterator[str]:
+    try:
+        for address in connect.split(","):
+            parse_address(address)
+    except ConfigError as error:
+        yield str(error)
 
 
 def dsn_faults(dsn: str) -> Iterator[str]:
@@ -192,6 +223,11 @@ def identity(address: Address) -> tuple[str, ...]:
     return tuple(part.casefold() for part in parts)
 
 
+def shared_place(address: Address) -> str:
+    """What takes one writer at a time: the catalog of a lake. Empty for tables that share nothing of this kind."""
+    return " ".join(store_identity(address.catalog)).casefold() if isinstance(address, LakeAddress) else ""
+
+
 def store_identity(store: str) -> tuple[str, ...]:
     if store.startswith("postgres:"):
         return _database(store.removeprefix("postgres:"))
@@ -199,7 +235,7 @@ def store_identity(store: str) -> tuple[str, ...]:
 
 
 def path_identity(path: str) -> str:
-    return path.rstrip("/") if "://" in path else os.path.realpath(path)
+    return os.path.realpath(path)
 
 
 def _database(dsn: str) -> tuple[str, ...]:

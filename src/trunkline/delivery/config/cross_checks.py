@@ -32,6 +32,11 @@ Placed = tuple[Node, DestinationConfig]
 Own = tuple[Node, str, tuple[str, ...]]  # where a destination stands, its name and its routing values
 STORE_FORMS: Final = "sqlite:PATH or postgres:DSN"
 SECRET_SETTING: Final = re.compile(r"account\.key|(password|secret|(secret|access)\.?key|token)\Z", re.IGNORECASE)
+# Settings that Java is started with: when it runs they come too late, or they show in its command line.
+STARTED_WITH: Final = re.compile(
+    r"spark\.((driver|executor)\.(extra|default)JavaOptions|driver\.(memory|memoryOverhead|extra(Class|Library)Path)"
+    r"|jars\.(packages|excludes|repositories|ivy|ivySettings)|kerberos\.(keytab|principal)|submit\..*)"
+)
 
 
 def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problems: Problems) -> dict[str, Any]:
@@ -86,6 +91,11 @@ def _check_spark(node: Node, problems: Problems) -> None:
             problems.add(each, "is a secret; put it into a variable, and the variable's name in spark.conf_env")
         elif name in conf_env:
             problems.add(each, "is in conf_env, too; keep one")
+    for name, each in conf_env.items():
+        if STARTED_WITH.fullmatch(name):
+            problems.add(
+                each, "is read as Java starts, and shows in its command line: no secret; move it to spark.conf"
+            )
 
 
 def check_pattern(node: Node, pattern: str | None, problems: Problems) -> None:

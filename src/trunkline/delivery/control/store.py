@@ -10,7 +10,7 @@ from trunkline.delivery.control.contract import DelivererRecord, DestinationReco
 from trunkline.delivery.control.database import Row
 from trunkline.delivery.control.notes import Notes
 from trunkline.delivery.control.ownership import Ownership
-from trunkline.delivery.control.tables import LIVE, RESEED, json_text
+from trunkline.delivery.control.tables import LIVE, RESEED, json_text, kept_value, value_kept
 from trunkline.delivery.windows import Window
 from trunkline.errors import ConfigError
 
@@ -48,7 +48,7 @@ class SqlControlStore(Ownership, Notes):
             return self._record(pipeline, digest, revision)
 
     def discover(self, pipeline: str, digest: str, found: Mapping[str, tuple[str, str]]) -> None:
-        items = [(name, each, value) for name, (value, each) in found.items()]
+        items = [(name, each, kept_value(value)) for name, (value, each) in found.items()]
         with self._database.transaction(writing=True):
             self._take(pipeline, digest)
             taken = self._run(
@@ -59,7 +59,7 @@ class SqlControlStore(Ownership, Notes):
                 items=json_text(items),
             )
             if taken:
-                name, one, other = taken[0]
+                name, one, other = (None if each is None else value_kept(str(each)) for each in taken[0])
                 owner = "is in the configuration" if one is None else f"belongs to the routing value {one!r}"
                 raise ConfigError(
                     f"pipeline {pipeline}: destination {name!r} {owner} and cannot be that of {other!r} too; "
@@ -93,7 +93,7 @@ class SqlControlStore(Ownership, Notes):
             "ORDER BY name",
             pipeline,
         )
-        return PipelineRecord(digest, revision, {str(name): str(value) for name, value in rows})
+        return PipelineRecord(digest, revision, {str(name): value_kept(str(value)) for name, value in rows})
 
     # -------------------------------------------------------------------------------------------------------- operators
 
@@ -189,7 +189,7 @@ def _destination(row: Row, live: set[str | None]) -> DestinationRecord:
     name, value, digest, wish, wound_up, reseed, owner, token, after, through, status = row
     return DestinationRecord(
         name=name,
-        value=value,
+        value=None if value is None else value_kept(value),
         configured=digest is not None,
         wish=wish,
         wound_up=bool(wound_up),

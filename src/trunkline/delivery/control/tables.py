@@ -19,6 +19,8 @@ TAKEN_CARE_OF: Final = "digest IS NOT NULL AND wound_up = 0"
 RESEED: Final = "CASE WHEN asked > reseeded THEN asked ELSE 0 END"
 LIVE: Final = "abs(:now - renewed_ms) < lease_ms"  # a clock that was set back must not make a lease last
 
+ESCAPED: Final = "\x01escaped:"  # begins a routing value that is not kept as it is
+
 
 class Tables:
     def __init__(self, database: Database) -> None:
@@ -87,6 +89,20 @@ class Tables:
 
 def _unknown(pipeline: str) -> ConfigError:
     return ConfigError(f"the control store knows no pipeline {pipeline!r}; start it once with `trunkline deliver run`")
+
+
+def kept_value(value: str) -> str:
+    """A routing value as it is kept: PostgreSQL's text has no NUL. All but those with one are kept as they are."""
+    if "\0" not in value and not value.startswith(ESCAPED):
+        return value
+    return ESCAPED + value.replace("%", "%25").replace("\0", "%00")
+
+
+def value_kept(kept: str) -> str:
+    """The routing value that was kept."""
+    if not kept.startswith(ESCAPED):
+        return kept
+    return kept.removeprefix(ESCAPED).replace("%00", "\0").replace("%25", "%")
 
 
 def json_text(items: Sequence[Any]) -> str:

@@ -12,6 +12,7 @@ from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.addresses import DeltaAddress, LakeAddress, LogAddress, PostgresAddress
 from trunkline.delivery.columns import check_columns
 from trunkline.delivery.config import DestinationConfig, Pipeline
+from trunkline.delivery.config.address_rules import shared_place
 from trunkline.delivery.job.work import Target, Work
 from trunkline.delivery.sources.contract import ROUTABLE, Source
 from trunkline.delivery.sources.delta import DeltaSource
@@ -43,7 +44,8 @@ def work_of(pipeline: Pipeline, source: Source, destinations: Sequence[Destinati
 
 
 def planned(pipeline: Pipeline, destination: DestinationConfig, life: Life) -> Planned:
-    return Planned(destination.name, life, SEED_MODES[destination.seed], digest_of(pipeline, destination))
+    digest, shared = digest_of(pipeline, destination), shared_place(destination.address)
+    return Planned(destination.name, life, SEED_MODES[destination.seed], digest, place=shared)
 
 
 def planner_config(pipeline: Pipeline) -> PlannerConfig:

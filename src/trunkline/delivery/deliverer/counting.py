@@ -25,6 +25,7 @@ from trunkline.core.delivery_messages import SourceAt
 from trunkline.delivery.control.contract import ControlStore, Unrouted
 from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import SourceExpired, TrunklineError
+from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class UnroutedCounter:
         source: Callable[[], SourceAt],
         counted: Callable[[int, Unrouted], None],
         *,
+        threads: Threads | None = None,
         patience_s: float = PATIENCE_S,
         retry_first_s: float = RETRY_FIRST_S,
     ) -> None:
@@ -73,12 +75,13 @@ class UnroutedCounter:
         self._shown = -1  # how far the counts reached that ``counted`` was last told
         self._show_at = 0.0  # not told again before
         self._failures = 0
-        self._thread = threading.Thread(target=self._work, name="unrouted", daemon=True)
+        self._threads = threads or Threads()
+        self._thread: threading.Thread | None = None
 
     # --- from any thread ---
 
     def begin(self) -> None:
-        self._thread.start()
+        self._thread = self._threads.start("unrouted", self._work)
 
     def job_ended(self, window: Window, counts: Counts | None) -> None:
         """A job has read this window to its end; a seed as of v has read ``(0, v]``.
@@ -101,7 +104,8 @@ class UnroutedCounter:
         with self._news:
             self._ending = "finish" if finish else "leave"
             self._news.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     # --- in the thread of the counter ---
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +29,7 @@ from trunkline.delivery.deliverer.progress import DelivererView
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_names import OwnNames
+from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ def readiness(view: DelivererView) -> Readiness:
         why.append(f"the source cannot be reached: {view.source_error}")
     if view.store_error and not view.held:
         why.append(f"nothing is owned, and the control store cannot be reached: {view.store_error}")
+    why += [f"{died}; the deliverer ends, start it again" for died in view.died]
     halted = [each for each in view.destinations if each.stage == Stage.HALTED.value]
     errors = {each.name: each.error for each in halted[:HALTED_MAX]}
     return Readiness(not why, tuple(why), view.state, view.held, len(halted), errors)
@@ -77,7 +80,12 @@ class HealthServer:
     """Listens from the moment it is made, answers from ``begin`` on. Raises ``ConfigError`` if it cannot listen."""
 
     def __init__(
-        self, listen: str, view: Callable[[], DelivererView], metrics: Metrics, names: tuple[str, ...] = ()
+        self,
+        listen: str,
+        view: Callable[[], DelivererView],
+        metrics: Metrics,
+        threads: Threads | None = None,
+        names: tuple[str, ...] = (),
     ) -> None:
         """``names``: by which it may be asked for, besides its address."""
         self._view = view
@@ -90,7 +98,8 @@ class HealthServer:
                 f"listen: {listen} cannot be used ({error.strerror or error}); choose another host or port, "
                 "port 0 for any free one, or none"
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="health", daemon=True)
+        self._threads = threads or Threads()
+        self._thread: threading.Thread | None = None
 
     @property
     def address(self) -> str:
@@ -99,12 +108,12 @@ class HealthServer:
         return format_address(str(host), int(port))
 
     def begin(self) -> None:
-        self._thread.start()
+        self._thread = self._threads.start("health", lambda: self._server.serve_forever(POLL_S))
         logger.info("health and metrics: http://%s/status", self.address)
 
     def close(self) -> None:
         """Stop listening; requests that are being answered end by themselves."""
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
@@ -148,6 +157,20 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's own asks the name service who we are, which may take long
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(POLL_S)  # without descriptors it would be asked for again at once, and so on
+            raise
+
+    def process_request(self, request: socket.socket, client_address: tuple[str, int]) -> None:  # type: ignore[override]
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.slots.release()  # no thread was to be had
+            raise
 
     def verify_request(self, request: object, client_address: object) -> bool:
         return self.slots.acquire(blocking=False)  # without a slot it is closed, unanswered

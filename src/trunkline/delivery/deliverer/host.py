@@ -4,7 +4,8 @@ Rules
  D1  The planner runs in this thread only. Whoever has news for it posts it to the inbox.
  D2  Jobs run in threads; each is answered to its end, whatever happens to it.
  D3  Nothing is asked of the source, a destination or the store in this thread: one that hangs delays no other.
- D4  A first SIGTERM or Ctrl-C drains, a second one stops as soon as what is in flight has ended.
+ D4  A thread that breaks off ends the deliverer: what is in flight comes to its end, then it says why.
+ D5  A first SIGTERM or Ctrl-C drains, a second one stops as soon as what is in flight has ended.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import Work
 from trunkline.delivery.windows import Window
 from trunkline.errors import TrunklineError
+from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
 HOST = Address("self", "host")
 TICK_MS = 1_000  # how often operators' wishes and leases are looked at
+LOOK_S_MOST = 60.0  # a look at the source that takes longer is told; too small: a slow catalog counts as away
 
 
 class Deliverer:
@@ -56,6 +59,7 @@ class Deliverer:
         store: ControlStore,
         name: str,
         observer: Observer,
+        threads: Threads | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._source = source_of(pipeline)
@@ -68,6 +72,7 @@ class Deliverer:
         self._timers: dict[str, float] = {}
         self._stopped: Stopped | None = None
         self._operation = 0
+        self._threads = threads or Threads()
         self._jobs = ThreadPoolExecutor(pipeline.flush.groups + 2, thread_name_prefix="job")
         self._digest = pipeline_digest(pipeline)
         self._ownership = Ownership(
@@ -79,8 +84,12 @@ class Deliverer:
             tell=self.tell,
             away=observer.store_error,
             broken=self._break,
+            threads=self._threads,
         )
-        self._watch = SourceWatch(self._source, pipeline.reading.poll_ms, self.tell, observer.source_error)
+        self._watch = SourceWatch(
+            self._source, pipeline.reading.poll_ms, self.tell, observer.source_error, self._threads
+        )
+        self._told_slow = False  # of a look at the source
         self._discovery = Discovery(pipeline, store) if pipeline.discover is not None else None
         self._discovering: Future[list[DestinationConfig]] | None = None
         self._runners = [self._make_runner(work_of(pipeline, self._source, list(self._destinations.values())))]
@@ -90,8 +99,10 @@ class Deliverer:
             lambda window: self._runner.count_unrouted(window),
             lambda: self.planner.schedule.source,
             observer.unrouted,
+            threads=self._threads,
         )
         self._broken: TrunklineError | None = None
+        self._threads.when_one_dies(self._thread_died)
 
     @property
     def _runner(self) -> JobRunner:
@@ -112,6 +123,10 @@ class Deliverer:
         """End at once: what is in flight comes to its end, and nothing more is begun."""
         self._broken = self._broken or error
         self.stop(drain=False)
+
+    def _thread_died(self, why: str) -> None:  # D4
+        self._observer.thread_died(why)
+        self._break(TrunklineError(f"{why}; start the deliverer again, and report what it logged"))
 
     # --- the loop ---
 
@@ -184,6 +199,7 @@ class Deliverer:
             if now >= next_tick:
                 self._ownership.tick()
                 self._observer.tick()
+                self._tell_slow_look()
                 self._discover()
                 next_tick = now + TICK_MS / 1000
             self._fire_timers(now)
@@ -193,6 +209,12 @@ class Deliverer:
             except queue.Empty:
                 continue
         return self._stopped
+
+    def _tell_slow_look(self) -> None:
+        slow = self._watch.taking_s() > LOOK_S_MOST
+        if slow and not self._told_slow:
+            self._observer.source_error(f"a look at it takes longer than {LOOK_S_MOST:.0f} s; is it overloaded?")
+        self._told_slow = slow
 
     def _fire_timers(self, now: float) -> None:
         for key in [key for key, due in self._timers.items() if due <= now]:
@@ -224,7 +246,7 @@ class Deliverer:
         self._observer.event(event)
         match event:
             case Retired(destination):
-                self._jobs.submit(self._wind_up, destination)
+                self._jobs.submit(self._threads.run, "job", lambda: self._wind_up(destination))
             case Drained(destination):
                 self._ownership.submit(
                     lambda: self._store.wish(self._pipeline.name, [destination], "paused", instead_of="draining")

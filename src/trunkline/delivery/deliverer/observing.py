@@ -93,6 +93,7 @@ class Observer:
         self._turned = clock()
         self._unrouted: tuple[int, Unrouted] | None = None
         self._source_error = self._store_error = ""
+        self._died: tuple[str, ...] = ()
         self._news = True  # since all destinations were last looked at
         self._look_at = 0.0  # not before
         self._looked = 0.0
@@ -238,6 +239,10 @@ class Observer:
             self._store_failures += 1
         self._store_error = text
 
+    def thread_died(self, why: str) -> None:
+        """Any thread."""
+        self._died = (*self._died, why)
+
     def unrouted(self, through: int, counts: Unrouted) -> None:
         """Rows that no destination takes, all of the pipeline up to this version. Any thread."""
         self._unrouted = (through, counts)
@@ -252,6 +257,7 @@ class Observer:
             turned_ms_ago=max(0, round((now - self._turned) * 1000)),
             source_error=self._source_error,
             store_error=self._store_error,
+            died=self._died,
             unrouted_through=through,
             unrouted=counts,
             jobs=self._progress.jobs(),

@@ -34,6 +34,7 @@ from trunkline.core.effects import Message
 from trunkline.delivery.control.contract import ControlStore, Emptied, Held, Reported
 from trunkline.delivery.control.contract import Grant as HeldGrant
 from trunkline.errors import OutcomeUnknown, TrunklineError, Unreachable
+from trunkline.threads import Threads
 
 
 class Ownership:
@@ -50,6 +51,7 @@ class Ownership:
         tell: Callable[[Message], None],
         away: Callable[[str], None],
         broken: Callable[[TrunklineError], None],
+        threads: Threads | None = None,
     ) -> None:
         self._store = store
         self._pipeline = pipeline
@@ -59,6 +61,7 @@ class Ownership:
         self._tell = tell
         self._away = away
         self._broken = broken
+        self._threads = threads or Threads()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="control")
         self._grants: dict[str, HeldGrant] = {}
         self._revision = -1
@@ -75,11 +78,11 @@ class Ownership:
     def tick(self) -> None:
         """To be called about once a second: cheap unless something changed."""
         if self._looking is None or self._looking.done():  # a store that hangs is not asked ever more
-            self._looking = self._thread.submit(self._safely, self._look)
+            self._looking = self._thread.submit(self._threads.run, "control", lambda: self._safely(self._look))
 
     def submit(self, call: Callable[[], object]) -> None:
         """Something else that the store is to be told."""
-        self._thread.submit(self._safely, call)
+        self._thread.submit(self._threads.run, "control", lambda: self._safely(call))
 
     def carry_out(self, message: Message) -> None:
         """A request of the planner to its control store."""

@@ -88,6 +88,7 @@ class DelivererView(Struct, frozen=True, kw_only=True):
     source_oldest: int = 0
     source_error: str = ""  # empty: the source can be reached
     store_error: str = ""  # empty: the control store can be reached
+    died: tuple[str, ...] = ()  # threads that broke off, each with why; then the deliverer ends
     held: int = 0  # leases
     waiting_rows: int | None = None  # for the interval to end, in all; None: the source does not tell
     unrouted: Unrouted | None = None  # rows that no destination takes, of the whole pipeline; None: not known yet

@@ -1,14 +1,19 @@
-"""Watches the source for new versions, in a thread of its own; looks cheaply, and tells only what is new."""
+"""Watches the source for new versions, in a thread of its own; looks cheaply, and tells only what is new.
+
+A look that does not come to its end is as bad as one that fails: ``taking_s`` shows it.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from time import monotonic
 
 from trunkline.core.delivery_messages import SourceAt
 from trunkline.delivery.sources.contract import Source
 from trunkline.errors import TrunklineError
+from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -17,14 +22,21 @@ class SourceWatch:
     """Polls the source every ``poll_ms``."""
 
     def __init__(
-        self, source: Source, poll_ms: int, tell: Callable[[SourceAt], None], failed: Callable[[str], None]
+        self,
+        source: Source,
+        poll_ms: int,
+        tell: Callable[[SourceAt], None],
+        failed: Callable[[str], None],
+        threads: Threads,
     ) -> None:
         self._source = source
         self._poll_ms = poll_ms
         self._tell = tell
         self._failed = failed
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="source", daemon=True)
+        self._threads = threads
+        self._thread: threading.Thread | None = None
+        self._began: float | None = None  # the look that is under way
         self._mark: object = None
         self._known = SourceAt(0, 0)
 
@@ -34,7 +46,7 @@ class SourceWatch:
         if mark is not None and mark == self._mark:
             return self._known
         state = self._source.state(self._known.version)
-        told = SourceAt(state.version, state.oldest, state.stops)
+        told = SourceAt(state.version, state.oldest, state.stops, first=state.first)
         self._mark = mark
         if told != self._known:
             self._known = told
@@ -42,15 +54,22 @@ class SourceWatch:
         return told
 
     def begin(self) -> None:
-        self._thread.start()
+        self._thread = self._threads.start("source", self._watch)
 
     def end(self) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    def taking_s(self) -> float:
+        """How long the look takes that is under way; 0 between two of them. Any thread."""
+        began = self._began
+        return 0.0 if began is None else monotonic() - began
 
     def _watch(self) -> None:
         error = ""
         while not self._ended.wait(self._poll_ms / 1000):
+            self._began = monotonic()
             try:
                 self.look()
                 error = ""
@@ -59,4 +78,5 @@ class SourceWatch:
                 if str(failure) != error:
                     logger.warning("the source is away: %s", failure)
                 error = str(failure)
+            self._began = None
             self._failed(error)

@@ -6,8 +6,8 @@ Rules
      flushes that race one commits, and the other is judged again by what the first one left. One statement moves the
      row if it says what the flush expects; only if it does not, the row is read and judged. After a first flush the
      row lies in the catalog itself (inlined): that saves each flush the two files of an update.
- K2  Rows of a flush are staged in a temporary table before the lake is attached: nobody waits for it while they
-     arrive, and a commit that is refused costs no rows.
+ K2  Rows of a flush or a seed are staged in a temporary table before the lake is attached: nobody waits for it while
+     they arrive, and a commit that is refused costs no rows: it is tried again.
  K3  One statement removes all staged keys. It fails by itself on a row whose key only an INSERT names (T4, halt).
  K4  Keys are compared with ``=``; only where a staged one has a NULL (or a NUL) with ``IS NOT DISTINCT FROM``, which
      finds them too, and looks into more files.
@@ -17,7 +17,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -44,11 +44,10 @@ from trunkline.delivery.destinations.ducklake_compaction import (
 )
 from trunkline.delivery.destinations.ducklake_stage import (
     DUPLICATE,
-    INCOMING,
+    STAGED,
     Stage,
-    declared,
-    incoming,
     key_text,
+    stage_rows,
     travelling,
 )
 from trunkline.delivery.lake import first_line, identifier, literal
@@ -65,7 +64,7 @@ from trunkline.errors import (
     Unreachable,
 )
 
-COMMIT_TRIES: Final = 16  # of a flush that others keep from committing; each sees what they wrote
+COMMIT_TRIES: Final = 16  # of a transaction that others keep from committing; each sees what they wrote
 BATCH_ROWS: Final = 65_536  # of a batch that is read
 ORPHAN_AGE_S: Final = 86_400  # of a file that nobody refers to: younger ones may belong to a flush that is under way
 
@@ -154,12 +153,16 @@ class DuckLakeDestination:
                 lake.attach(create=flush.expected == 0)
             except NoLake:
                 raise PositionMoved(0, flush.expected) from None
-            for _ in range(COMMIT_TRIES):
-                try:
-                    return self._flush(lake, flush, stage)
-                except CommitConflict as error:
-                    conflict = error
-            raise Unreachable(f"{self._what}: {conflict}")
+            return self._committed(lambda: self._flush(lake, flush, stage))
+
+    def _committed(self, attempt: Callable[[], Applied]) -> Applied:
+        """A transaction that is made anew while others keep it from committing."""
+        for _ in range(COMMIT_TRIES):
+            try:
+                return attempt()
+            except CommitConflict as error:
+                conflict = error
+        raise Unreachable(f"{self._what}: {conflict}")
 
     def _flush(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
         lake.run("BEGIN")
@@ -282,15 +285,11 @@ class DuckLakeDestination:
     def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
         _check(seed)
         with self._catalogs.session(self._address) as lake:
+            stage_rows(lake, seed.columns, rows)
             lake.attach(create=True)
-            try:
-                return self._seed(lake, seed, rows)
-            except CommitConflict as error:
-                lake.run("BEGIN")
-                self._may_seed(self._look(lake), seed)  # whoever came first may be another deliverer
-                raise Unreachable(f"{self._what}: {error}") from error
+            return self._committed(lambda: self._seed(lake, seed))
 
-    def _seed(self, lake: LakeSession, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
+    def _seed(self, lake: LakeSession, seed: Seed) -> Applied:
         lake.run("BEGIN")
         found = self._look(lake)
         if (done := self._may_seed(found, seed)) is not None:
@@ -299,8 +298,7 @@ class DuckLakeDestination:
         if found.columns is not None:
             [(removed,)] = lake.run(f"SELECT count(*) FROM {self._table(lake)}")
         self._make_table(lake, seed.columns)
-        with incoming(lake, arrow_schema(seed.columns), rows):
-            [(written,)] = lake.run(f"INSERT INTO {self._table(lake)} SELECT {declared(seed.columns)} FROM {INCOMING}")
+        [(written,)] = lake.run(f"INSERT INTO {self._table(lake)} FROM {STAGED}")
         if seed.mode == "mirror":
             self._check_unique(lake, seed.key)
         self._move(lake, found, Standing(seed.through, seed.token, seed.source))

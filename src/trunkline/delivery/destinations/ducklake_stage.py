@@ -46,6 +46,12 @@ def incoming(lake: LakeSession, schema: pa.Schema, batches: Iterable[pa.RecordBa
         lake.cursor.unregister(INCOMING)
 
 
+def stage_rows(lake: LakeSession, columns: Columns, rows: Iterable[pa.RecordBatch]) -> None:
+    """All rows of a seed, in a temporary table: what does not fit into memory goes to a file."""
+    with incoming(lake, arrow_schema(columns), rows):
+        lake.run(f"CREATE OR REPLACE TEMP TABLE {STAGED} AS SELECT {declared(columns)} FROM {INCOMING}")
+
+
 class Stage:
     """The settled rows of one flush, in a temporary table of one connection."""
 

@@ -3,7 +3,7 @@
 The same rule as ``rule.settle``, written as a plan and held to it by the same fuzz:
 
     removed --route--\\
-                      union -- shuffle by destination -- sort by key -- ops -- apply, one destination after another
+                      union -- shuffle by place -- sort by destination and key -- ops -- apply, one after another
     arrived --route--/
 
 With policy warn, all rows that are live under a touched key stand in for those that arrived (``rule.settle_live``).
@@ -11,7 +11,8 @@ With policy warn, all rows that are live under a touched key stand in for those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 ARRIVED = "_trunkline_arrived"  # 1: the row arrived, 0: it was removed
 SHARED = "_trunkline_shared"  # arrivals of this key
 VALUE = "_trunkline_value"
+RANK = "_trunkline_rank"
+PLACE = "_trunkline_place"  # rows of one place are in one partition: its destinations are written one after another
 
 
 def settled_frame(
@@ -64,27 +67,36 @@ def settled_live_frame(
 
 
 def _settled(gone: DataFrame, came: DataFrame, key: tuple[str, ...], partitions: int) -> DataFrame:
-    """The shuffle is by destination alone, and serves the window function too: it groups by destination and key."""
+    """The shuffle is by place alone, and serves the window function too: it groups by place, destination and key."""
     from pyspark.sql import Window as Over
     from pyspark.sql import functions as F  # noqa: N812
 
     gone, came = gone.withColumn(ARRIVED, F.lit(0)), came.withColumn(ARRIVED, F.lit(1))
-    both = came.unionByName(gone, allowMissingColumns=True).repartition(partitions, DESTINATION_COLUMN)
-    same_key = Over.partitionBy(DESTINATION_COLUMN, *(F.col(_quoted(name)) for name in key))
+    both = came.unionByName(gone, allowMissingColumns=True).repartition(partitions, PLACE)
+    same_key = Over.partitionBy(PLACE, DESTINATION_COLUMN, *(F.col(_quoted(name)) for name in key))
     ranked = (
         both.withColumn(SHARED, F.sum(ARRIVED).over(same_key))
         .withColumn("_trunkline_gone", F.min(ARRIVED).over(same_key) == 0)
-        .withColumn("_trunkline_place", F.row_number().over(same_key.orderBy(F.col(ARRIVED).desc())))
+        .withColumn(RANK, F.row_number().over(same_key.orderBy(F.col(ARRIVED).desc())))
     )
-    kept = ranked.where(f"({ARRIVED} = 1) OR ({SHARED} = 0 AND _trunkline_place = 1)")
+    kept = ranked.where(f"({ARRIVED} = 1) OR ({SHARED} = 0 AND {RANK} = 1)")
     op = (
         F.when(F.col(ARRIVED) == 0, int(Op.REMOVE))
         .when(F.col("_trunkline_gone"), int(Op.REPLACE))
         .otherwise(int(Op.INSERT))
         .cast("tinyint")
     )
-    names = [name for name in came.columns if name not in (DESTINATION_COLUMN, ARRIVED)]
-    return kept.select(DESTINATION_COLUMN, op.alias(OP_COLUMN), SHARED, *(F.col(_quoted(name)) for name in names))
+    names = [name for name in came.columns if name not in (PLACE, DESTINATION_COLUMN, ARRIVED)]
+    columns = [F.col(_quoted(name)) for name in names]
+    return kept.select(PLACE, DESTINATION_COLUMN, op.alias(OP_COLUMN), SHARED, *columns)
+
+
+def one_frame(alike: Sequence[DataFrame], key: tuple[str, ...], partitions: int) -> DataFrame:
+    """Settled frames of destinations that are not treated alike, as one: what is of one place is in one partition."""
+    if len(alike) == 1:
+        return alike[0]
+    every = reduce(lambda one, other: one.unionByName(other), alike).repartition(partitions, PLACE)
+    return every.sortWithinPartitions(DESTINATION_COLUMN, *(_quoted(name) for name in key))
 
 
 def appended_frame(arrived: DataFrame, routes: DataFrame, partitions: int) -> DataFrame:
@@ -92,10 +104,10 @@ def appended_frame(arrived: DataFrame, routes: DataFrame, partitions: int) -> Da
     from pyspark.sql import functions as F  # noqa: N812
 
     names = [name for name in arrived.columns if name != ROUTE_COLUMN]
-    rows = routed_frame(arrived, routes).repartition(partitions, DESTINATION_COLUMN)
+    rows = routed_frame(arrived, routes).repartition(partitions, PLACE)
     op = F.lit(int(Op.INSERT)).cast("tinyint").alias(OP_COLUMN)
     shared = F.lit(1).cast("bigint").alias(SHARED)
-    chosen = rows.select(DESTINATION_COLUMN, op, shared, *(F.col(_quoted(name)) for name in names))
+    chosen = rows.select(PLACE, DESTINATION_COLUMN, op, shared, *(F.col(_quoted(name)) for name in names))
     return chosen.sortWithinPartitions(DESTINATION_COLUMN)
 
 
@@ -123,8 +135,13 @@ def unrouted_frame(arrived: DataFrame, routes: DataFrame) -> DataFrame:
 
 
 def routes_frame(spark: SparkSession, work: Work, places: set[int]) -> DataFrame:
-    pairs = [(value, place) for value, found in work.routes.items() for place in found if place in places]
-    return spark.createDataFrame(pairs, f"{VALUE} string, {DESTINATION_COLUMN} int")
+    routes = [
+        (value, place, work.shared_places[work.targets[place].name])
+        for value, found in work.routes.items()
+        for place in found
+        if place in places
+    ]
+    return spark.createDataFrame(routes, f"{VALUE} string, {DESTINATION_COLUMN} int, {PLACE} int")
 
 
 def applier(
@@ -211,7 +228,7 @@ class SharedKeys:
 
     def _won(self, rows: pa.Table) -> list[pa.RecordBatch]:
         """One row of each key, by rule R3."""
-        columns = rows.drop_columns([DESTINATION_COLUMN, OP_COLUMN, SHARED])
+        columns = rows.drop_columns([PLACE, DESTINATION_COLUMN, OP_COLUMN, SHARED])
         chosen = np.sort(winners(columns, row_codes(rows.select(self._key))))
         self.extra += rows.num_rows - len(chosen)
         found: list[pa.RecordBatch] = rows.take(chosen).to_batches()

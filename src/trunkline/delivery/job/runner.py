@@ -7,12 +7,16 @@ Rules
      or not: a destination has the columns that the source had at its position, and one that cannot follow halts then.
  J4  Small windows (by the source's own books) are read and settled inside a few tasks without a shuffle; large ones by
      Spark's own reader and one shuffle.
+ J5  Destinations of one place (tables of one catalog) are written by one task, one after another: a catalog refuses all
+     but the first of several commits.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -25,6 +29,7 @@ from trunkline.delivery.job.answers import ANSWER_TEXT, report
 from trunkline.delivery.job.large import (
     appended_frame,
     applier,
+    one_frame,
     routes_frame,
     settled_frame,
     settled_live_frame,
@@ -37,12 +42,13 @@ from trunkline.delivery.sources.contract import Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import WindowFrames
 from trunkline.delivery.windows import BEFORE_ALL, Window
-from trunkline.errors import SourceExpired, TrunklineError, Unreachable
+from trunkline.errors import DestinationHalted, SourceExpired, TrunklineError, Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Asked = TypeVar("Asked")
+Item = TypeVar("Item")
 CAUSE_CHARACTERS_MOST = 500
 LARGE_PARTITIONS_MOST = 64  # of a shuffle; more destinations than this share a partition
 
@@ -124,9 +130,9 @@ class JobRunner:
         apply = applier(self._work, work, places)
         everywhere = routes_frame(self._spark, self._work, set(range(len(self._work.targets))))
         answers = unrouted_frame(frames.arrived(), everywhere)
-        for policy, alike in self._work.by_policy(places).items():
-            rows = self._settled(work, policy, alike, frames)
-            answers = answers.unionByName(rows.mapInArrow(apply, ANSWER_TEXT))
+        alike = [self._settled(work, policy, each, frames) for policy, each in self._work.by_policy(places).items()]
+        rows = one_frame(alike, self._work.key, min(len(places), LARGE_PARTITIONS_MOST))
+        answers = answers.unionByName(rows.mapInArrow(apply, ANSWER_TEXT))
         return report((row.kind, row.text, row.number, row.body) for row in answers.collect())
 
     def _frames(self, window: Window, columns: Columns) -> WindowFrames:
@@ -149,7 +155,8 @@ class JobRunner:
         self, run: Callable[[Work, Asked, Portion], TaskReport], work: Asked, members: Sequence[Member]
     ) -> list[TaskReport]:
         sent = self._sent
-        found = portions(members, self._context.defaultParallelism)
+        dealt = deal(members, self._context.defaultParallelism, lambda each: self._work.shared_places[each.destination])
+        found = [Portion(number, tuple(mine), number == 0) for number, mine in enumerate(dealt)]
 
         def task(mine: Portion) -> TaskReport:
             try:
@@ -179,7 +186,7 @@ class JobRunner:
     def count_unrouted(self, window: Window) -> dict[str | None, int]:
         """The arrivals of a window that no destination takes.
 
-        Raises ``SourceExpired`` or ``Unreachable`` if it cannot be read.
+        Raises ``SourceExpired``, ``Unreachable`` or ``DestinationHalted`` if it cannot be read, and says why.
         """
         survey = self._work.source.survey(window)
         if survey.backlog.quiet:
@@ -187,31 +194,39 @@ class JobRunner:
         sent, columns = self._sent, survey.columns
 
         def task(asked: Window) -> TaskReport:
-            return TaskReport((), (), unrouted_values(sent.value, asked, columns), "small")
+            try:
+                return TaskReport((), (), unrouted_values(sent.value, asked, columns), "small")
+            except TrunklineError as error:
+                return TaskReport((failed("not counted", error),), (), None, "small")
 
         found = self._ran(0, lambda: self._context.parallelize([window], 1).map(task).collect())
         if found.unrouted is None:
-            raise Unreachable(f"the rows of {window} that nobody takes could not be counted: {found.done.error}")
+            told = found.done.results[0] if found.done.results else Result("", Outcome.UNKNOWN, error=found.done.error)
+            kind = {Outcome.PERMANENT: DestinationHalted, Outcome.EXPIRED: SourceExpired}.get(told.outcome, Unreachable)
+            raise kind(f"the rows of {window} that nobody takes could not be counted: {told.error}")
         return found.unrouted
 
     def standings(self, job: int, destinations: Sequence[str]) -> JobReport:
         """Read where destinations stand, in tasks: there may be thousands."""
         sent = self._sent
-        names = list(destinations)
+        dealt = deal(destinations, self._context.defaultParallelism, self._work.shared_places.__getitem__)
 
-        def task(name: str) -> Result:
-            return read_standing(sent.value, name)
-
-        slices = min(len(names), self._context.defaultParallelism)
+        def task(names: list[str]) -> list[Result]:
+            return [read_standing(sent.value, name) for name in names]
 
         def run() -> list[TaskReport]:
-            found = self._context.parallelize(names, slices).map(task).collect()
+            found = self._context.parallelize(dealt, len(dealt)).flatMap(task).collect()
             return [TaskReport(tuple(found), (), None, "small")]
 
         return self._ran(job, run)
 
     def close(self) -> None:
-        self._sent.destroy()
+        """Awaits the answers of executors: one that comes when Spark has stopped makes it print stack traces."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        with suppress(Py4JError, PySparkException):  # who does not answer any more has forgotten it, too
+            self._sent.destroy(blocking=True)
 
 
 def read_standing(work: Work, name: str) -> Result:
@@ -227,10 +242,18 @@ def read_standing(work: Work, name: str) -> Result:
     return Result(name, Outcome.STANDS, standing.position, standing.token)
 
 
-def portions(members: Sequence[Member], slots: int) -> list[Portion]:
-    """The members dealt out to as many tasks as run at once; the first one counts what nobody takes."""
-    count = max(1, min(slots, len(members)))
-    return [Portion(number, tuple(members[number::count]), number == 0) for number in range(count)]
+def deal(items: Sequence[Item], slots: int, place_of: Callable[[Item], int]) -> list[list[Item]]:
+    """Dealt out to as many tasks as run at once, about as many to each; what is of one place goes to one task (J5)."""
+    places: dict[int, list[Item]] = {}
+    for item in items:
+        places.setdefault(place_of(item), []).append(item)
+    hands: list[list[Item]] = [[] for _ in range(max(1, min(slots, len(places))))]
+    smallest = [(0, number) for number in range(len(hands))]
+    for alike in sorted(places.values(), key=len, reverse=True):
+        size, number = heapq.heappop(smallest)
+        hands[number] += alike
+        heapq.heappush(smallest, (size + len(alike), number))
+    return hands
 
 
 def _nothing_happened(job: int, members: Sequence[Member], error: TrunklineError) -> JobReport:

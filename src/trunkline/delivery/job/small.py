@@ -21,6 +21,7 @@ from trunkline.delivery.rule import Routes, Settled, settle, settle_append, sett
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.windows import BEFORE_ALL, DESTINATION_COLUMN, Window
 from trunkline.errors import DuplicateKey, SourceExpired
+from trunkline.plural import plural
 
 EMPTIED: Final = "the source was emptied at once (truncated); the destination is seeded again"
 SHARE_VALUES_MOST: Final = 500  # more of them in a query cost more than the rows of others, which routing leaves out
@@ -162,7 +163,8 @@ def slices(settled: Settled) -> Iterator[tuple[int, pa.Table, int]]:
 
 
 def _duplicate(name: str, rows: pa.Table, key: Sequence[str], count: int) -> DuplicateKey:
+    sharing = plural(count, "row of the source shares", "rows of the source share")
     return DuplicateKey(
-        f"{count} rows of the source share a key ({', '.join(key)}) with another row of {name}; make the key unique, "
+        f"{sharing} a key ({', '.join(key)}) with another row of {name}; make the key unique, "
         "or set duplicates: warn, and resume the destination"
     )

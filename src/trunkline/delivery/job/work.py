@@ -11,6 +11,7 @@ from msgspec import Struct
 from trunkline.core.delivery_messages import Member, Result
 from trunkline.delivery.addresses import Address
 from trunkline.delivery.columns import Columns
+from trunkline.delivery.config.address_rules import shared_place
 from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
 from trunkline.delivery.rule import Routes
 from trunkline.delivery.sources.contract import Asked, Source
@@ -42,6 +43,16 @@ class Work(Struct, frozen=True, dict=True):
     @cached_property
     def index(self) -> dict[str, int]:
         return {target.name: place for place, target in enumerate(self.targets)}
+
+    @cached_property
+    def shared_places(self) -> dict[str, int]:
+        """A number for each destination. Those with the same one cannot be written at the same time: they go to one
+        task, one after another."""
+        known: dict[str, int] = {}
+        return {
+            target.name: known.setdefault(shared_place(target.address) or f"of {target.name}", len(known))
+            for target in self.targets
+        }
 
     @cached_property
     def routes(self) -> Routes:

@@ -31,6 +31,7 @@ class SourceState(Struct, frozen=True):
     oldest: int  # the oldest version that can still be an `after`
     stops: tuple[int, ...] = ()  # windows may end at these versions, but not cross them; ascending
     identity: str = ""  # of the table itself: another one under the same name differs
+    first: int = 0  # the first version that has a state to seed from, if that is not ``oldest``
 
 
 class Backlog(Struct, frozen=True):

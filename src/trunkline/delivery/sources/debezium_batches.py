@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from trunkline.client.entries import Entry
 from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.columns import Columns
 from trunkline.delivery.rule import filled
 from trunkline.delivery.rule_ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN, Kind
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
@@ -17,14 +16,13 @@ from trunkline.delivery.sources.dead_letters import DeadLetter
 from trunkline.delivery.sources.debezium import (
     REASON_LETTERS,
     Change,
-    Names,
     Row,
     arrow_rows,
     changes_of,
-    declared_columns,
-    event_columns,
+    event_shape,
     parsed,
 )
+from trunkline.delivery.sources.debezium_values import Shape, declared_shape
 from trunkline.errors import ProtocolError
 
 Placed = tuple[int, int, Kind, Row | None]  # a change with its entry's position and its number there
@@ -35,9 +33,8 @@ class EventBatches:
 
     def __init__(self, address: LogAddress, asked: Asked) -> None:
         self._asked = asked
-        self._declared = declared_columns(address.columns) if address.columns else None
-        self._needed = (asked.routing, *asked.key)
-        self._columns: tuple[Columns, Names] | None = None  # of the events that wait
+        self._declared = declared_shape(address.columns) if address.columns else None
+        self._shape: Shape | None = None  # of the events that wait
         self._waiting: list[tuple[Entry, list[Change]]] = []
         self._tables: list[pa.Table] = []
         self._malformed: list[DeadLetter] = []
@@ -45,25 +42,35 @@ class EventBatches:
     def add(self, entry: Entry) -> None:
         try:
             event = parsed(entry.payload) if entry.payload else None
-            columns = self._columns_of(event)
-            changes = changes_of(event, *columns, self._needed) if event is not None else []
+            shape = self._shape_of(event)
+            changes = changes_of(event, shape, self._asked)
         except ProtocolError as error:
-            self._malformed.append(DeadLetter(entry.glsn, str(error), entry.payload))
+            self._put_aside(entry, str(error))
             return
-        if columns != self._columns:
+        except MemoryError:
+            raise  # says nothing of the event
+        except Exception as error:  # whatever an event holds, it does not stop those around it
+            self._put_aside(entry, f"it cannot be read, which is a bug here: {error!r}")
+            return
+        if not changes:
+            return
+        if shape is not None and shape != self._shape:
             self._settle()
-            self._columns = columns
-        if changes:
-            self._waiting.append((entry, changes))
+            self._shape = shape
+        self._waiting.append((entry, changes))
 
-    def _columns_of(self, event: Any) -> tuple[Columns, Names]:
-        """What the event says itself, then what the file says, then what the last event said."""
-        stated = event_columns(event)
-        if stated is not None and self._declared is None:
-            return stated
-        if self._declared is not None:
-            return self._declared, stated[1] if stated is not None else {}
-        return self._columns if self._columns is not None else (self._asked.columns, {})
+    def _put_aside(self, entry: Entry, reason: str) -> None:
+        self._malformed.append(DeadLetter(entry.glsn, reason[:REASON_LETTERS], entry.payload))
+
+    def _shape_of(self, event: Any) -> Shape | None:
+        """What the file says, with what the event says of how values are written; or what the event says alone.
+
+        What other events said does not count: an event means the same in every window.
+        """
+        stated = event_shape(event)
+        if self._declared is None or stated is None:
+            return stated if self._declared is None else self._declared
+        return Shape(self._declared.columns, {**self._declared.forms, **stated.forms})
 
     def finished(self) -> tuple[list[pa.Table], list[DeadLetter]]:
         self._settle()
@@ -81,11 +88,10 @@ class EventBatches:
                 try:
                     self._tables.append(self._table([one]))
                 except ProtocolError as error:
-                    self._malformed.append(DeadLetter(one[0].glsn, str(error), one[0].payload))
+                    self._put_aside(one[0], str(error))
 
     def _table(self, events: list[tuple[Entry, list[Change]]]) -> pa.Table:
-        assert self._columns is not None
-        columns = self._columns[0]
+        columns = self._asked.columns if self._shape is None else self._shape.columns  # None: truncations alone
         flat: list[Placed] = [
             (entry.glsn, index, *change) for entry, changes in events for index, change in enumerate(changes)
         ]

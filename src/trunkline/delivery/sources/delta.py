@@ -41,13 +41,13 @@ from trunkline.delivery.sources.contract import (
     SourceState,
     Survey,
 )
+from trunkline.delivery.sources.delta_feed import KIND, read_feed
 from trunkline.delivery.sources.delta_history import DeltaHistory, feed_is_on
-from trunkline.delivery.sources.ducklake_window import route_condition
+from trunkline.delivery.sources.shares import rows_of_share
 from trunkline.delivery.windows import Window
 from trunkline.errors import ConfigError, SourceExpired, Unreachable
 
 BATCH_ROWS: Final = 65_536
-KIND: Final = "_change_type"
 SIGN: Final = f"CASE WHEN {KIND} IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
 FEATURES: Final = frozenset({"timestampNtz"})  # that a table may have, of those that change how it is read
 FLOATS: Final = ("FLOAT", "DOUBLE")
@@ -78,6 +78,12 @@ class DeltaSource(Struct, frozen=True):
                 f"source: the Delta table {self.address.path} has {', '.join(odd)}, so that its feed may not be "
                 "exact; drop the feature: ALTER TABLE ... DROP FEATURE"
             )
+        parts = set(table.metadata().partition_columns)
+        if odd := [column.name for column in _columns(table) if column.type == "BLOB" and column.name in parts]:
+            raise ConfigError(
+                f"source: the Delta table {self.address.path} is partitioned by {', '.join(odd)}, which is binary: "
+                "delta-rs gives such values changed; partition it by another column"
+            )
         return SourceState(table.version() + 1, history.oldest(), (), str(table.metadata().id))
 
     def columns(self, version: int) -> Columns:
@@ -95,17 +101,22 @@ class DeltaSource(Struct, frozen=True):
     def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
         removed = pa.schema([asked.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *asked.key)])
         if window.after <= 0:
-            with self._rows(window.through, asked) as (connection, rows):
-                arrived = connection.sql(f"SELECT * FROM ({rows}) WHERE {_chosen(share)}").to_arrow_table()
+            with (
+                self._rows(window.through, asked) as (connection, rows),
+                rows_of_share(connection, rows, share, of_files=False) as chosen,
+            ):
+                arrived = connection.sql(chosen).to_arrow_table()
             return NetChanges(removed.empty_table(), _typed(arrived, asked.empty_rows().schema))
         with self._reading(lambda: self.survey(window)), borrowed() as connection:
-            feed = self._table(window.through).load_cdf(
-                starting_version=window.after,
-                ending_version=window.through - 1,
-                columns=[*(column.name for column in asked.columns), KIND],
-            )
-            with _registered(connection, window_feed=pa.RecordBatchReader.from_stream(feed)):
-                connection.execute(_summed(asked, share))
+            partitioned = bool(self._table(window.through).metadata().partition_columns)
+            changes = self._history().changes(window, partitioned=partitioned)
+            feed = read_feed(connection, changes, asked.columns)
+            signed = f"SELECT {_with_route(asked)}, {SIGN} AS sign FROM window_feed"
+            with (
+                _registered(connection, window_feed=feed),
+                rows_of_share(connection, signed, share, of_files=False) as chosen,
+            ):
+                connection.execute(_summed(asked, chosen))
             gone = connection.sql(_copies(removed.names, "-")).to_arrow_table()
             came = connection.sql(_copies(asked.empty_rows().column_names, "")).to_arrow_table()
             connection.execute("DROP TABLE temp.window_net")
@@ -125,8 +136,11 @@ class DeltaSource(Struct, frozen=True):
     def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
         share = EVERYTHING if routes is None else Share(tuple(routes))
         schema = asked.empty_rows().schema
-        with self._rows(version, asked) as (connection, rows):
-            for batch in connection.sql(f"SELECT * FROM ({rows}) WHERE {_chosen(share)}").to_arrow_reader(BATCH_ROWS):
+        with (
+            self._rows(version, asked) as (connection, rows),
+            rows_of_share(connection, rows, share, of_files=False) as chosen,
+        ):
+            for batch in connection.sql(chosen).to_arrow_reader(BATCH_ROWS):
                 yield from _typed(pa.Table.from_batches([batch]), schema).to_batches()
 
     # --- opening ---
@@ -194,20 +208,15 @@ def _with_route(asked: Asked) -> str:
     return ", ".join([route, *(identifier(column.name) for column in asked.columns)])
 
 
-def _chosen(share: Share) -> str:
-    return "true" if share == EVERYTHING else route_condition(share)
-
-
-def _summed(asked: Asked, share: Share) -> str:
-    """The signed sum of each row of the feed (F2, F3)."""
+def _summed(asked: Asked, signed: str) -> str:
+    """The signed sum of each row of a query (F2, F3)."""
     names = asked.empty_rows().column_names
     floats = {column.name: f"signbit({identifier(column.name)})" for column in asked.columns if column.type in FLOATS}
     values = ", ".join(_value(name, floats.get(name)) for name in names)
     groups = ", ".join([*map(identifier, names), *floats.values()])
-    signed = f"SELECT {_with_route(asked)}, {SIGN} AS sign FROM window_feed"
     return (
         f"CREATE OR REPLACE TEMP TABLE window_net AS SELECT {values}, sum(sign)::BIGINT AS {SUM} FROM ({signed}) "
-        f"WHERE {_chosen(share)} GROUP BY {groups} HAVING sum(sign) <> 0"
+        f"GROUP BY {groups} HAVING sum(sign) <> 0"
     )
 
 

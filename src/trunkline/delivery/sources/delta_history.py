@@ -33,6 +33,7 @@ class ChangedFile(Struct, rename="camel"):
     size: int | None = None
     data_change: bool = True
     stats: str | None = None
+    partition_values: dict[str, str | None] | None = None  # a removal may leave them out
 
     @property
     def size_bytes(self) -> int:
@@ -42,6 +43,14 @@ class ChangedFile(Struct, rename="camel"):
     def rows(self) -> int:
         known = msgspec.json.decode(self.stats, type=Statistics).num_records if self.stats else None
         return self.size_bytes // ROW_BYTES if known is None else known
+
+
+class Change(Struct, frozen=True):
+    """A file of rows of the feed."""
+
+    path: Path
+    kind: str | None  # of all its rows; None: each says it itself
+    partition: dict[str, str | None]  # values that all its rows have, as texts, by column
 
 
 class TableFacts(Struct):
@@ -60,7 +69,7 @@ class Action(Struct, rename="camel"):
 class Version(Struct, frozen=True):
     """What one version did."""
 
-    files: tuple[ChangedFile, ...]  # that hold its changes
+    files: tuple[tuple[str | None, ChangedFile], ...]  # that hold its changes, and the kind of these (``Change``)
     feed: bool | None  # whether it turned the change data feed on or off
 
 
@@ -115,26 +124,44 @@ class DeltaHistory:
             feed = feed if version.feed is None else version.feed
             if not feed:
                 self._expired(f"its change data feed was off at version {number}")
-            for file in version.files:
-                if not (self._folder / unquote(file.path)).exists():
+            for _, file in version.files:
+                if not self._place(file).exists():
                     self._expired(f"file {file.path}, with changes of version {number}, was vacuumed")
                 rows += file.rows
                 size_bytes += file.size_bytes
         return Backlog(rows, size_bytes, quiet=rows == 0 and size_bytes == 0)
+
+    def changes(self, window: Window, *, partitioned: bool) -> list[Change]:
+        """The files of the feed of a window. Raises ``SourceExpired``."""
+        return [
+            Change(self._place(file), kind, self._partition(file, number) if partitioned else {})
+            for number in range(window.after, window.through)
+            for kind, file in self._version(number).files
+        ]
+
+    def _place(self, file: ChangedFile) -> Path:
+        """The log has paths in the form of URLs: escaped, and relative to the table or not."""
+        return self._folder / unquote(file.path.removeprefix("file://"))
+
+    def _partition(self, file: ChangedFile, number: int) -> dict[str, str | None]:
+        if file.partition_values is None:
+            self._expired(f"version {number} does not say to which partition the removed file {file.path} belongs")
+        return file.partition_values
 
     def switches(self, window: Window) -> bool:
         """Whether the feed was turned on or off inside a window."""
         return any(self._version(number).feed is not None for number in range(window.after, window.through))
 
     def _version(self, number: int) -> Version:
-        files: list[ChangedFile] = []
-        changes: list[ChangedFile] = []
+        files: list[tuple[str | None, ChangedFile]] = []
+        changes: list[tuple[str | None, ChangedFile]] = []
         feed = None
         for action in self._actions(number):
             if action.cdc is not None:
-                changes.append(action.cdc)
-            elif (file := action.add or action.remove) is not None and file.data_change:
-                files.append(file)
+                changes.append((None, action.cdc))
+            elif (file := action.add or action.remove) is not None:
+                kind = "delete" if action.add is None else "insert"
+                files += [(kind, file)] if file.data_change else []
             elif action.meta_data is not None:
                 feed = feed_is_on(action.meta_data.configuration)
         return Version(tuple(changes or files), feed)

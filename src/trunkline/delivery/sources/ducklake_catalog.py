@@ -86,6 +86,7 @@ class TableFacts(Struct, frozen=True):
     id: int
     uuid: str
     folder: str  # of its files, absolute or as the catalog has it
+    begin: int  # the version since which it has its name
 
 
 def alive(begin: int, end: int | None, version: int) -> bool:
@@ -133,14 +134,18 @@ class LakeCatalog:
 
     def state(self, known: int) -> SourceState:
         table = self.table(None)
-        ((newest, oldest),) = self._rows("SELECT max(snapshot_id), min(snapshot_id) FROM {ducklake_snapshot}")
+        ((newest, oldest, first),) = self._rows(
+            "SELECT max(snapshot_id), min(snapshot_id), "
+            f"min(snapshot_id) FILTER (WHERE snapshot_id >= {table.begin}) FROM {{ducklake_snapshot}}"
+        )
         stops: list[int] = []
         before = known
         for version, kinds, _ in self._versions(table.id, known, newest):
             if REWRITE in kinds:
                 stops += [before, version]
             before = version
-        return SourceState(newest, oldest, tuple(dict.fromkeys(stop for stop in stops if stop > known)), table.uuid)
+        later = tuple(dict.fromkeys(stop for stop in stops if stop > known))
+        return SourceState(newest, oldest, later, table.uuid, first)
 
     def passage(self, window: Window) -> Passage:
         """What happened to the table in a window; raises ``SourceExpired`` unless both its ends can still be read."""
@@ -188,17 +193,17 @@ class LakeCatalog:
 
         address = self._address
         found = self._rows(
-            f"""SELECT t.table_id, t.table_uuid::VARCHAR, s.path, s.path_is_relative, t.path, t.path_is_relative
-            FROM {{ducklake_table}} t JOIN {{ducklake_schema}} s USING (schema_id)
+            f"""SELECT t.table_id, t.table_uuid::VARCHAR, s.path, s.path_is_relative, t.path, t.path_is_relative,
+            t.begin_snapshot FROM {{ducklake_table}} t JOIN {{ducklake_schema}} s USING (schema_id)
             WHERE t.table_name = {literal(address.table)} AND s.schema_name = {literal(address.schema)}
             AND {at("t")} AND {at("s")}"""
         )
         if not found:
             when = "" if version is None else f" at snapshot {version}"
             raise ConfigError(f"source: the lake {address.catalog} has no table {address.schema}.{address.table}{when}")
-        (table_id, uuid, schema_path, schema_relative, table_path, table_relative) = found[0]
+        (table_id, uuid, schema_path, schema_relative, table_path, table_relative, begin) = found[0]
         folder = _join(_join(self._data_path, schema_path, schema_relative), table_path, table_relative)
-        return TableFacts(table_id, uuid, folder)
+        return TableFacts(table_id, uuid, folder, begin)
 
     def columns(self, version: int) -> tuple[LakeColumn, ...]:
         """The columns as of a version, in table order."""

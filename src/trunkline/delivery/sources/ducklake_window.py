@@ -44,6 +44,7 @@ from trunkline.delivery.sources.ducklake_catalog import (
     alive,
 )
 from trunkline.delivery.sources.ducklake_format import Passage
+from trunkline.delivery.sources.shares import rows_of_share
 from trunkline.delivery.windows import BEFORE_ALL, Window
 
 SNAPSHOT_FIELD = 2147483539  # the field id of a row's own snapshot id, in data files and delete files
@@ -178,10 +179,11 @@ class WindowReader:
         if inlined.num_rows or not parts:
             parts = [*parts, f"SELECT {named} FROM window_inlined"]
         query = f"SELECT {named} FROM ({' UNION ALL '.join(parts)})"
-        if share != EVERYTHING:
-            query += f" WHERE {route_condition(share)}"
-        with _registered(self._connection, window_inlined=inlined):
-            yield self._connection.sql(query)
+        with (
+            _registered(self._connection, window_inlined=inlined),
+            rows_of_share(self._connection, query, share) as chosen,
+        ):
+            yield self._connection.sql(chosen)
 
     # --- dead positions ---
 
@@ -327,17 +329,3 @@ def parquet(paths: Sequence[str], fields: Mapping[int, tuple[str, str, str | Non
     )
     listed = ", ".join(literal(path) for path in paths)
     return f"read_parquet([{listed}], schema = MAP {{{entries}}})"
-
-
-def route_condition(share: Share) -> str:
-    """Which rows belong to a share, as SQL over ROUTE_COLUMN: plain, so that DuckDB can apply it before any join."""
-    column = identifier(ROUTE_COLUMN)
-
-    def among(values: Sequence[str | None]) -> str:
-        listed = ", ".join(literal(value) for value in values if value is not None)
-        parts = [f"{column} IN ({listed})"] * bool(listed) + [f"{column} IS NULL"] * (None in values)
-        return f"({' OR '.join(parts)})" if parts else "false"
-
-    if share.unless is None:
-        return among(share.values)
-    return f"({among(share.values)} OR coalesce(NOT {among(share.unless)}, true))"

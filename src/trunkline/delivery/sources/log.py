@@ -9,12 +9,13 @@ Rules
  G4  A truncation empties every destination: ``NetChanges.emptied``. Those that mirror the source are seeded again, from
      what came after it.
  G5  A malformed event halts everything behind it, with its position and why; or, if the pipeline says so, it is written
-     to the dead letters and left out. It is never lost in silence. A corrupt entry of a capture always halts.
+     to the dead letters and left out. It is never lost in silence. A corrupt entry of a capture always halts,
+     unless a truncation comes after it: then nothing before that counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -47,14 +48,16 @@ from trunkline.delivery.sources.contract import (
     Survey,
 )
 from trunkline.delivery.sources.dead_letters import DeadLetter, write_dead_letters
-from trunkline.delivery.sources.debezium import declared_columns, event_columns, parsed
+from trunkline.delivery.sources.debezium import check_schema_of_no_row, event_shape, parsed
 from trunkline.delivery.sources.debezium_batches import EventBatches
+from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log_reading import Extent, LogReading, reading
 from trunkline.delivery.windows import Window
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 STEP: Final = {"changes": 1024, "debezium": 65_536}  # entries of a window at most; more: a task holds more in memory
-LOOK_BACK_MOST: Final = 1000  # entries without columns, such as marks, that are passed when they are looked for
+LOOK_BACK_MOST: Final = 65_536  # entries without columns, such as heartbeats, that are passed; more: it takes seconds
+LOOK_BACK_AT_ONCE: Final = 64  # more: they are held in memory at once
 BATCH_ROWS: Final = 65_536
 ENTRY_BYTES: Final = 1000  # a guess: a log does not tell the size of a range
 
@@ -75,7 +78,9 @@ class LogSource(Struct, frozen=True):
         version = max(log.complete_at(extent.tail - 1, extent.trimmed + 1), 0)
         first = max(known, extent.trimmed) + STEP[self.address.format]
         stops = (log.complete_at(at, extent.trimmed + 1) for at in range(first, version, STEP[self.address.format]))
-        return SourceState(version, extent.trimmed, tuple(sorted({at for at in stops if at > known})), self._of(extent))
+        later = tuple(sorted({at for at in stops if at > known}))
+        begin = 0 if known else log.first_complete(extent.trimmed + 1, version)  # asked for once
+        return SourceState(version, extent.trimmed, later, self._of(extent), begin)
 
     def columns(self, version: int) -> Columns:
         return reading(self.address, partial(self._columns, version))
@@ -101,11 +106,22 @@ class LogSource(Struct, frozen=True):
         """As the newest entry up to a version says them."""
         if self.address.columns:
             return declared_columns(self.address.columns)
-        oldest = log.extent().trimmed + 1
-        for glsn in range(version, max(oldest, version - LOOK_BACK_MOST) - 1, -1):
-            entry = log.at(glsn)
-            if entry is not None and entry.payload and (found := self._stated(entry)) is not None:
-                return found
+        oldest = max(log.extent().trimmed + 1, version - LOOK_BACK_MOST)
+        malformed: DeadLetter | None = None  # the newest one
+        last, size = version, 1
+        while last >= oldest:
+            first = max(oldest, last - size + 1)
+            for entry in reversed(list(log.entries(first, last))):
+                try:
+                    if entry.payload and (found := self._stated(entry)) is not None:
+                        return found
+                except ProtocolError as error:
+                    if isinstance(error, CorruptEntry):
+                        raise
+                    malformed = malformed or DeadLetter(entry.glsn, str(error), b"")
+            last, size = first - 1, min(2 * size, LOOK_BACK_AT_ONCE)
+        if malformed is not None:
+            raise self._halted(malformed)
         raise Unreachable(
             f"the log {self.address.log} has no changes that say their columns up to {version}; begin its capture, "
             "or name them under columns of the source"
@@ -114,11 +130,17 @@ class LogSource(Struct, frozen=True):
     def _stated(self, entry: Entry) -> Columns | None:
         if self.address.format == "changes":
             return _decoded(entry)[0]
-        try:
-            found = event_columns(parsed(entry.payload))
-        except ProtocolError:
-            return None  # whoever reads it says so
-        return None if found is None else found[0]
+        event = parsed(entry.payload)
+        shape = event_shape(event)
+        if shape is None:
+            check_schema_of_no_row(event)
+        return None if shape is None else shape.columns
+
+    def _halted(self, letter: DeadLetter) -> DestinationHalted:
+        return DestinationHalted(
+            f"entry {letter.glsn} of the log {self.address.log} is malformed: {letter.reason}; "
+            "mend its producer and reseed, or set malformed: skip and dead_letters"
+        )
 
     # --- rows ---
 
@@ -147,11 +169,7 @@ class LogSource(Struct, frozen=True):
         """The window's changes in order. Events that are none are put aside first, or all of it halts (G5)."""
         changes, malformed = reading(self.address, partial(self._changes, window, asked))
         if malformed and self.address.malformed == "halt":
-            first = malformed[0]
-            raise DestinationHalted(
-                f"entry {first.glsn} of the log {self.address.log} is malformed: {first.reason}; "
-                "mend its producer and reseed, or set malformed: skip and dead_letters"
-            )
+            raise self._halted(malformed[0])
         if malformed and put_aside and self.address.dead_letters is not None:
             write_dead_letters(self.address, malformed)
         return changes
@@ -163,21 +181,12 @@ class LogSource(Struct, frozen=True):
         begins = first > 1 or extent.trimmed == 0
         if not begins:
             first = extent.trimmed + 1
-        captured: list[tuple[int, pa.Table]] = []
         malformed: list[DeadLetter] = []
-        events = EventBatches(self.address, asked)
-        for transaction in log.transactions(first, window.through):
-            for entry in transaction:
-                if self.address.format == "debezium":
-                    events.add(entry)
-                elif entry.payload:
-                    found = _decoded(entry)[1]
-                    if pc.any(pc.equal(found.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():
-                        captured.clear()  # what was before does not count, and may have had other types
-                    captured.append((entry.glsn, found))
-        tables = [self._fitted(glsn, found, asked) for glsn, found in captured]
         if self.address.format == "debezium":
-            tables, malformed = events.finished()
+            tables, malformed = self._events(first, window.through, asked, log)
+        else:
+            transactions = log.transactions(first, window.through, cut=0 < extent.trimmed == first - 1)
+            tables = [self._fitted(*each, asked) for each in _captured(transactions)]
         empty = _marked_schema(asked).empty_table()
         changes = pa.concat_tables([empty, *tables]) if tables else empty
         if not begins and not pc.any(pc.equal(changes.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():
@@ -186,6 +195,15 @@ class LogSource(Struct, frozen=True):
                 "cannot be told from it; capture a new snapshot into it, then reseed"
             )
         return changes, malformed
+
+    def _events(self, first: int, last: int, asked: Asked, log: LogReading) -> tuple[list[pa.Table], list[DeadLetter]]:
+        events = EventBatches(self.address, asked)
+        for transaction in log.transactions(first, last):
+            if isinstance(transaction, CorruptEntry):
+                raise transaction
+            for entry in transaction:
+                events.add(entry)
+        return events.finished()
 
     def _fitted(self, glsn: int, changes: pa.Table, asked: Asked) -> pa.Table:
         try:
@@ -197,10 +215,35 @@ class LogSource(Struct, frozen=True):
             ) from error
 
 
+def _captured(transactions: Iterable[list[Entry] | CorruptEntry]) -> list[tuple[int, pa.Table]]:
+    """The changes of each entry. What lies before a truncation does not count: it may have had other types, or be
+    corrupt; else what is corrupt is raised."""
+    found: list[tuple[int, pa.Table]] = []
+    corrupt: CorruptEntry | None = None
+    for transaction in transactions:
+        try:
+            if isinstance(transaction, CorruptEntry):
+                raise transaction
+            for entry in transaction:
+                if not entry.payload:
+                    continue
+                changes = _decoded(entry)[1]
+                if pc.any(pc.equal(changes.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():
+                    found, corrupt = [], None
+                found.append((entry.glsn, changes))
+        except CorruptEntry as error:
+            corrupt = corrupt or error
+    if corrupt is not None:
+        raise corrupt
+    return found
+
+
 def _decoded(entry: Entry) -> tuple[Columns, pa.Table]:
     try:
         return decoded(entry.payload)
-    except CorruptEntry as error:
+    except MemoryError:
+        raise  # says nothing of the entry
+    except Exception as error:  # whatever an entry holds, it is told where
         raise CorruptEntry(f"entry {entry.glsn}: {error}", entry.glsn, entry.glsn + 1) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -23,15 +24,16 @@ from trunkline.errors import (
     Hole,
     NoSuchLog,
     NotWritten,
-    Refused,
     SourceExpired,
     Trimmed,
+    TrunklineError,
     Unreachable,
 )
 
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0  # of one question; a fail-over takes about a second
+LOOK_AHEAD_MOST: Final = 1000  # entries of a first transaction; one that is longer is begun behind
 
 
 class Extent(Struct, frozen=True):
@@ -74,8 +76,8 @@ class LogReading:
         except Hole:
             return None
 
-    def entries(self, first: int | None, last: int) -> Iterator[Entry]:
-        """Every entry up to ``last``, in order; from the oldest one on for ``None``.
+    def entries(self, first: int, last: int) -> Iterator[Entry]:
+        """Every entry up to ``last``, in order.
 
         Raises ``Unreachable`` where one does not come in time: a window is read whole or not at all.
         """
@@ -84,33 +86,91 @@ class LogReading:
                 for batch in arrived:
                     yield from batch
 
-    def transactions(self, first: int | None, last: int) -> Iterator[list[Entry]]:
-        """Whole transactions (X2); those that were broken off are left out (X3)."""
+    def transactions(self, first: int, last: int, *, cut: bool = False) -> Iterator[list[Entry] | CorruptEntry]:
+        """Whole transactions (X2); those that were broken off are left out (X3). ``cut``: a trim may have cut one.
+
+        In the place of what is corrupt comes why: a truncation behind it may make up for it.
+        """
         waiting: list[Entry] = []
-        for entry in self.entries(first, last):
-            place = self._place(entry)
-            if place.index == 0:
-                waiting = []
-            waiting.append(entry)
-            if place.last:
-                yield waiting
-                waiting = []
+        expected = None if cut else 0  # None: nobody knows, as also after something corrupt
+        while first <= last:
+            try:
+                for entry in self.entries(first, last):
+                    place = self._place(entry)
+                    _check_order(entry, place, expected)
+                    if place.index == 0:
+                        waiting = []
+                    waiting.append(entry)
+                    first, expected = entry.glsn + 1, 0 if place.last else place.index + 1
+                    if place.last:
+                        yield waiting
+                        waiting = []
+            except CorruptEntry as error:
+                yield error
+                first, expected, waiting = max(error.end, first + 1), None, []
+            else:
+                return
 
     def complete_at(self, glsn: int, oldest: int) -> int:
-        """The last position at or before ``glsn`` that ends a transaction; ``oldest - 1`` if there is none."""
+        """The last position at or before ``glsn`` that ends a transaction; ``oldest - 1`` if there is none.
+
+        What is corrupt counts as an end: whoever reads up to there says so. An entry is not believed where its
+        transaction begins: the one before it must agree, and no other transaction may end where it says.
+        """
         while glsn >= oldest:
-            entry = self.at(glsn)
-            if entry is not None:
-                place = self._place(entry)
-                if place.last:
-                    return glsn
-                glsn -= place.index
+            try:
+                place = self._place_at(glsn)
+                if place is not None and not place.last and place.index > 0:
+                    before = self._before(glsn, oldest)
+                    if before is not None and (before.last or before.index != place.index - 1):
+                        return glsn
+                    begin = self._place_at(glsn - place.index) if glsn - place.index >= oldest else None
+                    if (oldest == 1 and glsn - place.index < 1) or (begin is not None and begin.last):
+                        return glsn
+                    glsn -= place.index
+                    continue
+            except CorruptEntry:
+                return glsn
+            if place is not None and place.last:
+                return glsn
             glsn -= 1
         return oldest - 1
+
+    def _before(self, glsn: int, oldest: int) -> Place | None:
+        """Of the entry before one."""
+        for earlier in range(glsn - 1, oldest - 1, -1):
+            if (place := self._place_at(earlier)) is not None:
+                return place
+        return None
+
+    def _place_at(self, glsn: int) -> Place | None:
+        entry = self.at(glsn)
+        return None if entry is None else self._place(entry)
+
+    def first_complete(self, first: int, last: int) -> int:
+        """The first position that ends a transaction with changes, or ``last`` if there is none nearby."""
+        stated = False
+        for glsn in range(first, min(last, first + LOOK_AHEAD_MOST)):
+            if (entry := self.at(glsn)) is not None:
+                stated = stated or bool(entry.payload)
+                if stated and self._place(entry).last:
+                    return glsn
+        return last
 
     def _place(self, entry: Entry) -> Place:
         """An event of Debezium is a transaction by itself, whatever headers its producer gave it."""
         return Place() if self._address.format == "debezium" else place_of(entry)
+
+
+def _check_order(entry: Entry, place: Place, expected: int | None) -> None:
+    """A transaction's entries are numbered from 0 on, and nobody else's lie between them (X2)."""
+    if expected is not None and place.index not in (0, expected):
+        raise CorruptEntry(
+            f"entry {entry.glsn} says that it is number {place.index} of its transaction, and number {expected} or a "
+            "new transaction must come here",
+            entry.glsn,
+            entry.glsn + 1,
+        )
 
 
 Connection = tuple[str, str, str | None, str]  # what of an address says where a log is, and how it is read
@@ -146,15 +206,16 @@ def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
         except (NotWritten, NoSuchLog, Unreachable) as error:
             forget(address)
             raise Unreachable(f"the log {address.log} cannot be read now: {error}") from error
-        except Refused:
-            forget(address)
+        except BaseException:
+            forget(address)  # its thread may be what failed
             raise
 
 
 def forget(address: LogAddress) -> None:
     kept = _open.pop(_connection(address), None)
     if kept is not None:
-        kept.close()
+        with suppress(TrunklineError):  # what has failed may not end in order either
+            kept.close()
 
 
 def _connection(address: LogAddress) -> Connection:

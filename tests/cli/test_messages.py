@@ -1,0 +1,277 @@
+"""What a command says when something is not as it was meant: the exact line, and the exit code.
+
+One table, one cluster. ``{address}`` and the like stand for what differs from run to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from local_cluster import Command, RunningCluster
+from outside import program
+from trunkline.cli.main import whole_parser
+from trunkline.cli.reading import _why_nothing
+from trunkline.plural import plural
+
+SUBSCRIBE = "`trunkline subscribe said` waits for more"
+
+
+class Case(NamedTuple):
+    arguments: str
+    code: int
+    err: str
+    out: str = ""
+    stdin: str = ""
+
+
+CASES: Final = [
+    # words that nobody knows
+    Case("apend said", 2, "there is no command 'apend'; did you mean append? (see `trunkline --help`)"),
+    Case("fly", 2, "there is no command 'fly' (see `trunkline --help`)"),
+    Case("log creat x", 2, "there is no command 'creat'; did you mean create? (see `trunkline log --help`)"),
+    Case("node lst", 2, "there is no command 'lst'; did you mean list? (see `trunkline node --help`)"),
+    Case("read said --form 2", 2, "unknown option --form; did you mean --from? (see `trunkline read --help`)"),
+    Case("read said --zzz", 2, "unknown option --zzz (see `trunkline read --help`)"),
+    Case("read said more", 2, "unexpected argument more (see `trunkline read --help`)"),
+    Case("--no status", 2, "unknown option --no before the command; options go behind it (see `trunkline --help`)"),
+    Case(
+        "log create x --policy chian",
+        2,
+        "argument --policy: invalid choice: 'chian' (choose from chain, broadcast); did you mean chain? "
+        "(see `trunkline log create --help`)",
+    ),
+    Case("read sadi", 1, "log sadi does not exist; create it first; did you mean said?"),
+    Case("append siad", 1, "log siad does not exist; create it first; did you mean said?", stdin="a\n"),
+    Case("log describe saids", 1, "log saids does not exist; create it first; did you mean said?"),
+    Case("read quite-another", 1, "log quite-another does not exist; create it first"),
+    # reading where nothing is
+    Case("read said --from 2", 0, "", "b\nc\n"),
+    Case("read said --from 4", 0, "log said ends at 3; nothing is at 4 yet"),
+    Case("read said --from 5", 1, f"log said ends at 3, before 5; {SUBSCRIBE}"),
+    Case("read said --from 3 --to 9", 1, f"log said ends at 3, before 9; {SUBSCRIBE}", "c\n"),
+    Case("read said --from 8 --to 9", 1, f"log said ends at 3, before 9; {SUBSCRIBE}"),
+    Case("read said-nothing", 0, "log said-nothing is empty"),
+    Case("read said-nothing --from 1", 0, "log said-nothing is empty"),
+    Case(
+        "read said-nothing --to 1",
+        1,
+        "log said-nothing is empty, before 1; `trunkline subscribe said-nothing` waits for more",
+    ),
+    Case("tail said-nothing", 0, "log said-nothing is empty"),
+    Case("tail said-nothing -n 0", 0, ""),
+    Case("read said-trimmed", 0, "", "c\n"),
+    Case("read said-trimmed --from 1", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("read said-trimmed --to 2", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("read said-trimmed --from 2 --to 3", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("read said-gone", 0, "the entries of said-gone are trimmed up to 2, and none came since"),
+    Case("tail said-gone", 0, "the entries of said-gone are trimmed up to 2, and none came since"),
+    # creating again
+    Case("log create said", 0, "", "log said exists already, with the same settings: chain, {members}\n"),
+    Case(
+        "log create said --policy broadcast --replicas 2 --min-replicas 2",
+        1,
+        "said: the log exists with other settings: policy is chain (asked for: broadcast), "
+        "replicas is 3 (asked for: 2), min_replicas is 1 (asked for: 2)",
+    ),
+    # appending under a condition
+    Case(
+        "append said --expect 2",
+        1,
+        "the next position is 4; nothing was appended before that",
+        stdin="x\n",
+    ),
+    # directories
+    Case(
+        "up --dir /proc/nowhere",
+        2,
+        "cannot use /proc/nowhere: No such file or directory; name another directory with --dir",
+    ),
+    Case(
+        "up --detach --dir /proc/nowhere",
+        2,
+        "cannot use /proc/nowhere: No such file or directory; name another directory with --dir",
+    ),
+    Case("up --dir file", 2, "{here}/file is a file, not a directory; name another directory with --dir"),
+    Case("up --detach --dir file", 2, "{here}/file is a file, not a directory; name another directory with --dir"),
+    Case("up --dir file/below", 2, "{here}/file is a file, not a directory; name another directory with --dir"),
+    Case("down --dir file", 2, "{here}/file is a file, not a directory; name another directory with --dir"),
+    Case("status --dir file", 2, "{here}/file is a file, not a directory; name another directory with --dir"),
+    Case("node add --dir file", 2, "{here}/file is a file, not a directory; name another directory with --dir"),
+    Case("up --port 99999", 2, "argument --port: expected a port, 0 to 65535, got '99999' (see `trunkline up --help`)"),
+    Case("up --port 65534", 2, "ports 65534 to 65537 are needed, and the last is 65535; choose a lower --port"),
+    # nobody there
+    Case(
+        "status --connect 127.0.0.1:1",
+        3,
+        "no coordinator answered at 127.0.0.1:1 (connection refused); is the cluster up? Start one with "
+        "`trunkline up`, or give the address of the one that runs",
+    ),
+    Case(
+        "read said --connect 127.0.0.1:1,127.0.0.1:2",
+        3,
+        "no coordinator answered at 127.0.0.1:1 and 127.0.0.1:2 (connection refused); is the cluster up? Start one "
+        "with `trunkline up`, or give the address of the one that runs",
+    ),
+    Case(
+        "status --connect a..b:7400",
+        3,
+        "no coordinator answered (a..b:7400: {resolver}); is the cluster up? (`trunkline status`)",
+    ),
+    Case(
+        "completion fish",
+        2,
+        "argument SHELL: invalid choice: 'fish' (choose from bash, zsh, tcsh) (see `trunkline completion --help`)",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def said(cluster: RunningCluster) -> RunningCluster:
+    """Logs to be asked for."""
+    for name in ("said", "said-nothing", "said-trimmed", "said-gone"):
+        cluster.ok("log", "create", name)
+    cluster.ok("append", "said", "--batch", "1", stdin=b"a\nb\nc\n")
+    cluster.ok("append", "said-trimmed", "--batch", "1", stdin=b"a\nb\nc\n")
+    cluster.ok("log", "trim", "said-trimmed", "2")
+    cluster.ok("append", "said-gone", stdin=b"a\nb\n")
+    cluster.ok("log", "trim", "said-gone", "2")
+    return cluster
+
+
+def members(cluster: RunningCluster) -> str:
+    [group] = cluster.json("log", "describe", "said")["segments"][-1]["groups"]
+    return " > ".join(member["node"] for member in group)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.arguments for case in CASES])
+def test_what_a_command_says_is_one_line_and_an_exit_code(
+    said: RunningCluster, on_cluster: Command, tmp_path: Path, case: Case
+) -> None:
+    (tmp_path / "file").touch()
+    done = on_cluster(*case.arguments.split(), stdin=case.stdin.encode())
+    wanted = case.err.replace("{here}", str(tmp_path))
+    out = case.out.replace("{members}", members(said)) if "{members}" in case.out else case.out
+    if "{resolver}" in wanted:  # in the words of this machine
+        before, after = wanted.split("{resolver}")
+        assert done.err.startswith(f"trunkline: {before}")
+        assert done.err.endswith(f"{after}\n")
+    else:
+        assert done.err == (f"trunkline: {wanted}\n" if wanted else "")
+    assert (done.code, done.text) == (case.code, out)
+
+
+def test_what_is_to_be_known_beside_the_output_is_an_object_with_json(
+    said: RunningCluster, on_cluster: Command
+) -> None:
+    done = on_cluster("read", "said-nothing", "--json")
+    assert (done.code, done.out, json.loads(done.err)) == (0, b"", {"note": "log said-nothing is empty"})
+    assert on_cluster("log", "create", "said", "--json").json["existed"] is True
+    late = on_cluster("read", "said", "--from", "9", "--json")
+    assert (late.code, json.loads(late.err)["error"]) == (1, "NotWritten")
+
+
+def test_who_subscribes_past_the_end_is_told_what_is_waited_for(said: RunningCluster) -> None:
+    with said.begin("subscribe", "said", "--from", "9") as reader:
+        assert reader.stderr is not None
+        assert reader.stderr.readline() == b"trunkline: log said ends at 3; waiting for 9\n"
+        reader.terminate()
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "text"),
+    [
+        (2, 2, "2 is a hole: no entry of x is there, and none ever will be"),
+        (None, 4, "1 to 4 are holes: no entry of x is there, and none ever will be"),
+        (3, None, "3 to 5 are holes: no entry of x is there, and none ever will be"),
+    ],
+)
+def test_a_range_of_holes_is_called_that(start: int | None, until: int | None, text: str) -> None:
+    assert _why_nothing("x", 0, 6, start, until) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 rows have"), (1, "1 row has"), (2, "2 rows have"), (1234, "1,234 rows have")]
+)
+def test_a_number_has_the_word_that_fits_it(count: int, text: str) -> None:
+    assert plural(count, "row has", "rows have") == text
+    assert plural(count, "row") == text.rsplit(" ", 1)[0]
+
+
+# --------------------------------------------------------------------------------------------------------------- help
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    families = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    if not families:
+        yield parser
+    for family in families:
+        for command in family.choices.values():
+            yield from leaves(command)
+
+
+def test_every_command_has_an_example_of_itself() -> None:
+    lacking = [each.prog for each in leaves(whole_parser()) if f"\n  {each.prog}" not in (each.epilog or "")]
+    assert [prog for prog in lacking if prog not in ("trunkline append", "trunkline proxy")] == []
+    assert "| trunkline append" in next(each.epilog or "" for each in leaves(whole_parser()) if "append" in each.prog)
+
+
+def test_every_example_is_a_command_that_is_taken() -> None:
+    parser = whole_parser()
+    for command in leaves(parser):
+        for line in (command.epilog or "").splitlines()[1:]:
+            words = line.partition("  trunkline ")[2] if line.startswith("  trunkline") else ""
+            given = words.split("   ")[0].split(" < ")[0].split(" > ")[0].strip()
+            if given and "'" not in given:
+                parser.parse_args(given.split())
+
+
+# --------------------------------------------------------------------------------------------------------- completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_the_completion_of_a_shell_knows_every_command(command: Command, shell: str) -> None:
+    done = command("completion", shell)
+    assert (done.code, done.err) == (0, "")
+    for word in ("subscribe", "declare-lost", "completion"):
+        assert word in done.text
+    assert "--from" in done.text or "'from'" in done.text or shell == "tcsh"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["sub"], ["subscribe"]),
+        (["log", "de"], ["describe", "delete", "declare-lost"]),
+        (["read", "said", "--fr"], ["--from"]),
+        (["log", "create", "x", "--policy", "b"], ["broadcast"]),
+        (["append", "x", "--file", "fil"], ["file"]),
+    ],
+)
+def test_bash_completes_commands_options_and_files(
+    command: Command, tmp_path: Path, words: list[str], wanted: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "script").write_bytes(command("completion", "bash").out)
+    line = ["trunkline", *words]
+    script = (
+        "source ./script; "
+        f"COMP_WORDS=({' '.join(line)}); COMP_CWORD={len(line) - 1}; "
+        f"_shtab_trunkline trunkline {words[-1]} {line[-2]}; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run([program("bash"), "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert sorted(done.stdout.split()) == sorted(wanted), done.stderr
+
+
+def test_no_other_command_loads_what_completes() -> None:
+    program = "import sys, trunkline.cli.main as m; m._parser('read'); sys.exit('shtab' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], env=dict(os.environ), check=False).returncode == 0

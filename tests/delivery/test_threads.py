@@ -1,0 +1,155 @@
+"""A thread of a deliverer that dies takes the deliverer with it, and says so: a bug is planted in each of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from trunkline.delivery.addresses import DeltaAddress
+from trunkline.delivery.config.tree import Pipeline, ReadingConfig, RoutingConfig
+from trunkline.delivery.control.contract import ControlStore
+from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.deliverer.health import HealthServer, readiness
+from trunkline.delivery.deliverer.host import Deliverer
+from trunkline.delivery.deliverer.observing import Observer
+from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.sources.contract import SourceState
+from trunkline.errors import TrunklineError
+from trunkline.threads import Threads
+
+WAIT_S = 60.0
+
+
+class Planted(Exception):
+    """No error of ours, as a bug is none."""
+
+
+def broken(*_: object, **__: object) -> Any:
+    raise Planted("planted")
+
+
+class QuietSource:
+    """A source where nothing happens."""
+
+    def mark(self) -> object:
+        return None
+
+    def state(self, known: int) -> SourceState:
+        return SourceState(1, 0)
+
+
+class Parts:
+    """A deliverer of nothing, so that it needs no Spark, and what it stands on."""
+
+    def __init__(self, folder: Path, store: ControlStore) -> None:
+        pipeline = Pipeline(
+            name="orders",
+            source=DeltaAddress(str(folder / "orders")),
+            routing=RoutingConfig(column="tenant"),
+            key=("id",),
+            destinations=(),
+            reading=ReadingConfig(poll_ms=10),
+        )
+        self.store, self.source, self.threads = store, QuietSource(), Threads()
+        self.observer = Observer("orders", "one")
+        self.health = HealthServer("127.0.0.1:0", self.observer.snapshot, self.observer.metrics, self.threads)
+        self.deliverer = Deliverer(
+            pipeline, lambda _: create_autospec(JobRunner, instance=True), store, "one", self.observer, self.threads
+        )
+        self.deliverer._watch._source = self.source  # type: ignore[assignment]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Parts]:
+    with closing(open_control_store(f"sqlite:{tmp_path / 'control.db'}")) as store:
+        made = Parts(tmp_path, store)
+        with closing(made.health):
+            yield made
+
+
+PLANTS: dict[str, Callable[[Parts, pytest.MonkeyPatch], None]] = {
+    "source": lambda parts, patch: patch.setattr(parts.source, "mark", broken),
+    "control": lambda parts, patch: patch.setattr(parts.store, "revision", broken),
+    "unrouted": lambda parts, patch: patch.setattr(parts.store, "unrouted", broken),
+    "health": lambda parts, patch: patch.setattr(parts.health._server, "service_actions", broken),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_d4_a_thread_that_breaks_off_ends_the_deliverer_and_readyz_says_so(
+    parts: Parts, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = parts.observer.began
+
+    def plant(*arguments: Any) -> None:
+        began(*arguments)
+        PLANTS[name](parts, monkeypatch)  # from here on the loop turns
+        parts.health.begin()
+
+    monkeypatch.setattr(parts.observer, "began", plant)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            parts.deliverer.run()
+        except TrunklineError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert f"the thread {name} broke off, which is a bug: Planted('planted')" in str(ended[0])
+    ready = readiness(parts.observer.snapshot())
+    assert not ready.ready
+    assert any(f"the thread {name} broke off" in why for why in ready.why)
+    assert "raise Planted" in caplog.text  # with its traceback
+
+
+def test_a_look_at_the_source_that_does_not_end_is_told(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck, told = threading.Event(), threading.Event()
+    monkeypatch.setattr("trunkline.delivery.deliverer.host.LOOK_S_MOST", 0.0)
+    source_error, began = parts.observer.source_error, parts.observer.began
+
+    def listening(text: str) -> None:
+        source_error(text)
+        if "takes longer than" in text:
+            told.set()
+
+    def plant(*arguments: Any) -> None:
+        began(*arguments)
+        monkeypatch.setattr(parts.source, "mark", lambda: stuck.wait(WAIT_S))
+
+    monkeypatch.setattr(parts.observer, "source_error", listening)
+    monkeypatch.setattr(parts.observer, "began", plant)
+    thread = threading.Thread(target=parts.deliverer.run, daemon=True)
+    thread.start()
+    assert told.wait(WAIT_S)
+    assert "the source cannot be reached" in " ".join(readiness(parts.observer.snapshot()).why)
+    stuck.set()
+    parts.deliverer.stop(drain=False)
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_t2_what_died_before_somebody_asked_is_told_at_once() -> None:
+    threads = Threads()
+    threads.start("early", broken).join(WAIT_S)
+    told: list[str] = []
+    threads.when_one_dies(told.append)
+    threads.run("late", broken)
+
+    def leave() -> None:
+        raise SystemExit  # which Python would pass over in a thread
+
+    threads.start("leaving", leave).join(WAIT_S)
+    assert [text.split()[2] for text in told] == ["early", "late", "leaving"]
+    assert threads.died == tuple(told)
+    threads.start("well", lambda: None).join(WAIT_S)
+    assert len(threads.died) == 3

@@ -1,0 +1,113 @@
+"""Every program outside Python that anything in this repository calls, with the Debian package that has it.
+
+``run`` installs from this table what a command or the chosen tests need. Tests get their programs from it
+(``tests/outside.py``): one that calls a program that is not here, or not here for its file, fails.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+OFF_THE_PATH = ("/usr/sbin", "/sbin")  # where a user who is not root does not look
+
+
+@dataclass(frozen=True)
+class Program:
+    name: str
+    package: str  # of Debian
+    users: tuple[str, ...]  # files and folders of this repository; "" is all of it
+    otherwise: str = ""  # what its absence means; empty for what every Debian has
+
+
+SPARK = ("tests/delivery", "tests/spark", "tests/cli/test_deliver.py", "tests/contract/test_destination_crashes.py")
+SYSTEM_DELIVERY = ("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py")
+WITH_POSTGRES = (
+    *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard", "bench/delivery.py"),
+    *SYSTEM_DELIVERY,
+)
+WITH_ETCD = (
+    *("tests/metadata", "tests/contract", "tests/cli/test_observing_servers.py", "tests/system/test_leaving.py"),
+    *("tests/system/test_long_maps.py", "tests/system/test_partitions.py"),
+)
+SMALL_DISKS = ("tests/system/test_full_disk.py", "tests/system/test_nearly_full.py", "tests/system/test_power_cut.py")
+DEMO = ("src/trunkline/demo", "tests/system/test_demo.py")
+
+TABLE = (
+    Program("spin", "spin", ("tests/check/test_spin.py",), "the comparison with Spin will be skipped"),
+    Program("gcc", "gcc", ("tests/check/test_spin.py",), "the comparison with Spin will be skipped"),
+    Program(
+        "chromium",
+        "chromium",
+        ("tests/browser", "tests/proxy/test_in_a_browser.py"),
+        "the tests in a browser will be skipped",
+    ),
+    Program("etcd", "etcd-server", WITH_ETCD, "the tests with etcd will be skipped"),
+    Program("openssl", "openssl", ("tests/metadata", "tests/net"), "the tests with TLS will be skipped"),
+    Program("ip", "iproute2", ("tests/system/test_partitions.py",), "the tests of partitions will be skipped"),
+    Program("iptables", "iptables", ("tests/system/test_partitions.py",), "the tests of partitions will be skipped"),
+    Program("mkfs.ext4", "e2fsprogs", SMALL_DISKS, "the tests of power cuts will be skipped"),
+    Program("postgres", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
+    Program("initdb", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
+    # pip can install a Java too, and without root: `run` tries that first.
+    Program(
+        "java",
+        "openjdk-17-jre-headless",
+        (*SPARK, *SYSTEM_DELIVERY, *DEMO, "bench/delivery.py", "bench/spark.py"),
+        "the tests with Spark will be skipped",
+    ),
+    Program("mmdebstrap", "mmdebstrap", ("tools/fresh.py",), "there will be no bare Debian to try the project on"),
+    Program("git", "git", ("tools/fresh.py",), "the project cannot be cloned"),
+    # What every Debian has.
+    Program("apt-config", "apt", ("tools/fresh.py",)),
+    Program("apt-get", "apt", ("run",)),
+    Program("apt-mark", "apt", ("tools/fresh.py",)),
+    Program("dpkg-query", "dpkg", ("tools/fresh.py",)),
+    Program("env", "coreutils", ("run",)),
+    Program("mount", "mount", (*SMALL_DISKS, "tools/fresh.py")),
+    Program("umount", "mount", SMALL_DISKS),
+    Program("setpriv", "util-linux", (*WITH_POSTGRES, "tools/fresh.py")),
+    Program("bash", "bash", ("tests/cli",)),
+    Program("sh", "dash", ("",)),
+    Program("unshare", "util-linux", ("tools/fresh.py",)),
+)
+BY_NAME = {program.name: program for program in TABLE}
+
+
+def find(name: str) -> Path | None:
+    """Where a program of the table is, if it is installed. Debian keeps PostgreSQL's off the PATH, by version."""
+    if found := shutil.which(BY_NAME[name].name):
+        return Path(found)
+    for folder in OFF_THE_PATH:
+        if found := shutil.which(name, path=folder):
+            return Path(found)
+    versions = Path("/usr/lib/postgresql").glob(f"*/bin/{name}")
+    return max(versions, key=lambda path: float(path.parts[-3]), default=None)
+
+
+def calls(path: str, program: Program) -> bool:
+    """Whether this file or folder of the repository, or anything below it, calls the program."""
+    return any(_meet(Path(path).parts, Path(user).parts) for user in program.users)
+
+
+def needed_by(paths: Sequence[str]) -> list[Program]:
+    """What these files and folders call and a machine may lack."""
+    return [program for program in TABLE if program.otherwise and any(calls(path, program) for path in paths)]
+
+
+def chosen_by(arguments: Sequence[str], root: Path) -> list[str]:
+    """The paths in pytest's arguments, relative to the repository; all tests when there are none."""
+    chosen = []
+    for argument in arguments:
+        path = (root / argument.partition("::")[0]).resolve()
+        if not argument.startswith("-") and argument and path.exists() and path.is_relative_to(root / "tests"):
+            chosen.append(str(path.relative_to(root)))
+    return chosen or ["tests"]
+
+
+def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether one path is the other or lies below it."""
+    shared = min(len(one), len(other))
+    return one[:shared] == other[:shared]
