@@ -25,6 +25,7 @@ CLUSTER = {
     "describe": "name",
     "log": "name create policy replicas min_replicas groups stripe_unit",
     "logs": "",
+    "events": "book after timeout",
     "forget_node": "node",
     "node_status": "node timeout",
     "nodes": "",

@@ -38,7 +38,12 @@ DEMO = ("src/trunkline/demo", "tests/system/test_demo.py")
 TABLE = (
     Program("spin", "spin", ("tests/check/test_spin.py",), "the comparison with Spin will be skipped"),
     Program("gcc", "gcc", ("tests/check/test_spin.py",), "the comparison with Spin will be skipped"),
-    Program("chromium", "chromium", ("tests/browser",), "the tests in a browser will be skipped"),
+    Program(
+        "chromium",
+        "chromium",
+        ("tests/browser", "tests/proxy/test_in_a_browser.py"),
+        "the tests in a browser will be skipped",
+    ),
     Program("etcd", "etcd-server", WITH_ETCD, "the tests with etcd will be skipped"),
     Program("openssl", "openssl", ("tests/metadata", "tests/net"), "the tests with TLS will be skipped"),
     Program("ip", "iproute2", ("tests/system/test_partitions.py",), "the tests of partitions will be skipped"),
@@ -65,6 +70,7 @@ TABLE = (
     Program("mount", "mount", (*SMALL_DISKS, "tools/fresh.py")),
     Program("umount", "mount", SMALL_DISKS),
     Program("setpriv", "util-linux", (*WITH_POSTGRES, "tools/fresh.py")),
+    Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
     Program("unshare", "util-linux", ("tools/fresh.py",)),
 )

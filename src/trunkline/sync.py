@@ -225,6 +225,10 @@ class Cluster:
         """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
         return self._call(self._cluster.status(logs=logs, timeout=timeout))
 
+    def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
+        """What happened lately, as the coordinator that answers remembers it."""
+        return self._call(self._cluster.events(book=book, after=after, timeout=timeout))
+
     def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:
         """What a node says of itself."""
         return self._call(self._cluster.node_status(node, timeout=timeout))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from counterexample import FINDING, REPLAY, example
 from dashboard.running_dashboard import FilledStore, chromium, clean_page, dashboard
@@ -73,6 +73,15 @@ def choose(page: Page, log: str) -> None:
     page.get_by_label("log", exact=True).select_option(log)
 
 
+def unfolded(page: Page, log: str) -> Locator:
+    """The log's article; among many logs it begins folded."""
+    article = page.get_by_label(f"log {log}", exact=True)
+    expect(article).to_be_visible()
+    if not article.locator(".fold").evaluate("fold => fold.open"):
+        article.locator(".fold > summary").click()
+    return article
+
+
 def go_to(page: Page, position: str) -> None:
     page.locator("#log-position").fill(position)
     page.keyboard.press("Enter")
@@ -88,10 +97,10 @@ def test_the_map_shows_every_node_and_what_it_does_for_a_log(page: Page, cluster
     expect(page.locator(".node .node-state")).to_have_text(["live", "live", "live"])
     expect(page.locator(f'.node[data-key="{head}"] .roles [data-key="{name}"] dd')).to_have_text("head, sequencer")
     expect(page.locator(f'.node[data-key="{tail}"] .roles [data-key="{name}"] dd')).to_have_text("tail")
-    drawing = page.get_by_label(f"log {name}").locator("svg")
+    drawing = unfolded(page, name).locator("svg.lanes")
     expect(drawing.locator(".copy.open")).to_have_count(3)
     expect(drawing).to_have_attribute("aria-label", re.compile(r"segment 0, epoch 1, positions 1 on: open"))
-    expect(page.get_by_label(f"log {name}").locator(".log-tail b")).to_have_text("8")
+    expect(unfolded(page, name).locator(".log-tail b")).to_have_text("8")
     expect(page.locator("#feed")).to_contain_text(f"log {name} created: chain, 3 copies")
 
 
@@ -99,13 +108,13 @@ def test_a_seal_is_drawn_and_told(page: Page, cluster: sync.Cluster) -> None:
     name = next(names)
     log = cluster.log(name, create=True)
     log.append([b"x"] * 4)
-    article = page.get_by_label(f"log {name}")
+    article = unfolded(page, name)
     expect(article.locator(".log-tail b")).to_have_text("5")
     log.reopen()
     expect(article.locator(".seal")).to_have_count(1)
     expect(article.locator(".copy.sealed")).to_have_count(3)
     expect(page.locator("#feed")).to_contain_text(f"segment 0 of {name} sealed at 5; segment 1 on ")
-    article.get_by_text("as a table").click()
+    article.get_by_text("segments as a table").click()
     expect(article.locator("tbody tr")).to_have_count(2)
 
 
@@ -113,6 +122,7 @@ def test_rates_have_axes_and_units(page: Page, cluster: sync.Cluster) -> None:
     name = next(names)
     log = cluster.log(name, create=True)
     log.append([b"x"] * 100)
+    unfolded(page, name).get_by_text("appends and tail").click()
     figure = page.locator(f'figure[data-key="rate {name}"]')
     expect(figure.locator(".unit")).to_have_text("entries/s")
     expect(figure.locator(".axis").first).to_be_visible()
@@ -264,7 +274,7 @@ def test_destinations_are_filtered_and_sorted(page: Page) -> None:
     expect(shown).to_have_text(["initech", "acme", "globex"])
     page.get_by_role("button", name="position", exact=True).click()
     expect(shown).to_have_text(["globex", "acme", "initech"])
-    page.get_by_label("filter").fill("halted init")
+    page.get_by_label("filter", exact=True).fill("halted init")
     expect(shown).to_have_text(["initech"])
     expect(page.locator("#pipeline-count")).to_have_text("1 of 3 destinations")
 
@@ -277,6 +287,7 @@ def test_the_tab_key_reaches_the_controls_in_the_order_of_the_page(page: Page) -
     expect(page.locator(".skip")).to_be_focused()
     expect(page.locator(".skip")).to_be_in_viewport()
     wanted = ["theme", "log-name", "log-position", "log-first", "log-last", "log-follow", "entries", "pipeline-filter"]
+    wanted += ["feed-filter", "feed-cluster"]
     met: list[str] = []
     for _ in range(300):
         page.keyboard.press("Tab")

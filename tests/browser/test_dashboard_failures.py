@@ -41,7 +41,7 @@ def test_a_lost_node_and_the_segment_without_it_show_on_the_page_and_in_the_feed
         cluster.log("orders", create=True).append([b"x"] * 9)
         lost = cluster.describe("orders").last.groups[0][1].node
         expect(page.locator("#health-words")).to_have_text("all 3 nodes live")
-        article = page.get_by_label("log orders")
+        article = page.get_by_label("log orders", exact=True)
         expect(article.locator(".log-tail b")).to_have_text("10")
         running.signal(lost, signal.SIGKILL)
         expect(page.locator("#health-words")).to_have_text(re.compile(rf"{lost} lost \d+ s ago"), timeout=FAILOVER_MS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from local_cluster import Command, RunningCluster
+from local_cluster import Command, RunningCluster, wait_until
 
 
 def test_a_log_is_created_listed_and_described(on_cluster: Command) -> None:
@@ -49,6 +50,15 @@ def test_a_reconfiguration_shows_the_new_segments_epoch(on_cluster: Command) -> 
     assert (segment["index"], segment["base"], segment["end"]) == (1, 2, None)
     assert segment["epoch"] > 1
     assert on_cluster("read", "moved").out == b"a\n"
+
+
+def test_what_happened_is_told_the_oldest_first(on_cluster: Command) -> None:
+    on_cluster("log", "create", "eventful")
+    wait_until(lambda: "+ log eventful created: chain, 3 copies, on node" in on_cluster("events").text)
+    texts = [event["text"] for event in on_cluster("events", "--json").json["events"]]
+    assert texts[0] == "coordinator started"
+    assert "log eventful" not in on_cluster("events", "--hide-logs").text
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d    coordinator started\n", on_cluster("events").text)
 
 
 def test_a_broadcast_log_takes_the_same_calls(on_cluster: Command) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -30,12 +31,12 @@ def gone(processes: dict[str, tuple[int, int]]) -> bool:
 @pytest.fixture
 def detached(tmp_path: Path) -> Iterator[RunningCluster]:
     directory = tmp_path / "cluster"
-    done = run(
-        "up", "--detach", "--dir", str(directory), "--port", "0", "--nodes", "2", "--policy-defaults", "broadcast"
-    )
+    options = ["--port", "0", "--nodes", "2", "--policy-defaults", "broadcast", "--dashboard", "127.0.0.1:0"]
+    done = run("up", "--detach", "--dir", str(directory), *options)
     assert done.returncode == 0, done.stderr
     cluster = RunningCluster(directory)
     assert f"up: 2 nodes, connect to {cluster.connect}\n" in done.stdout
+    assert f"dashboard: {cluster.record.dashboard}\n" in done.stdout
     yield cluster
     run("down", "--dir", str(directory))
 
@@ -45,6 +46,8 @@ def test_a_detached_cluster_is_up_runs_once_and_goes_down(detached: RunningClust
     assert sorted(processes) == ["coordinator", "node1", "node2"]
     assert all(node["live"] for node in detached.json("status")["nodes"])
     assert detached.ok("log", "create", "a").startswith(b"log a: broadcast, ")  # --policy-defaults
+    with urlopen(detached.record.dashboard) as page:  # port 0: the real one is told
+        assert b"<title>Trunkline</title>" in page.read()
 
     again = run("up", "--detach", "--dir", directory)
     assert again.returncode == 1

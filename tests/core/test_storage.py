@@ -1,24 +1,20 @@
-"""What a storage node answers: writes, seals and ends, reads and subscriptions, as transcripts."""
+"""What a storage node answers to writes, as transcripts."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from core.driver import APPLICATION, DiskedNode, announced, data, sent
+from core.driver import APPLICATION, DiskedNode, data
 from core.transcripts import BD, BT, ME, RESTARTS, D, S, T, play, rejected
-from trunkline.check.scenarios.cluster import LOG
-from trunkline.core.effects import Address, Announce, Message, Persist, Send
+from trunkline.core.effects import Send
 from trunkline.core.entries import junk
-from trunkline.core.events import StreamDamaged, StreamDropped
 from trunkline.core.messages import (
     Append,
     Digest,
     Digested,
     Drop,
     Dropped,
-    Fetch,
-    Fetched,
     Finalize,
     Finalized,
     FindTail,
@@ -33,7 +29,6 @@ from trunkline.core.messages import (
     Sealed,
     Space,
     Stored,
-    Subscribe,
     TailFound,
     Trim,
     TrimDone,
@@ -42,8 +37,7 @@ from trunkline.core.messages import (
     Written,
 )
 from trunkline.core.projection import Owner
-from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
-from trunkline.core.streams import StreamDropping, StreamLosing
+from trunkline.core.storage import SpaceChanged
 
 # ------------------------------------------------------------------------------------------- the checks of a write
 
@@ -211,234 +205,6 @@ def test_n4_a_restarted_node_shows_less_until_the_owner_speaks_again() -> None:
     assert node.ask(Read(BT, 1, 9)) == [Unwritten(S, 1, 2, sealed=False)]
     assert node.ask(Finalize(BD, 2)) == [Finalized(S)]  # below a decided end everything is committed
     assert node.ask(Read(BT, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
-
-
-# -------------------------------------------------------------------------------------- seal, finalize, drop, trim
-
-
-@RESTARTS
-def test_s2_seal_and_finalize_make_an_unknown_stream_and_are_final(restarts: bool) -> None:
-    play(
-        [
-            (Write(T, data(1)), rejected(1, Reason.UNKNOWN)),
-            (Seal(D), Sealed(S, 1, intact=True, uncertain=False)),
-            (Write(T, data(1)), rejected(1, Reason.SEALED)),
-            (Open(D), Opened(S)),
-            (Write(T, data(1)), rejected(1, Reason.SEALED)),  # opening it again changes nothing
-            (Finalize(D, 2), Finalized(S)),
-            (Finalize(D, 2), Finalized(S)),
-            (Seal(D), Sealed(S, 1, intact=True, uncertain=False)),
-            (Write(T, junk(1), repair=True), Stored(S, junk(1))),  # a late Seal does not take the end back
-            (Write(T, junk(2), repair=True), rejected(2, Reason.SEALED)),
-        ],
-        restarts=restarts,
-    )
-
-
-@RESTARTS
-def test_s2_finalize_implies_sealed_and_cuts_what_lies_at_or_past_the_end(restarts: bool) -> None:
-    play(
-        [
-            (Open(D), Opened(S)),
-            (Write(T, data(1)), Stored(S, data(1))),
-            (Write(T, data(3)), Stored(S, data(3))),
-            (Finalize(D, 3), Finalized(S)),
-            (Digest(T, 1, 9), Digested(S, 1, 9, (data(1),))),
-            (Write(T, data(3)), rejected(3, Reason.SEALED)),
-            (Read(T, 2, 9), Unwritten(S, 2, 2, sealed=True)),
-        ],
-        restarts=restarts,
-    )
-
-
-@RESTARTS
-def test_n3_a_dropped_stream_is_gone_and_is_never_made_again(restarts: bool) -> None:
-    play(
-        [
-            (Open(D), Opened(S)),
-            (Write(T, data(1)), Stored(S, data(1))),
-            (Drop(T), Dropped(S)),
-            (Drop(T), Dropped(S)),
-            (Open(D), rejected(0, Reason.GONE)),
-            (Seal(D), rejected(0, Reason.GONE)),
-            (Finalize(D, 2), rejected(0, Reason.GONE)),
-            (Read(T, 1, 9), rejected(1, Reason.GONE)),
-        ],
-        restarts=restarts,
-    )
-
-
-@RESTARTS
-def test_n3_a_stream_that_was_never_here_can_be_dropped_before_it_comes(restarts: bool) -> None:
-    play([(Drop(T), Dropped(S)), (Open(D), rejected(0, Reason.GONE))], restarts=restarts)
-
-
-def test_n3_a_drop_is_announced_once_when_it_is_durable() -> None:
-    node = DiskedNode()
-    node.ask(Open(D))
-    dropped = StreamDropped("a", LOG, S)
-    assert node.role.on_message(APPLICATION, Drop(T)) == [
-        Persist(StreamDropping((LOG, S))),
-        Announce(dropped),
-        Send(APPLICATION, Dropped(S)),
-    ]
-    assert announced(node.role.on_message(APPLICATION, Drop(T))) == []
-
-
-@RESTARTS
-def test_s4_the_answer_to_seal_counts_trimmed_positions(restarts: bool) -> None:
-    play(
-        [
-            (Open(D), Opened(S)),
-            (Write(T, data(1, 3)), Stored(S, data(1, 3))),
-            (Trim(T, 3), TrimDone(S, 3)),
-            (Trim(T, 2), TrimDone(S, 3)),  # the point does not go back
-            (Digest(T, 1, 9), Digested(S, 1, 9, ())),
-            (Read(T, 3, 9), rejected(3, Reason.TRIMMED, 3)),
-            (Read(T, 4, 9), Unwritten(S, 4, 4, sealed=False)),
-            (FindTail(T, 2), TailFound(S, 2, 4, 0)),
-            (Seal(D), Sealed(S, 4, intact=True, uncertain=False)),
-        ],
-        restarts=restarts,
-    )
-
-
-@RESTARTS
-def test_a_batch_that_straddles_the_trim_point_stays_readable_above_it(restarts: bool) -> None:
-    batch = data(1, 3)
-    play(
-        [
-            (Open(D), Opened(S)),
-            (Write(T, batch), Stored(S, batch)),
-            (Trim(T, 2), TrimDone(S, 2)),
-            (Read(T, 2, 9), rejected(2, Reason.TRIMMED, 2)),
-            (Read(T, 3, 9), ReadFrames(S, 3, (batch,))),
-        ],
-        restarts=restarts,
-    )
-
-
-# ------------------------------------------------------------------------------------------------------- reading
-
-
-@RESTARTS
-def test_reads_digests_and_fetches_show_what_is_stored(restarts: bool) -> None:
-    one, batch, six = data(1), data(2, 2), data(6)
-    play(
-        [
-            (Open(D), Opened(S)),
-            (Write(T, six), Stored(S, six)),
-            (Write(T, batch), Stored(S, batch)),
-            (Write(T, one), Stored(S, one)),
-            (Read(T, 1, 9), ReadFrames(S, 1, (one, batch))),
-            (Read(T, 1, 1), ReadFrames(S, 1, (one,))),
-            (Read(T, 3, 9), ReadFrames(S, 3, (batch,))),
-            (Read(T, 4, 9), Unwritten(S, 4, 7, sealed=False)),  # a hole: 6 is written
-            (Read(T, 7, 9), Unwritten(S, 7, 7, sealed=False)),
-            (FindTail(T, 3), TailFound(S, 3, 7, 0)),
-            (Digest(T, 2, 6), Digested(S, 2, 6, (batch,))),
-            (Fetch(T, 1, 7), Fetched(S, 1, 7, (one, batch, six))),
-        ],
-        restarts=restarts,
-    )
-
-
-# ---------------------------------------------------------------------------------------------------- subscribing
-
-
-def test_a_subscriber_waits_until_there_is_a_frame() -> None:
-    node = DiskedNode()
-    node.ask(Open(D))
-    reader = Address("r", "reader")
-    assert node.ask(Subscribe(T, 1, 9), reader) == []
-    assert node.ask(Subscribe(T, 1, 9), reader) == []  # asked twice, answered once
-    effects = node.role.on_message(APPLICATION, Write(T, data(1)))
-    assert sent(effects) == [
-        ("client.application", Stored(S, data(1))),
-        ("r.reader", ReadFrames(S, 1, (data(1),))),
-    ]
-    assert node.ask(Write(T, data(2))) == [Stored(S, data(2))]  # nobody waits any more
-
-
-def test_a_subscriber_is_told_of_a_hole_below_what_is_written() -> None:
-    node = DiskedNode()
-    node.ask(Open(D))
-    node.ask(Subscribe(T, 1, 9))
-    assert node.ask(Write(T, data(2))) == [Stored(S, data(2)), Unwritten(S, 1, 3, sealed=False)]
-
-
-@pytest.mark.parametrize("ending", [Seal(D), Finalize(D, 1)])
-def test_a_subscriber_is_told_of_a_seal_and_of_an_end(ending: Message) -> None:
-    node = DiskedNode()
-    node.ask(Open(D))
-    node.ask(Subscribe(T, 1, 9))
-    assert node.ask(ending)[1:] == [Unwritten(S, 1, 1, sealed=True)]
-
-
-def test_a_subscriber_of_a_broadcast_stream_waits_for_the_lac() -> None:
-    node = DiskedNode()
-    node.ask(Open(BD))
-    node.ask(Append(BT, ME, data(1), 0))
-    assert node.ask(Subscribe(BT, 1, 9)) == []  # stored, but not released
-    assert node.ask(Append(BT, ME, data(2), 1)) == [Stored(S, data(2)), ReadFrames(S, 1, (data(1),))]
-    assert node.ask(Subscribe(BT, 2, 9)) == []
-    assert node.ask(Release(BT, ME, 2)) == [ReadFrames(S, 2, (data(2),))]
-
-
-def test_a_subscriber_of_what_is_there_is_answered_at_once() -> None:
-    node = DiskedNode()
-    play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
-    assert node.ask(Subscribe(T, 1, 9)) == [ReadFrames(S, 1, (data(1),))]
-
-
-# --------------------------------------------------------------------------------------------- what the host tells
-
-
-def test_s5_frames_that_cannot_be_read_any_more_leave_the_stream_as_a_restart_would() -> None:
-    first, second = data(1), data(2, seq=2)
-    running, restarted = DiskedNode(), DiskedNode()
-    for node in (running, restarted):
-        for request in (Open(D), Write(T, first), Write(T, second), Write(T, data(3, seq=3)), Seal(D)):
-            node.ask(request)
-    running.ask(FramesDamaged((LOG, S), (second,)))
-    restarted.rot(1)
-    asked = (Read(T, 1, 9), Read(T, 2, 9), Read(T, 3, 9), Fetch(T, 1, 4), Finalize(D, 4), Write(T, second), Seal(D))
-    assert [running.ask(each) for each in asked] == [restarted.ask(each) for each in asked]
-    running.restart()
-    assert [running.ask(each) for each in asked] == [restarted.ask(each) for each in asked]
-
-
-def test_s5_damage_is_durable_before_anybody_hears_of_it_and_wakes_subscribers() -> None:
-    node = DiskedNode()
-    for request in (Open(D), Write(T, data(1)), Subscribe(T, 2, 9)):
-        node.ask(request)
-    effects = node.role.on_message(APPLICATION, FramesDamaged((LOG, S), (data(1),)))
-    losing, event, answer = effects
-    assert losing == Persist(StreamLosing((LOG, S), (data(1),)))
-    assert event == Announce(StreamDamaged("a", LOG, 0, S, (data(1),)))
-    assert answer == Send(APPLICATION, rejected(2, Reason.CORRUPT))
-
-
-def test_damage_of_frames_that_are_gone_changes_nothing() -> None:
-    node = DiskedNode()
-    assert node.role.on_message(APPLICATION, FramesDamaged((LOG, S), (data(1),))) == []
-    for request in (Open(D), Write(T, data(1)), Write(T, data(2)), Trim(T, 1)):
-        node.ask(request)
-    assert node.role.on_message(APPLICATION, FramesDamaged((LOG, S), (data(1), data(2, seq=9)))) == []
-    assert node.ask(Seal(D)) == [Sealed(S, 3, intact=True, uncertain=False)]
-
-
-def test_a_subscriber_whose_connection_closed_is_forgotten() -> None:
-    node = DiskedNode()
-    staying, gone = Address("r1", "reader"), Address("r2", "reader")
-    node.ask(Open(D))
-    for source in (staying, gone):
-        node.ask(Subscribe(T, 1, 9), source)
-    node.ask(SubscriberGone("r2"))
-    answers = sent(node.role.on_message(APPLICATION, Write(T, data(1))))
-    assert [to for to, _ in answers] == ["client.application", "r1.reader"]
-    node.ask(SubscriberGone("r1"))
-    assert node.role.waiting == {}
 
 
 # -------------------------------------------------------------------------------------------- what nobody should send

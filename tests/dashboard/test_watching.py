@@ -17,8 +17,9 @@ from trunkline.dashboard import watching
 from trunkline.dashboard.connection import NEVER_MS, Connection
 from trunkline.dashboard.feed import FEED_MAX, SAMPLES_MS, Memory
 from trunkline.dashboard.gathering import Gatherer
+from trunkline.dashboard.history import Histories
 from trunkline.dashboard.stores import StoreWatch
-from trunkline.dashboard.views import Said, Sample
+from trunkline.dashboard.views import FeedItem, Said, Sample
 from trunkline.dashboard.watching import PAGES_MAX, WAITING_MAX, Page, Watch
 from trunkline.delivery.control.contract import Status
 from trunkline.errors import Refused
@@ -37,12 +38,14 @@ def watched(
     async def run() -> None:
         failures: list[str] = [] if expected is None else expected
         stores = tuple(StoreWatch(number, address) for number, address in enumerate(addresses))
-        connection = Connection(ConnectionConfig(connect=("127.0.0.1:1",)), NEVER_MS)
-        watch = Watch(Gatherer(connection), stores, folder, may_operate=True, on_failure=failures.append)
+        config = ConnectionConfig(connect=("127.0.0.1:1",))
+        gatherer, histories = Gatherer(Connection(config, NEVER_MS)), Histories(config)
+        watch = Watch(gatherer, histories, stores, folder, may_operate=True, on_failure=failures.append)
         try:
             await test(watch)
         finally:
             await watch.close()
+            await histories.close()
             for store in stores:
                 await store.close()
         assert failures == [] or expected is not None
@@ -112,7 +115,9 @@ def test_w1_nothing_is_looked_at_unless_a_page_is_open(monkeypatch: pytest.Monke
     watched(test)
 
 
-def test_w1_a_pause_in_which_nobody_looked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w1_a_pause_in_which_nobody_looked_at_pipelines_is_told(
+    monkeypatch: pytest.MonkeyPatch, store: FilledStore
+) -> None:
     monkeypatch.setattr(watching, "LINGER_S", 0.0)
     monkeypatch.setattr(watching, "AWAY_S", 0.0)
 
@@ -120,10 +125,10 @@ def test_w1_a_pause_in_which_nobody_looked_is_told(monkeypatch: pytest.MonkeyPat
         watch.close_page(watch.open_page())
         await eventually(lambda: not watch.looks)
         page = watch.open_page()
-        patch = await until(page, lambda patch: bool(patch.get("feed")) and not patch.get("reset"))
-        assert re.fullmatch(r"nobody looked for \d+ s; what changed meanwhile is told now", patch["feed"][0]["text"])
+        note = re.compile(r"nobody looked at pipelines for \d+ s; what changed meanwhile is told now")
+        await until(page, lambda patch: any(note.fullmatch(item["text"]) for item in patch.get("feed", [])))
 
-    watched(test)
+    watched(test, store.address)
 
 
 def test_w2_a_page_is_told_everything_first_and_then_what_changed(store: FilledStore) -> None:
@@ -185,6 +190,8 @@ def test_w4_feed_and_samples_are_bounded() -> None:
         memory.tell([Said("info", str(number))], number)
         memory.sample(Sample(number * 1000, {}, {}))
     assert [item.number for item in memory.feed] == list(range(11, FEED_MAX + 11))
+    memory.put([FeedItem(0, 5, "info", "late", FEED_MAX + 2)])
+    assert memory.feed[-8].text == "late", "what is told late stands where it belongs"
     assert memory.samples[-1].at_ms - memory.samples[0].at_ms == SAMPLES_MS
 
 

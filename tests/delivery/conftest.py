@@ -20,6 +20,13 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def logical() -> Iterator[PostgresServer]:
+    """A server whose tables can be captured."""
+    with PostgresServer(settings={"wal_level": "logical", "max_replication_slots": "100"}) as server:
+        yield server
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ControlStore]:
     opened = open_control_store(f"sqlite:{tmp_path / 'control.db'}")

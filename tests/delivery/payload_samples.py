@@ -106,7 +106,7 @@ def streams() -> Iterator[tuple[str, bytes]]:
         yield "several batches", encoded(columns, pa.concat_tables([inserted, inserted.slice(1)]))
         yield "zstd", with_options(columns, rows_of(columns, 60), compression="zstd")
         yield "lz4", with_options(columns, rows_of(columns, 60), compression="lz4")
-    lists = columns_of(("INTEGER[]", "VARCHAR[]", "DECIMAL(18,3)[]", "TIMESTAMP[][]", "BOOLEAN[][]"))
+    lists = columns_of(("INTEGER[]", "VARCHAR[]", "DECIMAL(18,3)[]", "TIMESTAMP[][]", "BOOLEAN[][]", "TIME[][]"))
     yield "lists", encoded(lists, change_rows(ChangeKind.DELETE, rows_of(lists)))
     yield "lists, zstd", with_options(lists, rows_of(lists, 20), compression="zstd")
     yield "truncation", encoded(lists, truncation(lists))

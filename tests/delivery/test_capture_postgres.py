@@ -7,14 +7,16 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from typing import Any
+from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 import trunkline.sync
-from delivery.captured_log import CapturedLog, same
+from delivery.captured_log import PATIENCE_S, CapturedLog
+from delivery.captured_postgres import ROW, TABLE, Server, comparable
 from local_cluster import PROGRAM, RunningCluster, local_cluster
 from postgres_server import PostgresServer
 from trunkline.delivery.addresses import PostgresAddress
@@ -23,54 +25,11 @@ from trunkline.delivery.capture.postgres import PostgresCapture, Seen, seen_of
 from trunkline.delivery.capture.writing import CaptureLog
 from trunkline.errors import ConfigError, ProtocolError, Unreachable
 
-TABLE = """CREATE TABLE orders (id bigint PRIMARY KEY, tenant text, amount numeric(12,3), loose numeric, doc jsonb,
-    tags text[], numbers int[], at timestamptz, local timestamp, day date, raw bytea, ref uuid, ok boolean, score real,
-    big text)"""
-ROW = """INSERT INTO orders SELECT n, 'acme', n * 1.001, 1.23456789012345678901234567890 * n,
-    jsonb_build_object('n', n, 'quote', 'a "b" c'), ARRAY['a', NULL, 'c,"d"', n::text], ARRAY[n, NULL, -1],
-    '2026-01-01 00:00:00+02'::timestamptz + n * interval '1 second', '2026-02-03 04:05:06.789', '2026-05-06',
-    decode(lpad(to_hex(n), 4, '0'), 'hex'), md5(n::text)::uuid, n % 2 = 0, n / 3.0,
-    (SELECT string_agg(md5((n * i)::text), '') FROM generate_series(1, 400) i)
-    FROM generate_series({a}, {b}) n"""
-
-
-class Server:
-    """A table in a database of its own."""
-
-    def __init__(self, server: PostgresServer, name: str) -> None:
-        self.dsn = server.create_database(name)
-        self.slot = f"slot_{name}"
-        self.run(TABLE, "ALTER TABLE orders REPLICA IDENTITY FULL")
-
-    def run(self, *statements: str) -> None:
-        with psycopg.connect(self.dsn) as connection:  # one transaction
-            for statement in statements:
-                connection.execute(statement.encode())
-
-    def capture(self) -> PostgresCapture:
-        return PostgresCapture(PostgresAddress(self.dsn, "orders"), self.slot)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """As the log should tell them; texts of JSON and of numbers without a scale as the server writes them."""
-        query = (
-            "SELECT id, tenant, amount, loose::text AS loose, doc::text AS doc, tags, numbers, at, local, day, raw, "
-            "ref::text AS ref, ok, score, big FROM orders"
-        )
-        with psycopg.connect(self.dsn, row_factory=psycopg.rows.dict_row) as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            return connection.execute(query.encode()).fetchall()
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     with local_cluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def logical() -> Iterator[PostgresServer]:
-    with PostgresServer(settings={"wal_level": "logical"}) as server:
-        yield server
 
 
 @pytest.fixture
@@ -79,16 +38,9 @@ def server(logical: PostgresServer, request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.fixture
-def captured(cluster: RunningCluster, server: Server) -> CapturedLog:
-    return CapturedLog(cluster.connect, server.slot.replace("_", "-"))
-
-
-def comparable(rows: list[dict[str, Any]]) -> list[str]:
-    return same([{name: _plain(value) for name, value in row.items()} for row in rows])
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if hasattr(value, "isoformat") else round(value, 4) if isinstance(value, float) else value
+def captured(cluster: RunningCluster, server: Server) -> Iterator[CapturedLog]:
+    with closing(CapturedLog(cluster.connect, server.slot.replace("_", "-"))) as log:
+        yield log
 
 
 def test_rows_of_every_type_come_as_they_are_first_as_a_snapshot_then_as_changes(
@@ -205,6 +157,27 @@ def test_a_table_that_was_made_anew_is_captured_again_and_followed(server: Serve
     assert comparable(captured.rows()) == comparable(server.rows())
 
 
+class Begun(PostgresCapture):
+    """One that has looked at the table and its publication before they changed."""
+
+    def reach(self) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [PostgresCapture, Begun])
+def test_what_changed_while_the_table_was_not_published_is_not_lost(
+    server: Server, captured: CapturedLog, kind: type[PostgresCapture]
+) -> None:
+    server.run(ROW.format(a=1, b=2))
+    captured.capture(server.capture())
+    for number, statement in enumerate(("ALTER PUBLICATION {} DROP TABLE orders", "DROP PUBLICATION {}")):
+        server.run(statement.format(server.slot))
+        server.run(f"INSERT INTO orders (id) VALUES ({number + 10})", "DELETE FROM orders WHERE id = 2")
+        for later in (20, 30):
+            captured.capture(kind(PostgresAddress(server.dsn, "orders"), server.slot))
+            assert comparable(captured.rows()) == comparable(server.rows())
+            server.run(f"INSERT INTO orders (id) VALUES ({number + later})")
+
+
 def test_values_are_the_same_texts_in_a_snapshot_and_in_the_stream(server: Server, captured: CapturedLog) -> None:
     server.run("ALTER TABLE orders ADD COLUMN code char(5)", "ALTER TABLE orders ADD COLUMN place inet")
     server.run("INSERT INTO orders (id, code, place) VALUES (1, 'ab', '10.0.0.1')")
@@ -253,30 +226,84 @@ def test_a_server_without_logical_decoding_is_refused(postgres: PostgresServer, 
 
 
 def test_a_capture_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(
-    server: Server, captured: CapturedLog
+    server: Server, captured: CapturedLog, tmp_path: Path
 ) -> None:
-    server.run(ROW.format(a=1, b=30))
+    server.run("CREATE TABLE others (n int)", ROW.format(a=1, b=30))
     command = [*PROGRAM, "capture", captured.log, "--connect", captured.connect, "--postgres", server.dsn]
-    command += ["--table", "orders", "--slot", server.slot]
+    command += ["--table", "orders", "--slot", server.slot, "--poll-ms", "5"]
     chance = random.Random(1)
     at = 100
     captured.capture(server.capture())
     for _ in range(4):
-        running = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        with (tmp_path / "errors").open("wb") as errors:
+            running = subprocess.Popen(command, stderr=errors, stdout=subprocess.DEVNULL)
         try:
             until = captured.tail() + 20
             while captured.tail() < until:  # it is killed while it works
-                assert running.poll() is None
+                assert running.poll() is None, (tmp_path / "errors").read_text()
                 at += 1
                 server.run(f"INSERT INTO orders (id, tenant) VALUES ({at}, 'acme')")
+                server.run(f"INSERT INTO others VALUES ({at})")  # and while its slot moves on past this
                 server.run(f"UPDATE orders SET amount = {at} WHERE id = {chance.randrange(1, 30)}")
         finally:
             running.send_signal(signal.SIGKILL)
             running.wait()
-    done = subprocess.run([*command, "--once"], capture_output=True, check=False, timeout=60)
+    done = subprocess.run([*command, "--once"], capture_output=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert comparable(captured.rows()) == comparable(server.rows())
     assert len(set(captured.positions().values())) == len(captured.positions())
+
+
+def test_the_slot_moves_on_while_the_table_is_idle_and_others_are_written(
+    server: Server, captured: CapturedLog
+) -> None:
+    server.run("CREATE TABLE others (n int, padding text)", ROW.format(a=1, b=2))
+    captured.capture(server.capture())
+    before = server.slot_position("restart_lsn")
+    fill = "INSERT INTO others SELECT n, repeat(md5(n::text), 10) FROM generate_series(1, 2000) n"
+    for _ in range(5):
+        server.run(fill)
+        written = server.written()
+        assert captured.capture(server.capture()) == 0
+        assert server.slot_position("confirmed_flush_lsn") >= written
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("CHECKPOINT")  # it tells which transactions run; so do servers every 15 seconds
+    assert server.slot_position("restart_lsn") > before + 1_000_000  # so the server may remove what was before
+    server.run(ROW.format(a=3, b=4))
+    assert captured.capture(server.capture()) == 1
+    assert comparable(captured.rows()) == comparable(server.rows())
+
+
+def test_what_does_not_concern_the_table_is_decoded_once(server: Server, captured: CapturedLog) -> None:
+    server.run("CREATE TABLE others (n int)", ROW.format(a=1, b=2))
+    captured.capture(server.capture())
+    source = server.capture()
+    source.reach()
+    source.begin(next(reversed(captured.positions().values())))
+    decoded = []
+    for number in range(3):
+        server.run(f"INSERT INTO others VALUES ({number})")
+        for _ in range(5):
+            assert list(source.transactions()) == []
+        decoded.append(server.decoded_transactions())
+    source.close()
+    assert decoded[2] - decoded[0] == 2
+
+
+def test_a_transaction_that_is_open_while_the_slot_moves_on_is_captured_when_it_ends(
+    server: Server, captured: CapturedLog
+) -> None:
+    server.run("CREATE TABLE others (n int)", ROW.format(a=1, b=2))
+    captured.capture(server.capture())
+    with psycopg.connect(server.dsn) as connection:
+        connection.execute(b"INSERT INTO orders (id, tenant) VALUES (50, 'acme')")
+        for number in range(3):
+            begun = server.written()
+            server.run(f"INSERT INTO others VALUES ({number})")
+            assert captured.capture(server.capture()) == 0
+            assert server.slot_position("confirmed_flush_lsn") > begun  # past what is open
+    assert captured.capture(server.capture()) == 1
+    assert comparable(captured.rows()) == comparable(server.rows())
 
 
 def test_a_snapshot_knows_which_transactions_it_has_seen() -> None:

@@ -26,7 +26,7 @@ from trunkline.delivery.changes import (
     encoded,
     place_of,
 )
-from trunkline.delivery.columns import Column, Columns
+from trunkline.delivery.columns import Column, Columns, arrow_schema
 from trunkline.delivery.rule_ordered import KIND_COLUMN, Kind
 from trunkline.errors import CorruptEntry
 
@@ -155,6 +155,23 @@ def test_m3_batches_are_validated_for_whoever_reads_streams() -> None:
     utf8 = swapped(PLAIN, "straße".encode(), b"stra\xff\xffe")
     with pytest.raises(pa.ArrowInvalid, match="UTF8"):
         read_stream(utf8, DECODED_BYTES_MOST, anything)
+
+
+def test_m3_the_end_of_a_day_is_a_time_and_what_is_after_it_is_corrupt() -> None:
+    day = 86_400 * 10**6
+    for kind, arrow, wrap in (
+        ("TIME", pa.int64(), lambda micros: micros),
+        ("TIME[][]", pa.list_(pa.list_(pa.int64())), lambda micros: [[None, micros], None]),
+    ):
+        columns = (KEY[0], Column("at", kind))
+        for micros, sound in ((0, True), (day, True), (day + 1, False), (-1, False)):
+            times = pa.array([None, wrap(micros)], arrow).view(arrow_schema(columns).field("at").type)
+            payload = encoded(columns, change_rows(Kind.INSERT, pa.table({"id": pa.array([1, 2]), "at": times})))
+            if sound:
+                assert decoded(payload)[1].column("at").chunk(0).view(arrow).to_pylist() == [None, wrap(micros)]
+            else:
+                with pytest.raises(CorruptEntry, match="a time is not of a day"):
+                    decoded(payload)
 
 
 # ------------------------------------------------------------------------------------------------------------- places

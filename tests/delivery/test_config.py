@@ -55,7 +55,18 @@ def test_the_example_is_valid_as_written_and_has_twenty_tenants(tmp_path: Path) 
 
 def test_the_example_says_what_holds_without_it(tmp_path: Path) -> None:
     written, silent = load(tmp_path, example()), load(tmp_path, HEAD + ONE)
-    for section in ("flush", "retry", "reading", "control", "spark", "mode", "duplicates", "seed", "listen"):
+    for section in (
+        "flush",
+        "retry",
+        "reading",
+        "control",
+        "spark",
+        "mode",
+        "duplicates",
+        "seed",
+        "listen",
+        "listen_names",
+    ):
         assert getattr(written, section) == getattr(silent, section), section
 
 

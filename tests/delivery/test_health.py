@@ -195,6 +195,18 @@ def test_other_paths_are_answered_with_those_that_exist(server: HealthServer) ->
     assert "/status" in body
 
 
+def test_all_but_the_pulse_is_told_under_the_servers_own_names_only(shown: Shown) -> None:
+    server = HealthServer("127.0.0.1:0", lambda: shown.view, shown.metrics, names=("deliverer.example",))
+    server.begin()
+    try:
+        for path in ("/metrics", "/status", "/readyz"):
+            assert get(server, path, Host="evil.example")[0] == 403
+            assert get(server, path, Host="deliverer.example:9000")[0] in (200, 503)
+        assert get(server, "/healthz", Host="evil.example")[0] == 200
+    finally:
+        server.close()
+
+
 def test_a_taken_port_is_one_clear_message(server: HealthServer, shown: Shown) -> None:
     with pytest.raises(ConfigError, match=rf"^listen: {server.address} cannot be used .*port 0 for any free one"):
         HealthServer(server.address, lambda: shown.view, shown.metrics)

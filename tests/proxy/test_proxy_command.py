@@ -31,6 +31,11 @@ def test_without_a_cluster_it_says_so_and_ends() -> None:
     [
         (["--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
         (["--listen", "127.0.0.1:x"], "no port"),
+        (["--allow-host", "logs.example:443"], "is no name of a host"),
+        (["--allow-origin", "*"], "--allow-origin *: write one origin as a browser sends it"),
+        (["--allow-origin", "https://shop.example/"], "write one origin as a browser sends it"),
+        (["--allow-origin", "null"], "write one origin as a browser sends it"),
+        (["--allow-origin", "https://shop.example:443"], "write one origin as a browser sends it"),
     ],
 )
 def test_wrong_options_are_named(cluster: RunningCluster, options: list[str], why: str) -> None:

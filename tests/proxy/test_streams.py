@@ -43,7 +43,7 @@ class Stream:
             name, _, value = line.rstrip("\n").partition(": ")
             if line == "\n":
                 if "data" in fields:
-                    yield Event(fields["event"], fields.get("id", ""), json.loads(fields["data"]))
+                    yield Event(fields.get("event", "message"), fields.get("id", ""), json.loads(fields["data"]))
                 fields = {}
             elif name:
                 fields[name] = value
@@ -94,6 +94,13 @@ def test_a_stream_ends_when_nothing_came_for_as_long_as_was_asked(proxy: Proxy, 
     proxy.append(log, "a")
     with subscribed(proxy, log, "?idle_ms=50&encoding=base64") as stream:
         assert [event.data["payload"] for event in stream.events()] == ["YQ=="]
+
+
+def test_entries_without_a_name_reach_what_listens_for_messages(proxy: Proxy, log: str) -> None:
+    proxy.append(log, "a")
+    with subscribed(proxy, log, "?event=message&idle_ms=50") as stream:
+        assert [(event.kind, event.id, event.data["text"]) for event in stream.events()] == [("message", "1", "a")]
+    assert proxy.get(f"/v1/logs/{log}/subscribe?event=other").problem == "invalid-request"
 
 
 def test_many_entries_come_whole_and_in_order(proxy: Proxy, log: str, library: Library[int]) -> None:

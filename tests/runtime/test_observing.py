@@ -18,6 +18,7 @@ from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Gap, Member, Owner, Policy, Projection, Segment, Settings
 from trunkline.errors import ConfigError
 from trunkline.metadata.service import ServiceCounts
+from trunkline.net.http_names import NOT_OUR_NAME
 from trunkline.runtime import observing
 from trunkline.runtime.logging_format import JsonLines
 from trunkline.runtime.observing import CONNECTIONS_MAX, Observed, ObservingServer
@@ -67,18 +68,20 @@ async def well() -> Readiness:
 async def serving(
     metrics: Callable[[], Awaitable[str]] = nothing, readiness: Callable[[], Awaitable[Readiness]] = well
 ) -> AsyncIterator[ObservingServer]:
-    server = await ObservingServer.start("0", Observed("node", "n1", metrics, readiness))
+    server = await ObservingServer.start("0", Observed("node", "n1", metrics, readiness, ("n1.example",)))
     try:
         yield server
     finally:
         await server.close()
 
 
-async def ask(server: ObservingServer, path: str, method: str = "GET") -> tuple[int, str, bytes]:
+async def ask(
+    server: ObservingServer, path: str, method: str = "GET", name: str | None = None
+) -> tuple[int, str, bytes]:
     """Status, kind and body; read until the server closes the connection."""
     host, _, port = server.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: {name or host}\r\n\r\n".encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     lines = head.decode().split("\r\n")
@@ -110,6 +113,19 @@ def test_each_address_has_its_answer_and_others_are_told_of_them() -> None:
             assert (await ask(server, "/"))[::2] == (404, b"there are /metrics, /healthz and /readyz\n")
             assert (await ask(server, "/metrics", "POST"))[0] == 405
             assert (await ask(server, "/metrics", "HEAD"))[::2] == (200, b"")
+
+    run(scene)
+
+
+def test_o4_what_tells_something_is_answered_under_its_own_names_only() -> None:
+    async def scene() -> None:
+        async with serving() as server:
+            for path in ("/metrics", "/readyz", "/"):
+                status, _, body = await ask(server, path, name="evil.example")
+                assert (status, body.decode()) == (403, f"{NOT_OUR_NAME}\n")
+            assert (await ask(server, "/healthz", name="evil.example"))[0] == 200
+            for name in (server.address, "localhost:9", "n1.example:9100"):
+                assert (await ask(server, "/metrics", name=name))[0] == 200
 
     run(scene)
 
@@ -167,7 +183,7 @@ def test_a_busy_process_is_observed_from_a_thread_and_a_taken_port_is_said() -> 
     with ObservingThread("0", observed) as first:
 
         async def scene() -> None:
-            server = ObservingServer(observed)
+            server = ObservingServer("127.0.0.1", observed)
             server.address = first.address
             assert (await ask(server, "/metrics"))[2] == b"up 1\n"
 

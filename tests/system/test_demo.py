@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from local_cluster import wait_until
+from trunkline.demo.__main__ import summary
+from trunkline.demo.story import Told
 
 PATIENCE_S = 300.0
 DEMO = (sys.executable, "-m", "trunkline.demo", "--beat", "1")
@@ -29,6 +31,11 @@ def processes_of(directory: Path) -> list[str]:
             if str(directory) in line:
                 found.append(line)
     return found
+
+
+def test_only_who_did_not_keep_it_running_is_told_how_to() -> None:
+    assert "`./run demo --keep` leaves it running" in summary(Told(seconds=1), 1.0, None)
+    assert "--keep" not in summary(Told(seconds=1), 1.0, None, keep=True)
 
 
 @pytest.mark.usefixtures("java")

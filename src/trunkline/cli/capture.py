@@ -16,6 +16,7 @@ from trunkline.cli.connecting import cluster_options, configuration
 from trunkline.cli.serve import add_log_format_option, add_observe_option
 from trunkline.cli.tables import plural, print_json
 from trunkline.errors import ConfigError, TrunklineError
+from trunkline.net.http_names import OwnNames
 from trunkline.runtime.logging_format import begin_logging
 from trunkline.runtime.observing_capture import CaptureView, capture_metrics, capture_readiness
 from trunkline.runtime.observing_health import Readiness
@@ -68,7 +69,7 @@ def _capture(options: argparse.Namespace) -> int:
     if options.poll_ms < 1:
         raise WrongInput("--poll-ms must be at least 1")
     if options.observe:
-        observe_address(options.observe)
+        OwnNames(observe_address(options.observe)[0], options.allow_host)
     config = configuration(options)
     begin_logging(sys.stderr, options.log_format, {"process": "capture", "name": options.log})
     progress = _Progress(options.log, quiet=options.json, logged=options.log_format == "json")
@@ -133,7 +134,8 @@ def _observing(options: argparse.Namespace, capture: Capture, threads: Threads) 
     async def readiness() -> Readiness:
         return capture_readiness(_view(capture.captured))
 
-    return ObservingThread(options.observe, Observed("capture", options.log, metrics, readiness), threads)
+    observed = Observed("capture", options.log, metrics, readiness, tuple(options.allow_host))
+    return ObservingThread(options.observe, observed, threads)
 
 
 def _view(captured: Captured) -> CaptureView:

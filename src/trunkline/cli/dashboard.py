@@ -9,11 +9,11 @@ from typing import Any
 
 from trunkline.cli import WrongInput
 from trunkline.cli.connecting import cluster_options, configuration, run_loop
-from trunkline.cli.serve import add_parent_option, end_with
+from trunkline.cli.serve import add_allow_host_option, add_parent_option, end_with
 from trunkline.cli.tables import print_json
-from trunkline.dashboard.guard import is_loopback
 from trunkline.dashboard.server import DashboardConfig, run_dashboard
 from trunkline.net.addresses import parse_address
+from trunkline.net.http_names import is_loopback
 
 LISTEN = "127.0.0.1:7480"
 CHECK_OUT = Path("check-out")
@@ -48,12 +48,11 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="DIR",
         help=f"counterexamples of `trunkline check` (default: ./{CHECK_OUT}, if it is there)",
     )
+    add_allow_host_option(parser, "another name by which the page may be asked for, such as that of a proxy")
     parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="another name by which the page may be asked for, such as that of a proxy",
+        "--open",
+        action="store_true",
+        help="no login: whoever reaches the page may look, token or not",
     )
     parser.add_argument("--read-only", action="store_true", help="the page pauses and resumes nothing")
     add_parent_option(parser)
@@ -71,8 +70,10 @@ def _dashboard(options: argparse.Namespace) -> int:
         check_out=options.check_out or CHECK_OUT,
         allow_hosts=tuple(options.allow_host),
         read_only=options.read_only,
+        open=options.open,
     )
-    if not is_loopback(parse_address(config.listen)[0]):
+    with_login = bool(config.connection.token) and not config.open
+    if not is_loopback(parse_address(config.listen)[0]) and not with_login:
         print(
             "trunkline: everybody who reaches this address sees what the logs hold"
             + ("" if config.read_only else ", and may pause destinations (--read-only forbids that)"),
@@ -84,6 +85,8 @@ def _dashboard(options: argparse.Namespace) -> int:
             print_json({"url": url})
         else:
             print(f"dashboard: {url}")
+            if with_login:
+                print("log in there with the cluster's token (--open asks for none)")
         sys.stdout.flush()
 
     return run_loop(run_dashboard(config, listening))

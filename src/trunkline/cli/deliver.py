@@ -9,23 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trunkline.cli.tables import json_option
-from trunkline.errors import ConfigError
 
-EXTRA: Final = (  # what `pip install trunkline[delivery]` brings
-    "deltalake",
-    "duckdb",
-    "duckdb_extension_ducklake",
-    "duckdb_extension_postgres_scanner",
-    "duckdb_extension_sqlite_scanner",
-    "numpy",
-    "pandas",
-    "prometheus_client",
-    "psycopg",
-    "py4j",
-    "pyarrow",
-    "pyspark",
-    "yaml",
-)
 EXAMPLES: Final = """\
 examples:
   trunkline deliver init --sample                an example, orders.yaml, and the lake that it reads
@@ -145,17 +129,9 @@ def _late(module: str, function: str) -> Callable[[argparse.Namespace], int]:
     """A command whose module is loaded when it runs: the rest of the command line works without its packages."""
 
     def run(options: argparse.Namespace) -> int:
-        try:
-            command: Callable[[argparse.Namespace], int] = getattr(
-                importlib.import_module(f"trunkline.cli.{module}"), function
-            )
-            return command(options)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in EXTRA:
-                raise
-            raise ConfigError(
-                f"`trunkline deliver` needs the package {error.name}, which is not installed; install all it needs: "
-                "pip install 'trunkline[delivery]'"
-            ) from None
+        command: Callable[[argparse.Namespace], int] = getattr(
+            importlib.import_module(f"trunkline.cli.{module}"), function
+        )
+        return command(options)
 
     return run

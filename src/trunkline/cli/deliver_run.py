@@ -54,8 +54,11 @@ def run(options: argparse.Namespace) -> int:
         store.pipeline(pipeline.name)  # one that cannot be used is better found out before Spark starts
         observer, threads = Observer(pipeline.name, name), Threads()
         if pipeline.listen is not None:
-            health = HealthServer(pipeline.listen, observer.snapshot, observer.metrics, threads)
-            stack.enter_context(closing(health)).begin()
+            server = HealthServer(
+                pipeline.listen, observer.snapshot, observer.metrics, threads, names=pipeline.listen_names
+            )
+            health = stack.enter_context(closing(server))
+            health.begin()
         stopping = stack.enter_context(_Stopping())
         _tell(f"pipeline {pipeline.name}: starting Spark on {pipeline.spark.master}")
         session = spark_of(pipeline)

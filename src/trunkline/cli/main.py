@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import trunkline
 from trunkline.cli import INTERRUPTED, WrongInput
 from trunkline.cli.examples import add_examples
+from trunkline.cli.extras import missing_extra
 from trunkline.cli.parsing import Parser, no_command
 from trunkline.errors import ConfigError, OutcomeUnknown, TrunklineError, Unreachable
 
@@ -37,6 +38,7 @@ MODULES = {
     "up": "up",
     "down": "up",
     "status": "status",
+    "events": "events",
     "log": "logs",
     "append": "appending",
     "read": "reading",
@@ -76,6 +78,12 @@ def main(arguments: Sequence[str] | None = None, catalogue: Callable[[], Catalog
     except TrunklineError as error:
         _complain(type(error).__name__, str(error), as_json)
         return _exit_code(error)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, f"trunkline {given[0]}")
+        if missing is None:
+            raise
+        _complain("ConfigError", missing, as_json)
+        return WRONG_INPUT
     except CheckerFailed as error:
         print(f"trunkline: the checker itself failed\n{error}", file=sys.stderr)
         return CHECKER_FAILED

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from trunkline.cli.connecting import CONNECT_TIMEOUT_S, cluster_options, configuration, positive, run_loop
-from trunkline.cli.serve import add_parent_option, end_with
+from trunkline.cli.serve import add_allow_host_option, add_parent_option, end_with
 from trunkline.cli.tables import print_json
 from trunkline.client.cluster import ClientOptions, Cluster
 from trunkline.config import TOKEN_BYTES_MAX, ConnectionConfig
@@ -45,6 +45,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="require the token in this environment variable: `Authorization: Bearer ...`",
     )
+    add_allow_host_option(parser, "another name by which the proxy may be asked for; with a token any may")
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages of this origin ask from a browser, such as https://shop.example; may be repeated",
+    )
     parser.add_argument(
         "--key-window",
         type=positive,
@@ -59,7 +67,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     end_with(options.parent)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    config = ProxyConfig(options.listen, _token(options.token_env), options.key_window)
+    config = ProxyConfig(
+        options.listen,
+        _token(options.token_env),
+        allow_hosts=tuple(options.allow_host),
+        allow_origins=tuple(options.allow_origin),
+        key_window=options.key_window,
+    )
     return run_loop(_serve(config, configuration(options), as_json=options.json))
 
 

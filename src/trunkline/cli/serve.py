@@ -22,6 +22,7 @@ from trunkline.cli import WrongInput
 from trunkline.cli.connecting import add_security_options, configuration, positive, run_loop
 from trunkline.cli.paths import local_path
 from trunkline.errors import ConfigError, TrunklineError
+from trunkline.net.http_names import OwnNames
 from trunkline.net.tls import client_tls, server_tls
 from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
 from trunkline.runtime.logging_format import LOG_FORMATS, begin_logging
@@ -53,7 +54,9 @@ def add_servers(servers: argparse._SubParsersAction[Any]) -> None:
     _add_common(node)
     node.set_defaults(run=_node)
     coordinator = servers.add_parser("coordinator", help="run a coordinator")
-    coordinator.add_argument("--dir", type=local_path, help="of the embedded metadata store")
+    coordinator.add_argument(
+        "--dir", type=local_path, help="of the embedded metadata store, and of what happened lately"
+    )
     coordinator.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd instead")
     coordinator.add_argument("--name", default="coordinator", help="unique among the coordinators")
     coordinator.add_argument("--listen", default="127.0.0.1:7400", metavar="ADDR", help="default: 127.0.0.1:7400")
@@ -96,6 +99,11 @@ def add_observe_option(parser: argparse.ArgumentParser) -> None:
         metavar="[HOST:]PORT",
         help="serve /metrics, /healthz and /readyz there (host: 127.0.0.1; port 0: any; default: nowhere)",
     )
+    add_allow_host_option(parser, "another name by which --observe may be asked for, such as a target of Prometheus")
+
+
+def add_allow_host_option(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=f"{text}; may be repeated")
 
 
 def add_log_format_option(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +143,7 @@ def _node(options: argparse.Namespace) -> int:
         record=options.record,
         storage=storage_options(options.sync, options.storage),
         observe=options.observe,
+        allow_hosts=tuple(options.allow_host),
     )
     serving, dialling = _tls(options)
     return _serve(options, run_node(config, server_tls=serving, client_tls=dialling))
@@ -153,6 +162,7 @@ def _coordinator(options: argparse.Namespace) -> int:
         record=options.record,
         default_policy=options.default_policy,
         observe=options.observe,
+        allow_hosts=tuple(options.allow_host),
     )
     serving, dialling = _tls(options)
     return _serve(options, run_coordinator(config, server_tls=serving, client_tls=dialling))
@@ -160,7 +170,7 @@ def _coordinator(options: argparse.Namespace) -> int:
 
 def _begin(options: argparse.Namespace, kind: str) -> None:
     if options.observe:
-        observe_address(options.observe)  # what is wrong with it is said before anything is made
+        OwnNames(observe_address(options.observe)[0], options.allow_host)  # what is wrong is said before all else
     end_with(options.parent)
     begin_logging(sys.stderr, options.log_format, {"process": kind, "name": options.name})
 

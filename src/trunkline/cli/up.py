@@ -157,10 +157,8 @@ async def _in_foreground(options: argparse.Namespace) -> int:
             live.cancel()
             failed.cancel()
         async with _page(options, replace(security, connect=(cluster.connect,))) as page:
-            cluster.mark_up()
+            cluster.mark_up(page)
             _say_up(options, cluster.files)
-            if page:
-                print(f"dashboard: {page}", file=sys.stderr if options.json else sys.stdout, flush=True)
             return await stopped
     finally:
         await cluster.stop()
@@ -221,12 +219,16 @@ def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:
     assert record is not None
     nodes = [each for each in record.processes if each.kind == "node"]
     if options.json:
-        told = {"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]}
-        print_json({**told, "observe": read_targets(files.root)} if options.observe else told)
+        told: dict[str, Any] = {"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]}
+        told |= {"observe": read_targets(files.root)} if options.observe else {}
+        print_json({**told, "dashboard": record.dashboard} if record.dashboard else told)
     else:
         print(f"up: {plural(len(nodes), 'node')}, connect to {record.connect}")
         if record.connect != "127.0.0.1:7400":
             print(f"export TRUNKLINE_CONNECT={record.connect}")
+        if record.dashboard:
+            login = ", log in with the cluster's token" if configuration(options).token else ""
+            print(f"dashboard: {record.dashboard}{login}")
         if options.observe:
             print(f"metrics: {files.root / TARGETS}")
         if options.detach:

@@ -44,6 +44,8 @@ from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
+    EventsAnswer,
+    EventsRequest,
     ForgetNode,
     ListLogs,
     LogsListed,
@@ -260,6 +262,15 @@ class Cluster:
         """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
         answer = await self._ask(ADMIN, StatusRequest(bool(logs)), "the status", timeout)
         assert isinstance(answer, StatusAnswer)
+        return dict(json.loads(answer.json))
+
+    async def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
+        """What happened lately, as the coordinator that answers remembers it: ``events``, the oldest first, ``minutes``
+        with what nodes wrote and read, and since when nodes are ``lost``. ``book`` and ``after`` (a number): what was
+        told before is left out.
+        """
+        answer = await self._ask(ADMIN, EventsRequest(book, after), "the events", timeout)
+        assert isinstance(answer, EventsAnswer)
         return dict(json.loads(answer.json))
 
     async def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from trunkline.dashboard.views import FeedItem, Said, Sample
 
-FEED_MAX: Final = 500
+FEED_MAX: Final = 2_500  # what a coordinator remembers, and what was seen besides
 SAMPLES_MS: Final = 5 * 60_000
 SAMPLES_MAX: Final = 600  # should looks ever come faster than one a second
 
 
 class Memory:
     def __init__(self) -> None:
-        self.feed: deque[FeedItem] = deque(maxlen=FEED_MAX)  # the oldest first
+        self.feed: list[FeedItem] = []  # the oldest first
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
-        self._said = 0
+        self._numbered = 0
 
     def tell(self, news: Iterable[Said], at_ms: int) -> tuple[FeedItem, ...]:
-        """Number them and keep them."""
-        items = []
-        for said in news:
-            self._said += 1
-            items.append(FeedItem(self._said, at_ms, said.level, said.text))
-        self.feed.extend(items)
-        return tuple(items)
+        """What was seen here."""
+        return self.put([FeedItem(0, at_ms, said.level, said.text, at_ms) for said in news])
+
+    def put(self, items: Iterable[FeedItem]) -> tuple[FeedItem, ...]:
+        """Number them, and keep them in their order."""
+        numbered = []
+        for item in items:
+            self._numbered += 1
+            numbered.append(replace(item, number=self._numbered))
+            insort(self.feed, numbered[-1], key=_order)
+        del self.feed[: max(0, len(self.feed) - FEED_MAX)]
+        return tuple(numbered)
 
     def sample(self, sample: Sample) -> None:
         self.samples.append(sample)
         while self.samples[0].at_ms < sample.at_ms - SAMPLES_MS:
             self.samples.popleft()
+
+
+def _order(item: FeedItem) -> tuple[int, int]:
+    return item.order_ms, item.number

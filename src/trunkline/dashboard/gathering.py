@@ -26,13 +26,14 @@ R = TypeVar("R")
 
 ASKED_AT_ONCE: Final = 32
 NODES_ASKED_MAX: Final = 64  # the others are shown without their disks
-LOGS_SHOWN_MAX: Final = 200
-TAILS_ASKED_MAX: Final = 64
+LOGS_SHOWN_MAX: Final = 10_000
+TAILS_ASKED_MAX: Final = 128  # at one look; where there are more logs, they take turns
 
 
 class Gatherer:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._turn = 0
 
     async def look(self) -> Cluster:
         """Raises ``Refused`` where no coordinator answers."""
@@ -46,14 +47,17 @@ class Gatherer:
         told = await _some_at_once(partial(_disk, cluster), live)
         disks = dict(zip((node.name for node in live), told, strict=True))
         nodes = tuple(replace(node, disk=disks.get(node.name)) for node in seen.nodes)
-        return replace(seen, nodes=nodes, logs=tuple(log for log in seen.logs if not log.deleted))
+        logs = [log for log in seen.logs if not log.deleted]
+        return replace(seen, nodes=nodes, logs=tuple(logs[:LOGS_SHOWN_MAX]), logs_total=max(seen.logs_total, len(logs)))
 
     async def tails(self, logs: Sequence[Log]) -> dict[str, int]:
-        """The position after the last entry of each log, where it can be told."""
-        found = {log.name: end for log in logs if (end := _end_of(log)) is not None}
-        asked = [log.name for log in logs if log.name not in found][:TAILS_ASKED_MAX]
+        """The position after the last entry of logs that may grow, of those whose turn it is."""
+        growing = [log.name for log in logs if not log.segments or log.segments[-1].end is None]
+        turn = self._turn if self._turn < len(growing) else 0
+        asked = growing[turn : turn + TAILS_ASKED_MAX]
+        self._turn = turn + TAILS_ASKED_MAX
         answers = await _some_at_once(self._tail, asked)
-        return found | {name: tail for name, tail in zip(asked, answers, strict=True) if tail is not None}
+        return {name: tail for name, tail in zip(asked, answers, strict=True) if tail is not None}
 
     async def _tail(self, name: str) -> int | None:
         try:
@@ -80,8 +84,3 @@ async def _some_at_once(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -
             return await work(item)
 
     return list(await asyncio.gather(*(one(item) for item in items)))
-
-
-def _end_of(log: Log) -> int | None:
-    """Where a sealed log ends."""
-    return log.segments[-1].end if log.segments else None

@@ -12,17 +12,16 @@ Rules
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from trunkline.errors import ConfigError, Refused
-from trunkline.net.addresses import parse_address
+from trunkline.errors import Refused
+from trunkline.net.http_names import NOT_OUR_NAME, OwnNames, is_own_origin
+from trunkline.net.http_site import reached_address
 
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 OPERATING_HEADER: Final = "X-Trunkline-Dashboard"
 PAGE_POLICY: Final = (
     "default-src 'self'; script-src 'self'; style-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -42,14 +41,12 @@ HEADERS: Final = {
 
 
 def guard(listen_host: str, listed: Iterable[str]) -> Middleware:
-    """The middleware that keeps H1 to H3. ``listed``: names besides those of this machine's loopback."""
-    allowed = LOOPBACK | {name.lower() for name in listed}
-    if not is_wildcard(listen_host):
-        allowed |= {listen_host.lower()}
+    """The middleware that keeps H1 to H3. Raises ``ConfigError`` for a listed name that is none."""
+    names = OwnNames(listen_host, listed)
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        why = refusal(request, allowed)
+        why = refusal(request, names)
         if why is not None:
             return web.json_response({"error": "Refused", "message": why}, status=web.HTTPForbidden.status_code)
         return await handler(request)
@@ -57,41 +54,21 @@ def guard(listen_host: str, listed: Iterable[str]) -> Middleware:
     return guarded
 
 
-def refusal(request: web.Request, allowed: frozenset[str]) -> str | None:
+def refusal(request: web.Request, names: OwnNames) -> str | None:
     """Why a request is not answered."""
-    if host_of(request.headers.get("Host", "")) not in allowed:  # H1
-        return "this server does not go by that name; use its address, or start it with --allow-host NAME"
+    host = request.headers.get("Host")
+    if not names.has(host, reached_address(request)):  # H1
+        return NOT_OUR_NAME
     changes = request.method not in ("GET", "HEAD")
     if changes and request.headers.get(OPERATING_HEADER) != "1":  # H2
         return f"a change needs the header {OPERATING_HEADER}: 1; the page sends it"
     origin = request.headers.get("Origin")
-    if changes and origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
+    if changes and origin is not None and not is_own_origin(origin, host):
         return "a change must come from this server's own page"
     site = request.headers.get("Sec-Fetch-Site", "none")
     if request.path.startswith("/api/") and site not in ("same-origin", "none"):  # H3
         return "another site asks; open the dashboard's own page"
     return None
-
-
-def host_of(header: str) -> str:
-    """The name in a Host header, without its port; empty where it is none."""
-    try:
-        return parse_address(header, default_port=80)[0].lower()
-    except ConfigError:
-        return ""
-
-
-def is_wildcard(host: str) -> bool:
-    return host in ("", "*", "0.0.0.0", "::")
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def add_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -17,7 +17,9 @@ from trunkline.dashboard.connection import NEVER_MS, Connection
 from trunkline.dashboard.counterexamples import KINDS, file_of
 from trunkline.dashboard.gathering import Gatherer
 from trunkline.dashboard.guard import SANDBOX_POLICY, add_headers, guard, must_be_allowed
+from trunkline.dashboard.history import Histories
 from trunkline.dashboard.reading import PageReader, page_range
+from trunkline.dashboard.sessions import Sessions, WrongToken
 from trunkline.dashboard.stores import StoreWatch, check_address
 from trunkline.dashboard.watching import Watch
 from trunkline.errors import ConfigError, NoSuchLog, TrunklineError, Unreachable
@@ -25,6 +27,10 @@ from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_site import BoundedSite
 from trunkline.runtime.serving import Lifetime
 
+T = TypeVar("T")
+
+SESSION, LOGIN = "/api/session", "/api/login"
+OPEN_PATHS: Final = ("/", SESSION, LOGIN)
 FILES: Final = Path(__file__).with_name("page")
 TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 REQUEST_BYTES_MAX: Final = 16 * 1024
@@ -46,6 +52,11 @@ class DashboardConfig(Struct, frozen=True):
     check_out: Path | None = None
     allow_hosts: tuple[str, ...] = ()
     read_only: bool = False
+    open: bool = False  # whoever reaches the page may look, though the cluster has a token
+
+
+class LoginRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    token: str
 
 
 class WishRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,8 +92,11 @@ class Dashboard:
         self._watching = Connection(config.connection, NEVER_MS)
         self._reading = Connection(config.connection, READING_SUSPECT_MS)
         self._stores = tuple(StoreWatch(number, address) for number, address in enumerate(config.stores))
+        self._histories = Histories(config.connection)
+        self.sessions = Sessions("" if config.open else config.connection.token)
         self.watch = Watch(
             Gatherer(self._watching),
+            self._histories,
             self._stores,
             config.check_out,
             may_operate=not config.read_only,
@@ -94,13 +108,16 @@ class Dashboard:
     async def start(self) -> str:
         """Listen; answers the page's address. Raises ``ConfigError`` where the port cannot be had."""
         guarded = guard(self._host, self._config.allow_hosts)
-        app = web.Application(middlewares=[guarded, errors_as_json], client_max_size=REQUEST_BYTES_MAX)
+        middlewares = [guarded, self._only_in_a_session, errors_as_json]
+        app = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
         app.on_response_prepare.append(add_headers)
         app.on_shutdown.append(self._end_pages)
         app.add_routes(
             [
                 web.get("/", self._index),
                 web.get("/page/{name}", self._file),
+                web.get(SESSION, self._session),
+                web.post(LOGIN, self._login),
                 web.get("/api/events", self._events),
                 web.get("/api/logs/{log}/entries", self._entries),
                 web.post("/api/wish", self._wish),
@@ -114,7 +131,9 @@ class Dashboard:
         except OSError as error:
             why = error.strerror or error
             raise ConfigError(f"cannot listen on {self._config.listen} ({why}); choose another --listen") from None
-        return f"http://{format_address(self._host, self._runner.addresses[0][1])}/"
+        port = self._runner.addresses[0][1]
+        self.sessions.cookie = f"trunkline-{port}"  # browsers send a cookie to every port of a host
+        return f"http://{format_address(self._host, port)}/"
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -122,11 +141,33 @@ class Dashboard:
         await self.watch.close()
         await self._watching.close()
         await self._reading.close()
+        await self._histories.close()
         for store in self._stores:
             await store.close()
 
     async def _end_pages(self, _: web.Application) -> None:
         await self.watch.close()
+
+    # --------------------------------------------------------------------------------------------------------- sessions
+
+    @web.middleware
+    async def _only_in_a_session(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The page's own files tell nothing; the rest needs a session where the cluster has a token (S1)."""
+        is_open = request.path in OPEN_PATHS or request.path.startswith("/page/")
+        if is_open or self.sessions.has(request):
+            return await handler(request)
+        answer = {"error": "LoginNeeded", "message": "this cluster has a token; log in with it"}
+        return web.json_response(answer, status=web.HTTPUnauthorized.status_code)
+
+    async def _session(self, request: web.Request) -> web.StreamResponse:
+        return _json({"open": self.sessions.has(request)})
+
+    async def _login(self, request: web.Request) -> web.StreamResponse:
+        asked = await _asked(request, LoginRequest)
+        response = _json({"open": True})
+        if self.sessions.needed:
+            await self.sessions.begin(asked.token, response)
+        return response
 
     # ------------------------------------------------------------------------------------------------------------ files
 
@@ -181,18 +222,23 @@ class Dashboard:
 
     async def _wish(self, request: web.Request) -> web.StreamResponse:
         must_be_allowed(may_operate=not self._config.read_only)
-        try:
-            async with asyncio.timeout(BODY_S):
-                content = await request.read()
-            asked = msgspec.json.decode(content, type=WishRequest)
-        except TimeoutError:
-            raise ConfigError(f"a request arrives within {BODY_S:.0f} s; send it again") from None
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"the request cannot be read: {error}") from None
+        asked = await _asked(request, WishRequest)
         if not 0 <= asked.store < len(self._stores):
             raise ConfigError(f"there is no control store {asked.store} here; reload the page")
         await self._stores[asked.store].wish(asked.pipeline, asked.destination, asked.wish)
         return _json({"wish": asked.wish})
+
+
+async def _asked(request: web.Request, kind: type[T]) -> T:
+    """A request's body. Raises ``ConfigError``."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            content = await request.read()
+        return msgspec.json.decode(content, type=kind)
+    except TimeoutError:
+        raise ConfigError(f"a request arrives within {BODY_S:.0f} s; send it again") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"the request cannot be read: {error}") from None
 
 
 @web.middleware
@@ -210,6 +256,8 @@ def _status_of(error: TrunklineError) -> int:
             return 404
         case ConfigError():
             return 400
+        case WrongToken():
+            return 401
         case Unreachable():
             return 503
     return 409

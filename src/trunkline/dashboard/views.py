@@ -75,6 +75,7 @@ class Cluster(Struct, frozen=True):
     logs: tuple[Log, ...]
     address: str = ""
     active_coordinator: str | None = None
+    logs_total: int = 0  # those that are left out among them
 
 
 class Health(Struct, frozen=True):
@@ -154,15 +155,29 @@ class Said(Struct, frozen=True):
 
 
 class FeedItem(Struct, frozen=True):
+    """``order_ms``: where it stands among the others, whatever a clock did."""
+
     number: int
     at_ms: int
     level: Level
     text: str
+    order_ms: int
+    log: str = ""
+
+
+class Minute(Struct, frozen=True):
+    """What nodes did in about a minute that ended at ``at_ms``. Every copy of an entry counts as written."""
+
+    at_ms: int
+    seconds: float
+    written: int
+    read: int
 
 
 class Sample(Struct, frozen=True):
-    """``tails``: by log; ``lags_ms``: the worst of each pipeline, by ``store/pipeline``.
+    """``tails``: by log, of some of them; ``lags_ms``: the worst of each pipeline, by ``store/pipeline``.
 
+    ``appends``: by how much these tails have grown since each was known before; None: nothing was known.
     ``reads``: how many entries each node has sent since the look before. It is without the nodes of which that is not
     known: those that were silent, lost or restarted in between.
     """
@@ -171,6 +186,7 @@ class Sample(Struct, frozen=True):
     tails: dict[str, int]
     lags_ms: dict[str, int]
     reads: dict[str, int] = {}
+    appends: int | None = None
 
 
 class Counterexample(Struct, frozen=True):
@@ -186,16 +202,24 @@ class Changed(Struct, frozen=True):
     gone: tuple[str, ...] = ()
 
 
+class ChangedLogs(Struct, frozen=True):
+    """Logs that are new or different, and the names of those that are gone."""
+
+    rows: tuple[Log, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
 class Patch(Struct, frozen=True, omit_defaults=True):
     """What changed; what did is whole, but for rows, samples and the feed, which come in addition."""
 
     reset: bool = False  # forget everything first
     standing: Standing | None = None
     nodes: tuple[Node, ...] | None = None
-    logs: tuple[Log, ...] | None = None
+    logs: ChangedLogs | None = None
     stores: tuple[Store, ...] | None = None
     destinations: Changed | None = None
     counterexamples: tuple[Counterexample, ...] | None = None
     samples: tuple[Sample, ...] = ()
     feed: tuple[FeedItem, ...] = ()
+    minutes: tuple[Minute, ...] | None = None
     may_operate: bool | None = None

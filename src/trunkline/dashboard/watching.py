@@ -1,10 +1,12 @@
 """Looks at everything while somebody watches, and tells every page what changed.
 
 Rules
- W1  Nothing is asked of anybody unless a page is open, or was until a moment ago (a page that is reloaded).
+ W1  Nothing is asked of anybody unless a page is open, or was until a moment ago (a page that is reloaded). What
+     happened meanwhile is remembered by the coordinators; what happened to pipelines, by nobody.
  W2  A page is first told everything, then changes only, in order. One that does not keep up is cut off; it comes back
      by itself, and is told everything again.
- W3  Cluster and stores are looked at in tasks of their own: one that is slow or away makes nothing else old.
+ W3  Cluster, history and stores are looked at in tasks of their own: one that is slow or away makes nothing else old.
+     A look that takes long is followed by a rest as long: a large cluster is looked at less often.
  W4  Pages, what waits for a page, samples and the feed have limits.
 """
 
@@ -23,28 +25,34 @@ from msgspec.structs import replace
 from trunkline.dashboard import delivery_words
 from trunkline.dashboard.counterexamples import found_in
 from trunkline.dashboard.feed import Memory
-from trunkline.dashboard.gathering import LOGS_SHOWN_MAX, Gatherer
+from trunkline.dashboard.gathering import Gatherer
+from trunkline.dashboard.history import Histories
 from trunkline.dashboard.reads import entries_read
 from trunkline.dashboard.stores import Looked, StoreWatch
 from trunkline.dashboard.views import (
     Changed,
+    ChangedLogs,
     Cluster,
     Counterexample,
     Destination,
     Health,
+    Log,
+    Minute,
     Patch,
     Said,
     Sample,
     Standing,
     Store,
 )
-from trunkline.dashboard.words import cluster_news, duration, health
+from trunkline.dashboard.words import duration, health
 from trunkline.errors import Refused, TrunklineError
 
 LOOK_S: Final = 1.0
 STORE_LOOK_S: Final = 1.0
 FILES_LOOK_S: Final = 3.0
-REST_S: Final = 0.2  # between looks, however long one took
+HISTORY_LOOK_S: Final = 1.0
+REST_S: Final = 0.2  # between looks, at least
+REST_SHARE: Final = 1.0  # and so many times as long as the look took
 LINGER_S: Final = 5.0
 AWAY_S: Final = 5.0  # without a look; longer: what happened meanwhile cannot be dated
 PAGES_MAX: Final = 32
@@ -75,6 +83,7 @@ class Watch:
     def __init__(
         self,
         gatherer: Gatherer,
+        histories: Histories,
         stores: tuple[StoreWatch, ...],
         folder: Path | None,
         *,
@@ -82,6 +91,7 @@ class Watch:
         on_failure: Callable[[str], None],
     ) -> None:
         self._gatherer = gatherer
+        self._histories = histories
         self._stores = stores
         self._folder = folder
         self._may_operate = may_operate
@@ -94,8 +104,8 @@ class Watch:
         self._standing: Standing | None = None
         self._unreachable = False
         self._stopped_at_s: float | None = None
-        self._away = False  # nobody has looked for a while: when things changed is not known
-        self._lost_at_s: dict[str, float] = {}
+        self._tails: dict[str, int] = {}  # the last that was told of each log
+        self._minutes: tuple[Minute, ...] = ()
         self._shown_stores: tuple[Store, ...] = tuple(Store(each.address, "", ()) for each in stores)
         self._looked: set[int] = set()  # stores that were read before: what they say first is no news
         self._destinations: dict[str, Destination] = {}
@@ -140,12 +150,13 @@ class Watch:
             reset=True,
             standing=self._standing,
             nodes=cluster.nodes if cluster is not None else None,
-            logs=cluster.logs[:LOGS_SHOWN_MAX] if cluster is not None else None,
+            logs=ChangedLogs(cluster.logs) if cluster is not None else None,
             stores=self._shown_stores,
             destinations=Changed(tuple(self._destinations.values())),
             counterexamples=self._files,
             samples=tuple(self._memory.samples),
             feed=tuple(self._memory.feed),
+            minutes=self._minutes,
             may_operate=self._may_operate,
         )
 
@@ -160,15 +171,18 @@ class Watch:
     # ------------------------------------------------------------------------------------------------------------ looks
 
     def _start(self) -> None:
-        looks = [self._again(self._look_at_cluster, LOOK_S), self._again(self._look_at_files, FILES_LOOK_S)]
+        looks = [
+            self._again(self._look_at_cluster, LOOK_S),
+            self._again(self._look_at_history, HISTORY_LOOK_S),
+            self._again(self._look_at_files, FILES_LOOK_S),
+        ]
         looks += [self._again(partial(self._look_at_store, store), STORE_LOOK_S) for store in self._stores]
         self._tasks = [asyncio.create_task(look) for look in looks]
         for task in self._tasks:
             task.add_done_callback(self._ended)
         away_s = time.monotonic() - self._stopped_at_s if self._stopped_at_s is not None else 0.0
-        if away_s > AWAY_S:
-            self._away = True
-            note = f"nobody looked for {duration(away_s)}; what changed meanwhile is told now"
+        if away_s > AWAY_S and self._stores:
+            note = f"nobody looked at pipelines for {duration(away_s)}; what changed meanwhile is told now"
             self._tell(Patch(feed=self._memory.tell([Said("info", note)], _now_ms())))
 
     def _stop(self) -> list[asyncio.Task[None]]:
@@ -186,7 +200,8 @@ class Watch:
         while True:
             began = time.monotonic()
             await look()
-            await asyncio.sleep(max(REST_S, began + every_s - time.monotonic()))
+            took_s = time.monotonic() - began
+            await asyncio.sleep(max(REST_S, REST_SHARE * took_s, every_s - took_s))
 
     async def _look_at_cluster(self) -> None:
         try:
@@ -194,40 +209,44 @@ class Watch:
         except TrunklineError as error:
             self._lost_sight(str(error))
             return
-        self._show_cluster(seen, await self._gatherer.tails(seen.logs[:LOGS_SHOWN_MAX]))
+        self._show_cluster(seen, await self._gatherer.tails(seen.logs))
 
     def _show_cluster(self, seen: Cluster, tails: dict[str, int]) -> None:
         before, self._cluster = self._cluster, seen
-        self._note_lost(before, seen)
         news = [Said("good", "the coordinator answers again")] if self._unreachable else []
-        news += cluster_news(before, seen) if before is not None else []
+        lost_at_s = {node: at_ms / 1000 for node, at_ms in self._histories.lost.items()}
         self._unreachable = False
         known, self._standing = self._standing, Standing(
             seen.cluster, seen.name, seen.address, seen.active,
-            health(seen, self._lost_at_s, time.time()), len(seen.logs),
+            health(seen, lost_at_s, time.time()), seen.logs_total,
         )  # fmt: skip
         lags_ms = delivery_words.worst_lags_ms(self._destinations)
-        sample = Sample(_now_ms(), tails, lags_ms, entries_read(before, seen))
+        appends = self._growth(seen, tails)
+        sample = Sample(_now_ms(), tails, lags_ms, entries_read(before, seen), appends)
         self._memory.sample(sample)
+        logs = changed_logs(before.logs if before is not None else (), seen.logs)
         self._tell(
             Patch(
                 standing=self._standing if self._standing != known else None,
                 nodes=seen.nodes if before is None or seen.nodes != before.nodes else None,
-                logs=seen.logs[:LOGS_SHOWN_MAX] if before is None or seen.logs != before.logs else None,
+                logs=logs if logs != ChangedLogs() else None,
                 samples=(sample,),
                 feed=self._memory.tell(news, sample.at_ms),
             )
         )
 
-    def _note_lost(self, before: Cluster | None, now: Cluster) -> None:
-        """Since when nodes are lost; of one that was lost while nobody looked, nobody knows."""
-        live = {node.name for node in now.nodes if node.live}
-        known = {node.name for node in before.nodes if node.live} if before is not None and not self._away else set()
-        self._away = False
-        self._lost_at_s = {name: at for name, at in self._lost_at_s.items() if name not in live}
-        for node in now.nodes:
-            if not node.live and node.name in known:
-                self._lost_at_s.setdefault(node.name, time.time())
+    def _growth(self, seen: Cluster, tails: dict[str, int]) -> int | None:
+        """By how much tails have grown since each was known before; None where none was."""
+        known = [name for name in tails if name in self._tails]
+        growth = sum(max(0, tails[name] - self._tails[name]) for name in known)
+        there = {log.name for log in seen.logs}
+        self._tails = {name: tail for name, tail in (self._tails | tails).items() if name in there}
+        return growth if known else None
+
+    async def _look_at_history(self) -> None:
+        feed = self._memory.put(await self._histories.look())
+        minutes, self._minutes = self._minutes, self._histories.minutes
+        self._tell(Patch(feed=feed, minutes=self._minutes if self._minutes != minutes else None))
 
     def _lost_sight(self, why: str) -> None:
         """Nobody tells how the cluster is; what was seen last stays on the page."""
@@ -275,6 +294,13 @@ class Watch:
         if files != self._files:
             self._files = files
             self._tell(Patch(counterexamples=files))
+
+
+def changed_logs(before: tuple[Log, ...], now: tuple[Log, ...]) -> ChangedLogs:
+    known = {log.name: log for log in before}
+    rows = tuple(log for log in now if known.get(log.name) != log)
+    there = {log.name for log in now}
+    return ChangedLogs(rows, tuple(name for name in known if name not in there))
 
 
 def _encoded(patch: Patch) -> bytes:

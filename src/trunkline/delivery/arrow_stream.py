@@ -11,7 +11,8 @@ Rules
      messages, is no stream. There are no dictionaries and no foreign byte orders.
  M2  All that a message names lies inside of it, aligned, and all buffers of a stream together have a bounded size once
      they are decompressed.
- M3  A batch is given out only after Arrow has validated it fully: lengths, offsets, UTF-8, digits.
+ M3  A batch is given out only after Arrow has validated it fully: lengths, offsets, UTF-8, digits. One thing is allowed
+     that Arrow does not: the time 24:00:00, which PostgreSQL and DuckDB have.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 
 CONTINUES: Final = b"\xff\xff\xff\xff"
@@ -31,6 +33,7 @@ SCHEMA, RECORD_BATCH = 1, 3  # kinds of messages
 ALIGNED: Final = 8  # bytes: where messages, bodies and buffers begin; Arrow reads numbers there as they lie
 BUFFER_HEAD_BYTES: Final = 8  # of a compressed buffer: its size before
 NOT_COMPRESSED: Final = -1
+DAY_MICROS: Final = 86_400 * 10**6
 
 
 class Malformed(ValueError):
@@ -49,8 +52,32 @@ def read_stream(
         check_schema(reader.schema)
         batches = list(reader)
         for batch in batches:
-            batch.validate(full=True)  # M3
+            _validate(batch)
         return reader.schema, batches
+
+
+def _validate(batch: pa.RecordBatch) -> None:
+    """M3."""
+    batch.validate()
+    for column in batch.columns:
+        numbers, leaf = _times_as_numbers(column.type), column.type
+        if numbers == column.type:
+            column.validate(full=True)
+            continue
+        found = column.view(numbers)
+        found.validate(full=True)
+        while pa.types.is_list(leaf):
+            found, leaf = found.flatten(), leaf.value_type
+        low, high = pc.min_max(found).as_py().values()
+        if low is not None and not 0 <= low <= high <= DAY_MICROS:
+            raise Malformed("a time is not of a day")
+
+
+def _times_as_numbers(kind: pa.DataType) -> pa.DataType:
+    """The same type, with numbers where there are times."""
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_times_as_numbers(kind.value_type)))
+    return pa.int64() if kind == pa.time64("us") else kind
 
 
 def check_messages(content: bytes, bytes_most: int) -> None:

@@ -104,11 +104,21 @@ def encoded(columns: Columns, changes: pa.Table) -> bytes:
 
 
 def payloads(columns: Columns, changes: Iterable[pa.Table]) -> Iterator[bytes]:
-    """Entries of a bounded size for a transaction's changes."""
+    """Entries of a bounded size for a transaction's changes; one row may be larger than that."""
     for table in changes:
-        rows = max(1, min(ENTRY_ROWS_MOST, ENTRY_BYTES_MOST * max(table.num_rows, 1) // max(table.nbytes, 1)))
-        for start in range(0, table.num_rows, rows):
-            yield encoded(columns, table.slice(start, rows))
+        for part in _parts(table):
+            yield encoded(columns, part)
+
+
+def _parts(table: pa.Table) -> Iterator[pa.Table]:
+    """Halves and their halves, until they fit: large rows may lie side by side."""
+    if table.num_rows <= ENTRY_ROWS_MOST and (table.nbytes <= ENTRY_BYTES_MOST or table.num_rows <= 1):
+        if table.num_rows:
+            yield table
+        return
+    half = table.num_rows // 2
+    yield from _parts(table.slice(0, half))
+    yield from _parts(table.slice(half))
 
 
 def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MOST) -> tuple[Columns, pa.Table]:

@@ -123,7 +123,13 @@ def evolution(source: Sequence[Column], destination: Sequence[Column]) -> Evolut
 def check_columns(columns: Sequence[Column], key: Sequence[str], routing: str | None) -> None:
     """Refuse what cannot be delivered, naming the column."""
     names = {column.name: column for column in columns}
+    folded: dict[str, str] = {}
     for column in columns:
+        if (other := folded.setdefault(column.name.lower(), column.name)) != column.name:
+            raise ConfigError(
+                f"columns {other!r} and {column.name!r} differ in case alone; DuckDB, Delta and Spark take them for "
+                "one: rename one of them in the source"
+            )
         if column.name.lower().startswith(RESERVED_PREFIX):
             raise ConfigError(
                 f"column {column.name!r} begins with {RESERVED_PREFIX}, which is reserved; rename it in the source"

@@ -98,6 +98,9 @@ def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[Problem]:
         found = list(_refusals("source", lambda each=column: check_columns([each], (), None)))  # type: ignore[misc]
         yield from found
         sound += [] if found else [column]
+    if together := list(_refusals("source", lambda: check_columns(sound, (), None))):
+        yield from together
+        return
     broken = {column.name for column in columns} - {column.name for column in sound}
     for name in pipeline.key:
         if name not in broken:

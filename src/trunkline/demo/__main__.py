@@ -11,9 +11,16 @@ import time
 from pathlib import Path
 from typing import Final
 
+from trunkline.cli.extras import missing_extra
 from trunkline.cli.paths import local_path
-from trunkline.demo.story import Broken, Story, Told
 from trunkline.errors import TrunklineError
+
+try:
+    from trunkline.demo.story import Broken, Story, Told
+except ModuleNotFoundError as error:
+    if (missing := missing_extra(error, "python -m trunkline.demo")) is None:
+        raise
+    sys.exit(f"demo: {missing}")
 
 BEAT_S: Final = 12.0
 INTERRUPTED: Final = 130
@@ -43,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             folder = _folder(options.dir, temporary)
             with Story(folder, say, beat_s=options.beat, keep=options.keep) as story:
                 told = story.tell()
-                print(summary(told, time.monotonic() - began, folder if options.dir else None))
+                print(summary(told, time.monotonic() - began, folder if options.dir else None, keep=options.keep))
                 if options.keep:
                     print(f"\nit goes on until Ctrl-C; watch it at {story.page}", flush=True)
                     story.stay()
@@ -73,7 +80,7 @@ def is_right(told: Told) -> bool:
     return bool(told.compared) and not any(each.differences for each in told.compared)
 
 
-def summary(told: Told, seconds: float, folder: Path | None) -> str:
+def summary(told: Told, seconds: float, folder: Path | None, *, keep: bool = False) -> str:
     """What happened, in a few aligned lines."""
     wrong = [each for each in told.compared if each.differences]
     delivered = sum(each.rows for each in told.compared)
@@ -92,7 +99,8 @@ def summary(told: Told, seconds: float, folder: Path | None) -> str:
     lines = ["", *(f"  {name:<{width}}  {text}" for name, text in rows), "", f"done in {seconds:.0f} s."]
     if folder is not None:
         lines.append(f"everything is in {folder}: the shop, the log, the tables, pipeline.yaml")
-    lines.append("`./run demo --keep` leaves it running, with a page to watch it; docs/delivery.md tells the rest.")
+    again = "" if keep else "`./run demo --keep` leaves it running, with a page to watch it; "
+    lines.append(f"{again}docs/delivery.md tells the rest.")
     return "\n".join(lines)
 
 

@@ -57,6 +57,17 @@ class NodeStateSet(Message, frozen=True):
     why: str = ""
 
 
+class EventsRequest(Message, frozen=True):
+    """What happened? ``after``: what the asker knows already, of that ``book``; nothing of another one."""
+
+    book: str = ""
+    after: int = 0
+
+
+class EventsAnswer(Message, frozen=True):
+    json: bytes
+
+
 class RequestRefused(Message, frozen=True):
     """The answer to a request that means nothing to whoever got it: out of bounds, or of another version."""
 
@@ -82,4 +93,6 @@ AdminMessage = (
     | ClusterAnswer
     | RequestRefused
     | ForgetNode
+    | EventsRequest
+    | EventsAnswer
 )

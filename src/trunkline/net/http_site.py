@@ -48,6 +48,12 @@ class BoundedSite(web.BaseSite):
         return server() if len(server.connections) < self._connections_max else ClosedAtOnce()
 
 
+def reached_address(request: web.BaseRequest) -> str | None:
+    """Of this machine: the one that the request's connection was made to; None where it is gone already."""
+    name = request.transport.get_extra_info("sockname") if request.transport is not None else None
+    return str(name[0]) if name else None
+
+
 class ClosedAtOnce(asyncio.Protocol):
     """A connection too many."""
 

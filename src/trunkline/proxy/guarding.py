@@ -1,4 +1,4 @@
-"""What every request passes: the count, the limit, the token, the names of its parameters; and how it fails.
+"""What every request passes: count, limit, name and origin, the token, the names of its parameters; and how it fails.
 
 The one middleware turns every expected error into a problem document. Anything else is a bug, and is logged as such.
 """
@@ -13,6 +13,9 @@ import msgspec
 from aiohttp import hdrs, web
 
 from trunkline.errors import TrunklineError
+from trunkline.net.addresses import parse_address
+from trunkline.net.http_names import NOT_OUR_NAME, OwnNames, is_own_origin
+from trunkline.net.http_site import reached_address
 from trunkline.proxy.limits import REQUESTS_MAX
 from trunkline.proxy.parameters import check_query
 from trunkline.proxy.problems import MEDIA_TYPE, Problem, Refusal, problem, refusal, refusal_of
@@ -24,7 +27,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One of the API's operations. ``open``: for whoever watches the proxy; no token, and no limit of requests."""
+    """One of the API's operations. ``open``: for whoever watches the proxy; no token, and no limit of requests.
+    ``nameless``: it tells nothing, and is answered under any name.
+    """
 
     name: str
     method: str
@@ -32,11 +37,15 @@ class Operation(msgspec.Struct, frozen=True):
     handler: Handler
     query: tuple[str, ...] = ()
     open: bool = False
+    nameless: bool = False
 
 
 class Guard:
+    """Raises ``ConfigError`` for a name that is none."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._names = OwnNames(parse_address(service.config.listen, 0)[0], service.config.allow_hosts)
 
     def guarded(self, operation: Operation) -> Handler:
         """The handler of an operation, with everything that comes before and after it."""
@@ -69,6 +78,7 @@ class Guard:
             return problem_response(refused.problem, refused.headers)
 
     def _let_in(self, operation: Operation, request: web.Request) -> None:
+        self._check_asker(operation, request)
         if operation.open:
             return
         token = self._service.config.token
@@ -79,6 +89,17 @@ class Guard:
             )
         if self._service.counters.in_progress > REQUESTS_MAX:
             raise refusal("busy", f"{REQUESTS_MAX} requests are under way already; ask again", retry=True)
+
+    def _check_asker(self, operation: Operation, request: web.Request) -> None:
+        """No page of another site asks through somebody's browser. One that could show the token is let in by that."""
+        config, host = self._service.config, request.headers.get(hdrs.HOST)
+        if not (config.token or operation.nameless or self._names.has(host, reached_address(request))):
+            raise refusal("not-our-name", NOT_OUR_NAME)
+        origin = request.headers.get(hdrs.ORIGIN)
+        if operation.method == "GET" or origin is None or origin in config.allow_origins:
+            return
+        if not is_own_origin(origin, host):
+            raise refusal("origin-refused", "start the proxy with --allow-origin for pages of this origin")
 
 
 def _bearer(request: web.Request) -> bytes:

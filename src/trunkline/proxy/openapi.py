@@ -59,11 +59,15 @@ def document(*, with_token: bool) -> Json:
 
 
 def _with_refusals(operation: Json, *, with_token: bool) -> Json:
-    """Health and readiness are open to everybody."""
-    if not with_token or operation["operationId"] in ("healthz", "readyz"):
-        return operation
-    responses = {**operation["responses"], **problems("unauthorized")}
-    return {**operation, "responses": responses, "security": [{"token": []}]}
+    """Health and readiness are open to everybody; without a token, names are looked at instead."""
+    name = operation["operationId"]
+    appends = name in ("appendEntry", "appendBatch")
+    kinds = ["origin-refused"] if appends else []
+    kinds += ["not-our-name"] if not with_token and name != "healthz" else []
+    is_closed = with_token and name not in ("healthz", "readyz")
+    refusals = problems(*kinds, *(["unauthorized"] if is_closed else []))
+    found = {**operation, "responses": {**operation["responses"], **refusals}}
+    return {**found, "security": [{"token": []}]} if is_closed else found
 
 
 def _operation(
@@ -187,8 +191,8 @@ def _read_entries() -> Json:
 def _subscribe() -> Json:
     meaning = (
         "Server-sent events without end, each of them as the schema says. `entry`: `data` is an Entry and `id` its "
-        "position. `problem`: `data` is a Problem, and the stream ends. Holes are passed. Comments keep a quiet stream "
-        "alive."
+        "position; with `event=message` it has no name. `problem`: `data` is a Problem, and the stream ends. Holes are "
+        "passed. Comments keep a quiet stream alive."
     )
     data = '{"glsn":17,"headers":{},"writer":"proxy-5c1d0a7e.1#17","seq":4,"time_ms":1790000000000,"text":"hello"}'
     example = {"id": "17", "event": "entry", "data": data}
@@ -198,7 +202,7 @@ def _subscribe() -> Json:
         "Entries as they come.",
         {"200": {"description": meaning, "content": content}},
         (*LOG, *GONE),
-        ("log", "start", "idle_ms", "encoding", "last_event"),
+        ("log", "start", "idle_ms", "encoding", "event", "last_event"),
     )
 
 

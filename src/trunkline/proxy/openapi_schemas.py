@@ -90,9 +90,9 @@ def _entry() -> Json:
     }
 
 
-def _event(kind: str, schema: str, more: Json) -> Json:
+def _event(kinds: list[str], schema: str, more: Json) -> Json:
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": ref(schema)}
-    return record({"event": {"const": kind}, "data": data, **more})
+    return {**record({"event": {"enum": kinds}, "data": data, **more}), "required": ["data", *more]}
 
 
 EXPECT: Final[Json] = {
@@ -124,8 +124,8 @@ SCHEMAS: Final[Json] = {
     "Event": {
         "description": "A server-sent event; `data` is JSON.",
         "oneOf": [
-            _event("entry", "Entry", {"id": {"type": "string", "pattern": "^[1-9][0-9]*$"}}),
-            _event("problem", "Problem", {}),
+            _event(["entry", "message"], "Entry", {"id": {"type": "string", "pattern": "^[1-9][0-9]*$"}}),
+            _event(["problem"], "Problem", {}),
         ],
     },
     "Page": record(
@@ -207,6 +207,12 @@ PARAMETERS: Final[Json] = {
         "query",
         {"enum": ["auto", "base64"], "type": "string", "default": "auto"},
         "`auto`: an entry is a `text` where it is UTF-8. `base64`: it is always a `payload`.",
+    ),
+    "event": _parameter(
+        "event",
+        "query",
+        {"enum": ["entry", "message"], "type": "string", "default": "entry"},
+        "What entries are called. `message`: they have no name, and reach a browser's `onmessage`.",
     ),
     "key": _parameter(
         "Idempotency-Key",

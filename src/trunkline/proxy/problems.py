@@ -34,6 +34,8 @@ URN: Final = "urn:trunkline:problem:"
 KINDS: Final[Mapping[str, tuple[int, str]]] = {
     "invalid-request": (400, "The request is not what the document describes"),
     "unauthorized": (401, "The token is missing or wrong"),
+    "not-our-name": (403, "The proxy does not go by this name"),
+    "origin-refused": (403, "A page of this origin may not ask for a change"),
     "no-such-log": (404, "There is no such log"),
     "no-such-resource": (404, "There is nothing at this address"),
     "not-written": (404, "The position is not written yet"),

@@ -18,8 +18,9 @@ from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_site import BoundedSite
 from trunkline.proxy.appending import Appending
 from trunkline.proxy.counters import Counters
-from trunkline.proxy.guarding import Guard, Operation, as_problems
+from trunkline.proxy.guarding import Guard, Handler, Operation, as_problems
 from trunkline.proxy.limits import BODY_BYTES_MAX, CONNECTIONS_MAX, IDLE_CONNECTION_S, STOP_S_MAX
+from trunkline.proxy.origins import Origins
 from trunkline.proxy.reading import Reading
 from trunkline.proxy.service import ProxyConfig, Service
 from trunkline.proxy.streaming import Streaming
@@ -44,9 +45,11 @@ def operations(service: Service) -> list[Operation]:
         Operation("appendBatch", "POST", f"{LOG}/batches", appending.batch),
         Operation("readEntry", "GET", f"{LOG}/entries/{{glsn}}", reading.entry, ("encoding",)),
         Operation("findTail", "GET", f"{LOG}/tail", reading.tail),
-        Operation("subscribe", "GET", f"{LOG}/subscribe", streaming.subscribe, ("start", "idle_ms", "encoding")),
+        Operation(
+            "subscribe", "GET", f"{LOG}/subscribe", streaming.subscribe, ("start", "idle_ms", "encoding", "event")
+        ),
         Operation("openapi", "GET", "/v1/openapi.json", watching.openapi),
-        Operation("healthz", "GET", "/healthz", watching.healthz, open=True),
+        Operation("healthz", "GET", "/healthz", watching.healthz, open=True, nameless=True),
         Operation("readyz", "GET", "/readyz", watching.readyz, open=True),
         Operation("metrics", "GET", "/metrics", watching.metrics),
     ]
@@ -58,6 +61,7 @@ class ProxyServer:
     def __init__(self, config: ProxyConfig, cluster: Cluster) -> None:
         self.address = ""
         self._config = config
+        self._origins = Origins(config.allow_origins)
         self._service = Service(config, cluster)
         self._runner: web.AppRunner | None = None
 
@@ -96,11 +100,16 @@ class ProxyServer:
             self._runner = None
 
     def _application(self) -> web.Application:
-        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[as_problems])
+        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._for_browsers, as_problems])
+        application.on_response_prepare.append(self._origins.tell)
         guard = Guard(self._service)
         for each in operations(self._service):
             application.router.add_route(each.method, each.path, guard.guarded(each))
         return application
+
+    @web.middleware
+    async def _for_browsers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        return self._origins.preflight(request) or await handler(request)
 
 
 def _http_logger() -> logging.Logger:

@@ -17,6 +17,8 @@ DEFAULT_LISTEN = "127.0.0.1:8480"
 class ProxyConfig(msgspec.Struct, frozen=True):
     listen: str = DEFAULT_LISTEN  # wider than loopback: give a token, too
     token: str = ""  # what requests show as bearer; empty: everybody who reaches the proxy is let in
+    allow_hosts: tuple[str, ...] = ()  # names by which it may be asked for, besides its address
+    allow_origins: tuple[str, ...] = ()  # of pages that may ask from a browser, such as https://shop.example
     key_window: int = KEY_WINDOW  # the same for all proxies of a log, or they forget keys at different times
 
 

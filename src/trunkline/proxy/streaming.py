@@ -3,7 +3,7 @@
     retry: 1000                     how soon a client comes again
 
     id: 17                          the position; a client that comes again names it in Last-Event-ID
-    event: entry
+    event: entry                    left out with ``event=message``: what has no name reaches a browser's ``onmessage``
     data: {"glsn":17,"text":"...", ...}
 
     : quiet                         a comment, so that nothing between takes the stream for dead
@@ -47,6 +47,7 @@ from trunkline.proxy.service import Service
 
 MEDIA_TYPE = "text/event-stream"
 OPENING = f"retry: {RETRY_AFTER_S * 1000}\n\n".encode()
+EVENTS = ("entry", "message")  # what entries are called
 QUIET = b": quiet\n\n"
 STOPPING = b": the proxy stops; come again\n\n"
 
@@ -59,6 +60,7 @@ class Streaming:
         start = _start(request)
         idle_ms = parameters.query_number(request, "idle_ms", 1, IDLE_MS_MAX)
         always_base64 = always_base64_of(request)
+        named = parameters.query_choice(request, "event", EVENTS) == EVENTS[0]
         counters = self._service.counters
         if counters.streams >= STREAMS_MAX:
             raise refusal(
@@ -70,7 +72,7 @@ class Streaming:
                 await _check_start(self._service.cluster, opened.log.name, start)  # V1
                 batches = opened.log.batches(start)
                 try:
-                    stream = Stream(self._service, request, always_base64=always_base64)
+                    stream = Stream(self._service, request, always_base64=always_base64, named=named)
                     return await stream.run(batches, None if idle_ms is None else idle_ms / 1000)
                 finally:
                     batches.close()
@@ -81,10 +83,11 @@ class Streaming:
 class Stream:
     """One subscriber."""
 
-    def __init__(self, service: Service, request: web.Request, *, always_base64: bool) -> None:
+    def __init__(self, service: Service, request: web.Request, *, always_base64: bool, named: bool) -> None:
         self._service = service
         self._request = request
         self._always_base64 = always_base64
+        self._name = b"event: entry\n" if named else b""
         headers = {"Cache-Control": "no-store", "Content-Type": MEDIA_TYPE, "X-Accel-Buffering": "no"}
         self._response = web.StreamResponse(headers=headers)
 
@@ -137,7 +140,7 @@ class Stream:
     def _events(self, batch: Batch) -> Iterator[bytes]:
         for entry in batch:
             document = msgspec.json.encode(document_of(entry, always_base64=self._always_base64))
-            yield b"id: %d\nevent: entry\ndata: %b\n\n" % (entry.glsn, document)
+            yield b"id: %d\n%bdata: %b\n\n" % (entry.glsn, self._name, document)
 
     async def _write(self, chunk: bytes) -> None:
         async with asyncio.timeout(STALLED_S_MAX):

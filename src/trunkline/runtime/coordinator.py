@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import secrets
 import ssl
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from trunkline.core.effects import Event, Message
-from trunkline.core.messages import Get, NodeInfo, NodeState, Register, Swap
+from trunkline.core.effects import Address, Event, Message
+from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
 from trunkline.core.names import NAME_BYTES_MAX, is_bounded
 from trunkline.core.projection import Projection
 from trunkline.errors import ConfigError, StorageError
@@ -24,6 +25,8 @@ from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
+    EventsAnswer,
+    EventsRequest,
     ForgetNode,
     Leaving,
     ListLogs,
@@ -38,6 +41,8 @@ from trunkline.net.limits import Limits
 from trunkline.net.packets import BadRequest, Envelope
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
+from trunkline.runtime.chronicle import Chronicle
+from trunkline.runtime.chronicler import Chronicler
 from trunkline.runtime.duties import TURN_S, TURNS_MAX, LogDuties
 from trunkline.runtime.links import Links
 from trunkline.runtime.observing_coordinator import (
@@ -48,6 +53,7 @@ from trunkline.runtime.observing_coordinator import (
     log_views,
 )
 from trunkline.runtime.observing_health import Readiness
+from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.registry_keeping import drop_bad_registrations, forget_node
 from trunkline.runtime.serving import Lifetime, file_budget, split_address, start_number
@@ -75,6 +81,7 @@ class CoordinatorConfig(Struct, frozen=True):
     record: Path | None = None
     default_policy: str = "chain"
     observe: str = ""  # where metrics and health are served, host:port; "": nowhere
+    allow_hosts: tuple[str, ...] = ()  # names by which those may be asked for, besides the address
 
 
 async def run_coordinator(
@@ -119,6 +126,8 @@ class CoordinatorServer:
         self._register = CountedRegister(self._store)
         self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
         self._links = Links(self._peers)
+        self._questions = Questions(f"{config.name}.questions", self._links)
+        self._chronicle = Chronicle(config.directory)
         self._duties: dict[str, LogDuties] = {}
         self._summaries = Summaries()
         self._turns = Turns(TURNS_MAX, TURN_S)
@@ -154,6 +163,10 @@ class CoordinatorServer:
         self.address = f"{host}:{self._server.port}"
         self._say_listening()
         self._begin(self._look_after_logs())
+        chronicler = Chronicler(
+            config.name, self._store, self._chronicle, self._blocked, self._ask_node, lease_ms=config.lease_ms
+        )
+        self._begin(chronicler.run())
 
     async def close(self) -> None:
         if self._observing is not None:
@@ -216,6 +229,8 @@ class CoordinatorServer:
             self._register.leave(message.node, message.start)
         elif isinstance(message, ClusterRequest):
             answer(ClusterAnswer(self.cluster))
+        elif isinstance(message, EventsRequest):
+            answer(EventsAnswer(self._chronicle.told(message.book, message.after)))
         elif isinstance(message, StatusRequest | ListLogs | SetNodeState | ForgetNode):
             self._begin(self._administer(message, connection, token))
         else:
@@ -276,6 +291,16 @@ class CoordinatorServer:
             return LogState(summary, blocked=False, duty="", refused=refused)
         return LogState(summary, duties.blocked, duties.duty, refused)
 
+    def _blocked(self) -> list[str] | None:
+        """The logs that wait for a node; None where others know."""
+        return [name for name, duties in self._duties.items() if duties.blocked] if self._store.active() else None
+
+    async def _ask_node(self, info: NodeInfo) -> dict[str, Any]:
+        self._links.learn(Got("", 0, None, (info,)))
+        answer = await self._questions.ask(Address(info.node, "admin"), StatusRequest())
+        assert isinstance(answer, StatusAnswer)
+        return dict(json.loads(answer.json))
+
     # ------------------------------------------------------------------------------------------------------- observing
 
     async def _observe(self) -> None:
@@ -283,7 +308,7 @@ class CoordinatorServer:
 
         name = self.config.name
         self._observing = await ObservingServer.start(
-            self.config.observe, Observed("coordinator", name, self._metrics, self._readiness)
+            self.config.observe, Observed("coordinator", name, self._metrics, self._readiness, self.config.allow_hosts)
         )
 
     def _say_listening(self) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from trunkline.core.effects import Address, Message
 from trunkline.core.messages import Got, Registered, SwapLost, Swapped
-from trunkline.net.admin import ClusterAnswer, LogsListed, NodeStateSet, RequestRefused, StatusAnswer
+from trunkline.net.admin import ClusterAnswer, EventsAnswer, LogsListed, NodeStateSet, RequestRefused, StatusAnswer
 from trunkline.net.complaints import Complaints
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
@@ -28,7 +28,8 @@ REGISTER = Address(COORDINATOR, "register")
 NOBODY = 0  # the token of a message that gets no answer
 
 COORDINATORS_ANSWERS = (
-    ClusterAnswer, Got, Registered, Swapped, SwapLost, StatusAnswer, LogsListed, NodeStateSet, RequestRefused,
+    ClusterAnswer, EventsAnswer, Got, LogsListed, NodeStateSet, Registered, RequestRefused, StatusAnswer, SwapLost,
+    Swapped,
 )  # fmt: skip
 
 

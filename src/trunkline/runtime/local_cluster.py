@@ -83,6 +83,7 @@ class LocalCluster:
         self.files = LocalFiles(config.directory)
         self.children: dict[str, Child] = {}
         self._up = False
+        self._dashboard = ""
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
@@ -101,8 +102,10 @@ class LocalCluster:
             await self.stop()
             raise
 
-    def mark_up(self) -> None:
+    def mark_up(self, dashboard: str = "") -> None:
+        """``dashboard``: where the page is, if there is one."""
         self._up = True
+        self._dashboard = dashboard
         self._write_record()
 
     async def failed(self) -> str:
@@ -248,8 +251,9 @@ class LocalCluster:
     def _write_record(self, pid: int | None = None) -> None:
         pid = os.getpid() if pid is None else pid
         processes = tuple(child.record() for child in self.children.values())
+        is_up, page = self._up and pid > 0, self._dashboard if pid > 0 else ""
         self.files.write_record(
-            ClusterRecord(pid, process_started(pid), self.config.port, self.connect, self._up and pid > 0, processes)
+            ClusterRecord(pid, process_started(pid), self.config.port, self.connect, is_up, processes, page)
         )
         observed = {child.name: child.observe for child in self.children.values() if child.observe and pid > 0}
         write_targets(self.files.root, observed)

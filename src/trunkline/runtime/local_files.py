@@ -52,6 +52,7 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     connect: str
     up: bool = False  # all nodes have been live together
     processes: tuple[ProcessRecord, ...] = ()
+    dashboard: str = ""  # the page's address, if the supervisor serves one
 
     def process(self, name: str) -> ProcessRecord | None:
         return next((each for each in self.processes if each.name == name), None)

@@ -60,6 +60,7 @@ class NodeConfig(Struct, frozen=True):
     storage: StorageOptions = StorageOptions()
     scrub: bool = True
     observe: str = ""  # where metrics and health are served, host:port; "": nowhere
+    allow_hosts: tuple[str, ...] = ()  # names by which those may be asked for, besides the address
 
 
 async def run_node(
@@ -227,7 +228,7 @@ class Node:
 
         name = self.config.name
         self._observing = await ObservingServer.start(
-            self.config.observe, Observed("node", name, self._metrics, self._readiness)
+            self.config.observe, Observed("node", name, self._metrics, self._readiness, self.config.allow_hosts)
         )
 
     def _say_listening(self) -> None:

@@ -9,6 +9,7 @@ Rules
  O2  At most ``CONNECTIONS_MAX`` connections, with one request each: further ones are closed at once. One that is idle
      or slow is closed after ``IDLE_S``, an answer that takes longer than ``ANSWER_S`` is given up. Bodies are not read.
  O3  An answer that fails is a 500 for who asked, and nothing else.
+ O4  Only ``/healthz``, which tells nothing, is answered under any name; the rest keeps rule E1 of ``net.http_names``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address
-from trunkline.net.http_site import ClosedAtOnce
+from trunkline.net.http_names import NOT_OUR_NAME, OwnNames
+from trunkline.net.http_site import ClosedAtOnce, reached_address
 from trunkline.runtime.observing_format import MEDIA_TYPE
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.serving import observe_address
@@ -49,14 +51,16 @@ class Observed(msgspec.Struct, frozen=True):
     name: str
     metrics: Callable[[], Awaitable[str]]
     readiness: Callable[[], Awaitable[Readiness]]
+    allow_hosts: tuple[str, ...] = ()  # names by which it may be asked for, besides its address
 
 
 class ObservingServer:
     """Made by ``ObservingServer.start``; ``address`` is where it listens, with the real port."""
 
-    def __init__(self, observed: Observed) -> None:
+    def __init__(self, host: str, observed: Observed) -> None:
         self.address = ""
         self._observed = observed
+        self._names = OwnNames(host, observed.allow_hosts)
         self._http = web.Server(
             self._handle,
             access_log=None,
@@ -72,8 +76,8 @@ class ObservingServer:
     @classmethod
     async def start(cls, listen: str, observed: Observed) -> ObservingServer:
         """Raises ``ConfigError`` if it cannot listen there."""
-        server = cls(observed)
         host, port = observe_address(listen)
+        server = cls(host, observed)
         try:
             server._listener = await asyncio.get_running_loop().create_server(
                 server._accept, host, port, backlog=BACKLOG
@@ -96,7 +100,9 @@ class ObservingServer:
         return self._http() if len(self._http.connections) < CONNECTIONS_MAX else ClosedAtOnce()  # O2
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.method not in ("GET", "HEAD"):
+        if request.path != "/healthz" and not self._names.has(request.headers.get("Host"), reached_address(request)):
+            response = _text(HTTPStatus.FORBIDDEN, f"{NOT_OUR_NAME}\n")  # O4
+        elif request.method not in ("GET", "HEAD"):
             response = _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered\n")
         else:
             try:

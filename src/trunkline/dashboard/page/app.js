@@ -1,21 +1,24 @@
 // Wires the sections to the stream: each is drawn anew when what it shows has changed.
 
-import { drawCluster, drawHead } from "./cluster.js";
+import { drawCluster, drawHead, drawReads } from "./cluster.js";
 import { drawCounterexamples } from "./counterexamples.js";
 import { byId, show } from "./dom.js";
 import { startBrowser, browse } from "./browser.js";
-import { drawFeed } from "./feed.js";
+import { drawFeed, startFeed } from "./feed.js";
 import { fillGlossary } from "./glossary.js";
+import { askToken, mayLook } from "./login.js";
+import { arrangeLogs, drawLogs, startLogs } from "./logs.js";
 import { drawPipelines, startPipelines, drawStores } from "./pipelines.js";
 import { drawPlots } from "./plots.js";
-import { drawSegments } from "./segments.js";
 import { listen } from "./stream.js";
 
 const SECTIONS = [
   [drawHead, ["standing"]],
-  [drawCluster, ["standing", "nodes", "logs", "samples"]],
-  [drawSegments, ["logs", "nodes", "samples"]],
-  [drawPlots, ["samples", "logs", "stores"]],
+  [drawCluster, ["standing", "nodes", "logs"]],
+  [drawReads, ["nodes", "samples"]],
+  [arrangeLogs, ["logs"]],
+  [drawLogs, ["logs", "nodes", "samples"]],
+  [drawPlots, ["samples", "minutes", "logs", "stores"]],
   [browse, ["samples", "logs"]],
   [drawStores, ["stores"]],
   [drawPipelines, ["destinations", "may_operate"]],
@@ -23,17 +26,32 @@ const SECTIONS = [
   [drawCounterexamples, ["counterexamples"]],
 ];
 
+function changed(names) {
+  for (const [draw, needs] of SECTIONS) {
+    if (needs.some((name) => names.has(name))) draw();
+  }
+}
+
+async function watch() {
+  if (!(await mayLook())) await askToken();
+  listen({
+    changed,
+    connected: (is) => show(byId("offline"), !is),
+    refused: async () => {
+      if (await mayLook()) return false;
+      show(byId("offline"), false);
+      watch();
+      return true;
+    },
+  });
+}
+
 fillGlossary();
+startLogs();
 startBrowser();
 startPipelines();
-listen({
-  changed: (names) => {
-    for (const [draw, needs] of SECTIONS) {
-      if (needs.some((name) => names.has(name))) draw();
-    }
-  },
-  connected: (is) => show(byId("offline"), !is),
-});
+startFeed();
+watch();
 
 function soon(draw) {
   let asked = 0;
@@ -43,5 +61,4 @@ function soon(draw) {
   };
 }
 
-addEventListener("resize", soon(() => { drawSegments(); drawPlots(); }));
-addEventListener("scroll", soon(drawSegments), { passive: true });
+addEventListener("resize", soon(() => { drawLogs(); drawPlots(); }));

@@ -5,9 +5,10 @@ import { byName, bytes, count, dateTime, plural } from "./format.js";
 import { state, tailOf } from "./stream.js";
 
 const PAGE = 50;
+const LISTED_MAX = 200; // names to choose from
 const PREVIEW = 240; // letters of a payload in its row; the rest unfolds
 
-const view = { log: "", first: 1, end: 1, chosen: null, following: false, tail: null, asked: 0, busy: false };
+const view = { log: "", first: 1, end: 1, chosen: null, following: false, tail: null, asked: 0, busy: false, names: [], listed: null };
 
 export function startBrowser() {
   byId("log-form").addEventListener("submit", (event) => { event.preventDefault(); jump(); });
@@ -21,16 +22,35 @@ export function startBrowser() {
 
 /** New samples or logs: keep the list of logs, and go on following. */
 export function browse() {
-  const names = state.logs.map((log) => log.name).sort(byName);
-  const select = byId("log-name");
-  keyed(select, names, (name) => name, (name) => element("option", { value: name, textContent: name }), () => {});
-  if (!view.log && names.length) {
-    view.log = names[0];
-    select.value = view.log;
+  listLogs();
+  if (!view.log && view.names.length) {
+    view.log = view.names[0];
+    byId("log-name").value = view.log;
     last();
   } else if (view.following && (tailOf(view.log) ?? 0) !== view.tail) {
     last();
   }
+}
+
+/** The first names, and the one that is shown: a list of thousands is of no use, and the logs' own list is filtered. */
+function listLogs() {
+  const names = state.logs.size > LISTED_MAX ? [...state.logs.keys()].slice(0, LISTED_MAX) : [...state.logs.keys()];
+  if (view.log && !names.includes(view.log) && state.logs.has(view.log)) names.push(view.log);
+  if (names.join("\n") === view.listed) return;
+  view.listed = names.join("\n");
+  view.names = names.sort(byName);
+  keyed(byId("log-name"), view.names, (name) => name, (name) => element("option", { value: name, textContent: name }), () => {});
+}
+
+/** Somebody chose a log elsewhere on the page. */
+export function browseLog(name) {
+  view.log = name;
+  listLogs();
+  byId("log-name").value = name;
+  follow(false);
+  last();
+  byId("log").scrollIntoView();
+  byId("log-name").focus({ preventScroll: true });
 }
 
 function jump() {

@@ -6,7 +6,7 @@ import { term } from "./glossary.js";
 import { readRateOf } from "./rates.js";
 import { state } from "./stream.js";
 
-const ROLES_MAX = 6;
+const ROLES_MAX = 4; // logs that are named; of more, only the number
 
 export function drawHead() {
   const { standing } = state;
@@ -34,10 +34,17 @@ export function drawCluster() {
   keyed(byId("nodes"), sorted, (node) => node.name, makeNode, (card, node) => updateNode(card, node, roles.get(node.name) ?? []));
 }
 
+export function drawReads() {
+  for (const card of byId("nodes").children) {
+    const reads = readRateOf(card.dataset.key, state.samples);
+    setText(card.querySelector(".node-reads"), reads === null ? "" : `reads ${count(reads)}/s`);
+  }
+}
+
 /** By node: the logs whose open segment it works for, with what it is to them. */
 function rolesByNode() {
   const found = new Map();
-  for (const log of state.logs) {
+  for (const log of state.logs.values()) {
     const last = log.segments.at(-1);
     if (last === undefined || last.end !== null) continue;
     const roles = new Map();
@@ -45,7 +52,10 @@ function rolesByNode() {
       group.forEach((member, at) => roles.set(member.node, [...(roles.get(member.node) ?? []), place(log, at, group.length)]));
     }
     if (log.policy === "chain") roles.set(last.owner, [...(roles.get(last.owner) ?? []), "sequencer"]);
-    for (const [node, what] of roles) found.set(node, [...(found.get(node) ?? []), { log: log.name, what: [...new Set(what)] }]);
+    for (const [node, what] of roles) {
+      if (!found.has(node)) found.set(node, []);
+      found.get(node).push({ log: log.name, what: [...new Set(what)] });
+    }
   }
   return found;
 }
@@ -78,12 +88,17 @@ function updateNode(card, node, roles) {
     meter.value = used + free > 0 ? used / (used + free) : 0;
     setText(card.querySelector(".disk-words"), `${bytes(used)} used, ${bytes(free)} free`);
   }
-  const reads = readRateOf(node.name, state.samples);
   show(card.querySelector(".node-reads"), node.disk !== null);
-  setText(card.querySelector(".node-reads"), reads === null ? "" : `reads ${count(reads)}/s`);
-  const shown = roles.slice(0, ROLES_MAX);
-  if (roles.length > ROLES_MAX) shown.push({ log: `${count(roles.length - ROLES_MAX)} more logs`, what: [] });
-  keyed(card.querySelector(".roles"), shown, (role) => role.log, makeRole, updateRole);
+  keyed(card.querySelector(".roles"), roles.length > ROLES_MAX ? counted(roles) : roles, (role) => role.key ?? role.log, makeRole, updateRole);
+}
+
+/** Of many logs: for how many it is what. */
+function counted(roles) {
+  const times = new Map();
+  for (const what of roles.flatMap((role) => role.what)) times.set(what, (times.get(what) ?? 0) + 1);
+  const order = ["sequencer", "head", "middle", "tail", "head and tail", "copy"];
+  const told = order.filter((what) => times.has(what)).map((what) => ({ key: `of ${what}`, log: plural(times.get(what), "log"), what: [what] }));
+  return [{ key: "all", log: plural(roles.length, "open log"), what: [] }, ...told];
 }
 
 function standingOf(node) {
@@ -99,6 +114,7 @@ function standingOf(node) {
 const makeRole = (role) => element("div", {}, element("dt", { textContent: role.log }), element("dd"));
 
 function updateRole(row, role) {
+  setText(row.querySelector("dt"), role.log);
   const where = row.querySelector("dd");
   const words = role.what.join(", ");
   if (where.dataset.words === words) return;

@@ -1,16 +1,20 @@
-// Small plots of the last five minutes: appends and reads, tails, and the lag of pipelines. A pause in looking is a gap.
+// Small plots: what nodes did in the last hour; appends, reads and the lag of pipelines in the last five minutes, while
+// somebody looks. A pause is a gap.
 
 import { byId, drawn, element, keyed, setText, show } from "./dom.js";
 import { brief, count, duration, plural } from "./format.js";
-import { PAUSE_MS, pointsOf, ratesOf, readRates } from "./rates.js";
-import { state, tailOf } from "./stream.js";
+import { PAUSE_MS, appendRates, pointsOf, readRates } from "./rates.js";
+import { state } from "./stream.js";
 
 const SPAN_MS = 5 * 60 * 1000;
+const HOUR_MS = 60 * 60 * 1000;
+const HOUR_PAUSE_MS = 150 * 1000; // between two minutes: nobody counted
 const HEIGHT = 92;
 const LEFT = 40;
 const TOP = 8;
 const BOTTOM = 18;
-const LOGS_MAX = 12;
+const PARTS = 5; // of the time axis
+const PIPELINES_MAX = 12;
 
 export function drawPlots() {
   const figures = figuresNow();
@@ -20,27 +24,27 @@ export function drawPlots() {
 
 function figuresNow() {
   const { logs, samples, stores } = state;
-  const shown = logs.slice(0, LOGS_MAX);
   const figures = [];
-  if (logs.length > 1) figures.push(rateFigure("all", `all ${count(logs.length)} logs`, "appends", ratesOf(pointsOf(samples, sumOfTails))));
-  for (const log of shown) {
-    figures.push(rateFigure(`rate ${log.name}`, log.name, "appends", ratesOf(pointsOf(samples, (sample) => sample.tails[log.name] ?? null))));
-    figures.push({ key: `tail ${log.name}`, name: log.name, what: "tail", value: count(tailOf(log.name)), unit: "position", points: pointsOf(samples, (sample) => sample.tails[log.name] ?? null), zero: false });
+  if (logs.size) {
+    const last = samples.at(-1)?.at_ms ?? Date.now();
+    figures.push(hourFigure("hour written", "written", (minute) => minute.written, last));
+    figures.push(hourFigure("hour read", "read", (minute) => minute.read, last));
+    figures.push(rateFigure("all", logs.size === 1 ? "1 log" : `all ${count(logs.size)} logs`, "appends", appendRates(samples)));
+    figures.push(rateFigure("reads", nodesThatTell(), "reads", readRates(samples)));
   }
-  for (const [number, store] of stores.entries()) {
-    for (const { name } of store.pipelines) {
-      const points = pointsOf(samples, (sample) => (sample.lags_ms[`${number}/${name}`] ?? null) === null ? null : sample.lags_ms[`${number}/${name}`] / 1000);
-      figures.push({ key: `lag ${number}/${name}`, name, what: "lag", value: duration(points.length ? points.at(-1)[1] * 1000 : null), unit: "seconds", points, zero: true });
-    }
+  const pipelines = stores.flatMap((store, number) => store.pipelines.map(({ name }) => ({ name, key: `${number}/${name}` })));
+  for (const { name, key } of pipelines.slice(0, PIPELINES_MAX)) {
+    const points = pointsOf(samples, (sample) => (sample.lags_ms[key] === undefined ? null : sample.lags_ms[key] / 1000));
+    figures.push({ key: `lag ${key}`, name, what: "lag", value: duration(points.length ? points.at(-1)[1] * 1000 : null), unit: "seconds", points, zero: true });
   }
-  if (figures.length) figures.splice(1, 0, rateFigure("reads", nodesThatTell(), "reads", readRates(samples))); // beside the first appends
   return figures;
 }
 
-/** Only samples that know all logs count: one that is missing is no fall. */
-function sumOfTails(sample) {
-  const tails = Object.values(sample.tails);
-  return tails.length < state.logs.length ? null : tails.reduce((sum, tail) => sum + tail, 0);
+/** By the minute, over an hour: what nodes counted, whoever looked. */
+function hourFigure(key, what, valueIn, last) {
+  const points = state.minutes.filter((minute) => minute.at_ms > last - HOUR_MS).map((minute) => [minute.at_ms, valueIn(minute) / minute.seconds]);
+  const value = points.length ? `${brief(points.at(-1)[1])}/s` : "–";
+  return { key, name: "all nodes", what, value, unit: "entries/s, each copy counted", points, zero: true, span: HOUR_MS, pause: HOUR_PAUSE_MS, none: "no minute has been counted yet" };
 }
 
 function nodesThatTell() {
@@ -54,25 +58,27 @@ function rateFigure(key, name, what, points) {
 
 // ------------------------------------------------------------------------------------------------------------- drawing
 
-function makeFigure(figure) {
+export function makeFigure(figure) {
   return element("figure", { className: "plot" },
     element("figcaption", {}, element("span", { className: "plot-name" }), element("span", { className: "plot-what", textContent: figure.what }), element("b")),
     drawn("svg", { role: "img", height: HEIGHT }));
 }
 
-function updateFigure(where, figure) {
+export function updateFigure(where, figure) {
   setText(where.querySelector(".plot-name"), figure.name);
   setText(where.querySelector("b"), figure.value);
   const picture = where.querySelector("svg");
   const width = Math.max(160, where.clientWidth);
   const values = figure.points.map(([, value]) => value);
   const [low, high] = rangeOf(values, figure.zero);
+  const span = figure.span ?? SPAN_MS;
+  const ago = span === HOUR_MS ? "the last hour" : "the last five minutes";
   const newest = state.samples.at(-1)?.at_ms ?? Date.now();
-  const x = (at) => LEFT + (width - LEFT - 4) * (1 - (newest - at) / SPAN_MS);
+  const x = (at) => LEFT + (width - LEFT - 4) * (1 - (newest - at) / span);
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (value - low) / (high - low || 1));
   picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-  picture.setAttribute("aria-label", `${figure.what} of ${figure.name}, ${figure.unit}, over the last five minutes: now ${figure.value}, between ${brief(Math.min(...values, high))} and ${brief(Math.max(...values, low))}`);
-  picture.replaceChildren(...axes(figure, low, high, x, y, newest, width), ...lines(figure.points, x, y));
+  picture.setAttribute("aria-label", `${figure.what} of ${figure.name}, ${figure.unit}, over ${ago}: now ${figure.value}, between ${brief(Math.min(...values, high))} and ${brief(Math.max(...values, low))}`);
+  picture.replaceChildren(...axes(figure, low, high, x, y, newest, width, span), ...lines(figure.points, x, y, figure.pause ?? PAUSE_MS));
 }
 
 /** From zero, or from the smallest, to a round number. */
@@ -86,25 +92,26 @@ function rangeOf(values, zero) {
   return zero ? [0, nice] : [low, low + span];
 }
 
-function axes(figure, low, high, x, y, newest, width) {
+function axes(figure, low, high, x, y, newest, width, span) {
   const parts = [];
-  for (let minute = 1; minute <= 5; minute += 1) {
-    const at = x(newest - minute * 60000);
+  for (let part = 1; part <= PARTS; part += 1) {
+    const at = x(newest - (part * span) / PARTS);
     parts.push(drawn("line", { class: "grid", x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM }));
   }
   for (const value of [low, high]) parts.push(drawn("line", { class: "grid", x1: LEFT, x2: width - 4, y1: y(value), y2: y(value) }));
   parts.push(drawn("text", { class: "axis", x: LEFT - 5, y: TOP + 7, "text-anchor": "end" }, brief(high)));
   parts.push(drawn("text", { class: "axis", x: LEFT - 5, y: HEIGHT - BOTTOM, "text-anchor": "end" }, brief(low)));
-  parts.push(drawn("text", { class: "axis", x: LEFT, y: HEIGHT - 4 }, "5 min ago"));
+  parts.push(drawn("text", { class: "axis", x: LEFT, y: HEIGHT - 4 }, span === HOUR_MS ? "1 h ago" : "5 min ago"));
   parts.push(drawn("text", { class: "axis", x: width - 4, y: HEIGHT - 4, "text-anchor": "end" }, "now"));
   parts.push(drawn("text", { class: "axis unit", x: (LEFT + width) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, figure.unit));
+  if (figure.none && !figure.points.length) parts.push(drawn("text", { class: "axis none", x: (LEFT + width) / 2, y: (HEIGHT - BOTTOM + TOP) / 2 + 4, "text-anchor": "middle" }, figure.none));
   return parts;
 }
 
-function lines(points, x, y) {
+function lines(points, x, y, pause) {
   const runs = [];
   for (const [at, point] of points.entries()) {
-    if (at === 0 || point[0] - points[at - 1][0] > PAUSE_MS) runs.push([]);
+    if (at === 0 || point[0] - points[at - 1][0] > pause) runs.push([]);
     runs.at(-1).push(point);
   }
   const base = HEIGHT - BOTTOM;

@@ -1,9 +1,7 @@
 // Segments along the axis of positions: a lane a node, a bar a copy. Seals are lines across, repairs are hatched.
 
-import { byId, drawn, element, keyed, setText, show } from "./dom.js";
-import { byName, count, plural } from "./format.js";
-import { term } from "./glossary.js";
-import { state, tailOf } from "./stream.js";
+import { drawn } from "./dom.js";
+import { byName, count } from "./format.js";
 
 const LANE = 15;
 const LANE_GAP = 3;
@@ -12,61 +10,9 @@ const BOTTOM = 18;
 const BAR_MIN = 16; // a shorter segment is drawn this wide, so that it is seen
 const LETTER = 6.6; // about as wide as a letter of the labels
 const LANES_MAX = 16;
-const LAZY_FROM = 40; // with so many logs, those that are far from view are drawn when they come near
-const NEAR = 800;
 
-export function drawSegments() {
-  const { logs, standing } = state;
-  show(byId("no-logs"), logs.length === 0);
-  keyed(byId("segment-logs"), logs, (log) => log.name, makeLog, updateLog);
-  const hidden = (standing?.logs_total ?? 0) - logs.length;
-  show(byId("more-logs"), hidden > 0);
-  setText(byId("more-logs"), `${plural(hidden, "more log")} not shown; trunkline status tells of all.`);
-}
+const COPYING = "CopyToJoiner"; // the coordinator's word for what it does for a log now
 
-function makeLog(log) {
-  const table = element("table", {},
-    element("thead", {}, element("tr", {}, ...["segment", "epoch", "positions", "state", "copies, head to tail", "ordered by"].map((text) => element("th", { textContent: text, scope: "col" })))),
-    element("tbody"));
-  return element("article", { className: "log", "aria-label": `log ${log.name}` },
-    element("header", {}, element("h3", { textContent: log.name }), element("span", { className: "log-facts" }), element("span", { className: "log-tail" }, term("tail", "tail"), " ", element("b"))),
-    drawn("svg", { class: "lanes", role: "img" }),
-    element("details", {}, element("summary", { textContent: "as a table" }), element("div", { className: "scroll" }, table)),
-  );
-}
-
-function updateLog(article, log) {
-  const tail = tailOf(log.name);
-  setText(article.querySelector(".log-tail b"), count(tail));
-  const width = Math.max(200, Math.floor(article.clientWidth || article.parentElement.clientWidth));
-  const away = state.nodes.filter((node) => !node.live).map((node) => node.name);
-  const seen = JSON.stringify([log, tail, width, away]);
-  if (article.seen === seen) return; // nothing of it changed
-  if (article.seen !== undefined && state.logs.length >= LAZY_FROM && isFar(article)) return;
-  article.seen = seen;
-  setText(article.querySelector(".log-facts"), factsOf(log));
-  const picture = article.querySelector("svg.lanes");
-  show(picture, log.segments.length > 0);
-  if (log.segments.length) drawLanes(picture, log, tail, width, new Set(away));
-  keyed(article.querySelector("tbody"), log.segments.toReversed(), (segment) => segment.index, () => element("tr"), (row, segment) => {
-    row.replaceChildren(...rowOf(log, segment, tail).map((text) => element("td", { textContent: text })));
-  });
-}
-
-function isFar(article) {
-  const { top, bottom } = article.getBoundingClientRect();
-  return bottom < -NEAR || top > innerHeight + NEAR;
-}
-
-function factsOf(log) {
-  const facts = [`${log.policy}, ${log.replicas} ${log.replicas === 1 ? "copy" : "copies"}`, `epoch ${count(log.epoch)}`, plural(log.segments_total, "segment")];
-  if (log.trim > 0) facts.push(`trimmed up to ${count(log.trim)}`);
-  if (log.blocked) facts.push("BLOCKED");
-  return facts.join(" · ");
-}
-
-const stateOf = (segment) => (segment.end === null ? "open" : !segment.repaired ? "sealed, being settled" : isJoined(segment) ? "sealed" : "sealed, being copied");
-const isJoined = (segment) => segment.groups.every((group) => group.every((member) => !member.joining));
 const endOf = (segment, tail) => segment.end ?? Math.max(tail ?? segment.base, segment.base);
 
 function positionsOf(segment, tail) {
@@ -75,26 +21,46 @@ function positionsOf(segment, tail) {
   return end > segment.base ? `${count(segment.base)} to ${count(end - 1)}` : "none";
 }
 
-function rowOf(log, segment, tail) {
-  const copies = segment.groups.map((group) => group.map((member) => member.node + (member.joining ? " (being copied)" : "")).join(" → ")).join(" / ");
-  return [count(segment.index), count(segment.epoch), positionsOf(segment, tail), stateOf(segment), copies, segment.owner];
+/** What is true of one copy, where there is more to say than that it is there. */
+function copyWords(log, segment, member, away) {
+  if (away.has(member.node)) return member.joining ? "node lost, copy unfinished" : "node lost";
+  if (member.joining) return log.duty === COPYING ? "being copied" : "waits for its copy";
+  return segment.end !== null && !segment.repaired ? "being settled" : "";
 }
 
-const wordsOf = (log, segment, tail) => {
-  const [index, epoch, positions, standing, copies, owner] = rowOf(log, segment, tail);
+function stateOf(log, segment, away) {
+  if (segment.end === null) return "open";
+  if (!segment.repaired) return "sealed, being settled";
+  const joining = segment.groups.flat().filter((member) => member.joining);
+  if (joining.length === 0) return "sealed";
+  return joining.every((member) => away.has(member.node)) ? "sealed, a copy is unfinished" : "sealed, being copied";
+}
+
+/** A segment as a row of the table. */
+export function rowOf(log, segment, tail, away) {
+  const told = (member) => {
+    const words = copyWords(log, segment, member, away);
+    return words ? `${member.node} (${words})` : member.node;
+  };
+  const copies = segment.groups.map((group) => group.map(told).join(" → ")).join(" / ");
+  return [count(segment.index), count(segment.epoch), positionsOf(segment, tail), stateOf(log, segment, away), copies, segment.owner];
+}
+
+const wordsOf = (log, segment, tail, away) => {
+  const [index, epoch, positions, standing, copies, owner] = rowOf(log, segment, tail, away);
   return `segment ${index}, epoch ${epoch}, positions ${positions}: ${standing}; on ${copies}; ordered by ${owner}`;
 };
 
 // ------------------------------------------------------------------------------------------------------------- drawing
 
-function drawLanes(picture, log, tail, width, away) {
+export function drawLanes(picture, log, tail, width, away) {
   const names = [...new Set(log.segments.flatMap((segment) => segment.groups.flat().map((member) => member.node)))].sort(byName).slice(0, LANES_MAX);
   const gutter = Math.min(96, 14 + LETTER * Math.max(...names.map((name) => name.length)));
   const height = TOP + names.length * (LANE + LANE_GAP) + BOTTOM;
   const spans = laidOut(log.segments, tail, gutter, width - 14);
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("height", height);
-  picture.setAttribute("aria-label", `${log.name}: ${log.segments.map((segment) => wordsOf(log, segment, tail)).join(". ")}`);
+  picture.setAttribute("aria-label", `${log.name}: ${log.segments.map((segment) => wordsOf(log, segment, tail, away)).join(". ")}`);
   const top = (name) => TOP + names.indexOf(name) * (LANE + LANE_GAP);
   const parts = names.flatMap((name) => [
     drawn("line", { class: "lane", x1: gutter, x2: width, y1: top(name) + LANE / 2, y2: top(name) + LANE / 2 }),
@@ -131,13 +97,13 @@ function placeOf(spans, glsn) {
 
 function bars(log, span, tail, top, names, away) {
   const { segment } = span;
-  const words = wordsOf(log, segment, tail);
+  const words = wordsOf(log, segment, tail, away);
   return segment.groups.flatMap((group) => group.flatMap((member, at) => {
     if (!names.includes(member.node)) return [];
     const kind = away.has(member.node) ? "lost" : member.joining || (segment.end !== null && !segment.repaired) ? "joining" : segment.end === null ? "open" : "sealed";
     const y = top(member.node);
     const bar = drawn("rect", { class: `copy ${kind}`, x: span.x + 1, y, width: Math.max(2, span.width - 2), height: LANE, rx: 3 }, drawn("title", {}, words));
-    const role = roleOf(log, segment, group, member, at);
+    const role = copyWords(log, segment, member, away) || roleOf(log, segment, group, member, at);
     const fits = role && span.width > role.length * LETTER + 14;
     return fits ? [bar, drawn("text", { class: `role ${kind}`, x: span.x + 8, y: y + LANE - 4 }, role)] : [bar];
   }));
@@ -150,7 +116,7 @@ function roleOf(log, segment, group, member, at) {
     if (at === group.length - 1) words.push("tail");
   }
   if (segment.end === null && segment.owner === member.node) words.push("sequencer");
-  return member.joining ? "being copied" : words.join(", ");
+  return words.join(", ");
 }
 
 function gap(spans, first, end, lanes) {

@@ -1,14 +1,14 @@
 // What the server told so far, and the stream by which it tells more. Everything the page keeps is bounded.
 
-const FEED_MAX = 500;
+const FEED_MAX = 2500;
 const SAMPLES_MS = 5 * 60 * 1000;
 
 export const state = fresh();
 
 function fresh() {
   return {
-    standing: null, nodes: [], logs: [], stores: [], destinations: new Map(), counterexamples: [],
-    samples: [], feed: [], may_operate: false,
+    standing: null, nodes: [], logs: new Map(), stores: [], destinations: new Map(), counterexamples: [],
+    samples: [], feed: [], minutes: [], may_operate: false, tails: new Map(),
   };
 }
 
@@ -16,47 +16,60 @@ function fresh() {
 function apply(patch) {
   if (patch.reset) Object.assign(state, fresh());
   const changed = new Set(patch.reset ? Object.keys(state) : []);
-  for (const name of ["standing", "nodes", "logs", "stores", "counterexamples", "may_operate"]) {
+  for (const name of ["standing", "nodes", "stores", "counterexamples", "minutes", "may_operate"]) {
     if (patch[name] !== undefined && patch[name] !== null) {
       state[name] = patch[name];
       changed.add(name);
     }
   }
+  if (patch.logs) {
+    follow(state.logs, patch.logs, (log) => log.name);
+    changed.add("logs");
+  }
   if (patch.destinations) {
-    for (const row of patch.destinations.rows) state.destinations.set(row.key, row);
-    for (const key of patch.destinations.gone) state.destinations.delete(key);
+    follow(state.destinations, patch.destinations, (row) => row.key);
     changed.add("destinations");
   }
   if (patch.samples?.length) {
-    state.samples.push(...patch.samples);
+    for (const sample of patch.samples) {
+      state.samples.push(sample);
+      for (const [log, tail] of Object.entries(sample.tails)) state.tails.set(log, tail);
+    }
     const oldest = state.samples.at(-1).at_ms - SAMPLES_MS;
     while (state.samples[0].at_ms < oldest) state.samples.shift();
     changed.add("samples");
   }
   if (patch.feed?.length) {
     state.feed.push(...patch.feed);
+    state.feed.sort((one, other) => one.order_ms - other.order_ms || one.number - other.number);
     state.feed.splice(0, Math.max(0, state.feed.length - FEED_MAX));
     changed.add("feed");
   }
   return changed;
 }
 
-/** The last tail that was told of a log, or null. */
-export function tailOf(log) {
-  for (let at = state.samples.length - 1; at >= 0; at -= 1) {
-    const tail = state.samples[at].tails[log];
-    if (tail !== undefined) return tail;
-  }
-  return null;
+function follow(kept, changes, keyOf) {
+  for (const row of changes.rows) kept.set(keyOf(row), row);
+  for (const key of changes.gone) kept.delete(key);
 }
 
-/** `changed(names)` after every message, `connected(is)` when the stream comes and goes. It reconnects by itself. */
-export function listen({ changed, connected }) {
+/** Where a log ends, as far as that is known, or null. */
+export function tailOf(name) {
+  return state.logs.get(name)?.segments.at(-1)?.end ?? state.tails.get(name) ?? null;
+}
+
+/**
+ * `changed(names)` after every message, `connected(is)` when the stream comes and goes. It reconnects by itself;
+ * where the server turns the page away, `refused()` says whether to go on.
+ */
+export function listen({ changed, connected, refused }) {
   const source = new EventSource("/api/events");
   source.onopen = () => connected(true);
   source.onmessage = (message) => changed(apply(JSON.parse(message.data)));
-  source.onerror = () => {
+  source.onerror = async () => {
     connected(false);
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => listen({ changed, connected }), 2000);
+    if (source.readyState !== EventSource.CLOSED) return;
+    if (await refused()) return;
+    setTimeout(() => listen({ changed, connected, refused }), 2000);
   };
 }

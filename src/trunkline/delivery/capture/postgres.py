@@ -3,6 +3,8 @@
 Rules
  Q1  A slot and a publication keep what was not captured yet. Changes are looked at without consuming them; the slot
      moves on only after they are in the log. After a crash the log knows better than the slot: what it has is passed.
+     Where a look up to a place found nothing, the slot moves on to that place: what ends before it does not concern the
+     table, and a transaction that is open then ends after it.
  Q2  A snapshot is one transaction of the log: a truncation, then every row that one snapshot of the server sees. It is
      taken after the slot exists, so nothing is missed; a transaction that the snapshot has seen already is passed by
      its number, so nothing comes twice. Before a slot is made anew the log says that a snapshot is due: else, after a
@@ -11,7 +13,8 @@ Rules
      did not touch, in full. It is checked at the start.
  Q4  What a transaction changed is the difference of the rows that it removed and those that it wrote, as multisets:
      removals come first, so that keys may also be swapped inside of it.
- Q5  A slot that is gone, a table that was made anew, or columns that changed: a new snapshot is captured, loudly.
+ Q5  A slot that is gone, a table that was made anew or was not published, or columns that changed: a new snapshot is
+     captured, loudly.
 """
 
 from __future__ import annotations
@@ -45,7 +48,15 @@ from trunkline.delivery.capture.pgoutput import (
     Update,
     parse,
 )
-from trunkline.delivery.capture.postgres_values import TableValues, table_values
+from trunkline.delivery.capture.postgres_table import (
+    ask,
+    captured_columns,
+    check_table,
+    ensure_publication,
+    generated_columns,
+    key_of,
+)
+from trunkline.delivery.capture.postgres_values import TableValues, UnfitValue, shown, table_values
 from trunkline.delivery.capture.writing import Transaction
 from trunkline.delivery.changes import change_rows, truncation
 from trunkline.delivery.destinations.postgres import password_of
@@ -58,7 +69,8 @@ logger = logging.getLogger(__name__)
 CHANGES_MOST: Final = 10_000  # that are looked at at once; the last transaction of them is always whole
 SNAPSHOT_ROWS: Final = 10_000  # that are fetched at once
 SESSION: Final = (  # texts of values must not depend on the server's settings
-    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET extra_float_digits = 3; SET bytea_output = 'hex'"
+    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 3; "
+    "SET bytea_output = 'hex'; SET row_security = off"  # off: a query that would leave rows out fails
 )
 
 
@@ -99,16 +111,22 @@ class PostgresCapture:
         self._connection: psycopg.Connection[Any] | None = None
         self._reading: psycopg.Connection[Any] | None = None  # of a snapshot that is not read to its end yet
         self._warned = False  # the log must say that a snapshot is due, before a slot is made
+        self._empty_through = 0  # how far a look found nothing
+        self._told_generated = False
 
     def reach(self) -> None:
         """Raises ``Unreachable`` or ``ConfigError`` where a capture could not begin."""
         with self._asking() as connection:
-            self._check(connection)
-            self._ensure_publication(connection)
+            check_table(connection, self._text)
+            ensure_publication(connection, self._slot, self._name)
+            generated = generated_columns(connection, self._text)
+        if generated and not self._told_generated:
+            self._told_generated = True
+            logger.warning("generated columns of %s are not captured: %s", self._text, ", ".join(generated))
 
     def begin(self, position: str | None) -> None:
         """Go on after a position that a log told, whatever was read before; ``None``: with a snapshot."""
-        self._position, self._warned = None, position is None
+        self._position, self._warned, self._empty_through = None, position is None, 0
         if position is not None:
             try:
                 told = msgspec.json.decode(position, type=PostgresPosition)
@@ -130,20 +148,27 @@ class PostgresCapture:
         """All that there is now. Whoever takes one must have written it before the next is asked for (Q1)."""
         with self._asking() as connection:
             if self._position is not None and not self._same_table(connection):
-                logger.warning("there is another table or server now: all rows are captured again")
-                self._ensure_publication(connection)
-                self._position, self._warned = None, True
+                logger.warning("there is another table, server or publication now: all rows are captured again")
+                ensure_publication(connection, self._slot, self._name)
+                self._position = None
             if self._position is None:
                 if not self._warned:
                     yield self._warning(connection)
                     self._warned = True
                 if not self._has_slot(connection):
-                    self._ask(connection, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
+                    ask(connection, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
                 yield self._snapshot(connection)
             while True:
                 assert self._position is not None
                 self._advance(connection, self._position.lsn)
-                found = self._look(connection)
+                [(through,)] = ask(connection, "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint")
+                if through == self._empty_through:
+                    return  # else all that the slot keeps would be decoded again and again
+                found = self._look(connection, through)
+                if not found:
+                    self._advance(connection, through)
+                    self._empty_through = through
+                    return
                 yield from self._decoded(connection, found)
                 if len(found) < CHANGES_MOST:
                     assert self._position is not None
@@ -152,12 +177,14 @@ class PostgresCapture:
 
     # --- the stream ---
 
-    def _look(self, connection: psycopg.Connection[Any]) -> list[Message]:
-        rows = self._ask(
+    def _look(self, connection: psycopg.Connection[Any], through: int) -> list[Message]:
+        """Of every transaction that ends up to there; some that end later may be among them."""
+        rows = ask(
             connection,
-            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, %s, 'proto_version', '1', "
+            "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s, 'proto_version', '1', "
             "'publication_names', %s)",
             self._slot,
+            lsn_text(through),
             CHANGES_MOST,
             self._slot,
         )
@@ -219,7 +246,23 @@ class PostgresCapture:
         for kind, rows in ((Kind.DELETE, gone - came), (Kind.INSERT, came - gone)):
             whole = list(rows.elements())
             for first in range(0, len(whole), SNAPSHOT_ROWS):
-                yield change_rows(kind, values.arrow(whole[first : first + SNAPSHOT_ROWS], connection))
+                remedy = f"change it in the table, drop the slot {self._slot}, and begin again"
+                yield change_rows(kind, self._arrow(values, whole[first : first + SNAPSHOT_ROWS], connection, remedy))
+
+    def _arrow(
+        self, values: TableValues, rows: Sequence[Row], connection: psycopg.Connection[Any], remedy: str
+    ) -> pa.Table:
+        try:
+            return values.arrow(rows, connection)
+        except UnfitValue as unfit:
+            names = [each.name for each in values.columns]
+            key = key_of(connection, self._text) or names[:1]
+            row = ", ".join(f"{name} = {shown(unfit.row[names.index(name)])}" for name in key if name in names)
+            column, value = values.columns[unfit.index], shown(unfit.row[unfit.index])
+            raise ProtocolError(
+                f"column {column.name!r} of {self._text} has the value {value} where {row}, which "
+                f"cannot be captured as {column.type} ({unfit}); {remedy}: all rows are then captured again"
+            ) from unfit
 
     def _transaction(self, changes: Iterator[pa.Table]) -> Transaction:
         assert self._position is not None
@@ -229,7 +272,7 @@ class PostgresCapture:
     def _advance(self, connection: psycopg.Connection[Any], lsn: int) -> None:
         """What is in the log need not be kept. The slot never moves back."""
         if lsn:
-            self._ask(
+            ask(
                 connection,
                 "SELECT pg_replication_slot_advance(slot_name, %s::pg_lsn) FROM pg_replication_slots "
                 "WHERE slot_name = %s AND confirmed_flush_lsn < %s::pg_lsn",
@@ -254,11 +297,10 @@ class PostgresCapture:
 
     def _present(self, connection: psycopg.Connection[Any], lsn: int) -> PostgresPosition:
         """What the server's present snapshot sees."""
-        [(seen,)] = self._ask(connection, "SELECT pg_current_snapshot()::text")
-        [(seen_lsn,)] = self._ask(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
-        [(database, table)] = self._ask(connection, IDENTITY, *self._named())
-        found = self._ask(connection, COLUMNS, *self._named())
-        columns = tuple(RelationColumn(name, oid, modifier) for name, oid, modifier in found)
+        [(seen,)] = ask(connection, "SELECT pg_current_snapshot()::text")
+        [(seen_lsn,)] = ask(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
+        [(database, table)] = ask(connection, IDENTITY, self._text)
+        columns = captured_columns(connection, self._text)
         return PostgresPosition(database, table, lsn, seen_of(seen), seen_lsn, columns)
 
     def _rows(self, reading: psycopg.Connection[Any], values: TableValues) -> Iterator[pa.Table]:
@@ -271,7 +313,8 @@ class PostgresCapture:
             with reading.cursor() as cursor, cursor.copy(query) as copy:
                 texts = (tuple(None if each is None else each.encode() for each in row) for row in copy.rows())
                 while rows := list(itertools.islice(texts, SNAPSHOT_ROWS)):
-                    yield change_rows(Kind.INSERT, values.arrow(rows, connection))
+                    found = self._arrow(values, rows, connection, "change it in the table, then begin again")
+                    yield change_rows(Kind.INSERT, found)
         except psycopg.Error as error:
             raise self._away(error) from error
         finally:
@@ -279,48 +322,22 @@ class PostgresCapture:
 
     # --- the server ---
 
-    def _check(self, connection: psycopg.Connection[Any]) -> None:
-        """Refuse what could not be captured exactly (Q3)."""
-        [(level,)] = self._ask(connection, "SHOW wal_level")
-        if level != "logical":
-            raise ConfigError(f"the server's wal_level is {level}; set wal_level = logical and restart it")
-        found = self._ask(
-            connection, "SELECT relreplident, relkind FROM pg_class WHERE oid = to_regclass(%s)", self._text
-        )
-        if not found:
-            raise ConfigError(f"there is no table {self._text}; create it, or name another")
-        if found[0][1] not in ("r", b"r"):
-            raise ConfigError(f"{self._text} is no ordinary table; name one")
-        if found[0][0] not in ("f", b"f"):
-            raise ConfigError(
-                f"{self._text} does not tell removed rows; run: ALTER TABLE {self._text} REPLICA IDENTITY FULL"
-            )
-
-    def _ensure_publication(self, connection: psycopg.Connection[Any]) -> None:
-        if not self._ask(connection, "SELECT 1 FROM pg_publication WHERE pubname = %s", self._slot):
-            name = sql.Identifier(self._slot)
-            connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE ONLY {}").format(name, self._name))
-        elif not self._ask(connection, PUBLISHED, self._slot, *self._named()):  # the table was made anew
-            name = sql.Identifier(self._slot)
-            connection.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}").format(name, self._name))
-
     def _has_slot(self, connection: psycopg.Connection[Any]) -> bool:
-        rows = self._ask(connection, "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", self._slot)
+        rows = ask(connection, "SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", self._slot)
         if rows and rows[0][0] == "lost":
-            self._ask(connection, "SELECT pg_drop_replication_slot(%s)", self._slot)
+            ask(connection, "SELECT pg_drop_replication_slot(%s)", self._slot)
             return False
         return bool(rows)
 
     def _same_table(self, connection: psycopg.Connection[Any]) -> bool:
         assert self._position is not None
-        return self._ask(connection, IDENTITY, *self._named()) == [(self._position.database, self._position.table)]
+        [identity] = ask(connection, IDENTITY, self._text)
+        [(published,)] = ask(connection, PUBLISHED, self._text, self._slot)
+        return bool(published) and identity == (self._position.database, self._position.table)
 
     @property
     def _text(self) -> str:
         return self._name.as_string(None)
-
-    def _named(self) -> tuple[str]:
-        return (self._text,)
 
     @contextmanager
     def _asking(self) -> Iterator[psycopg.Connection[Any]]:
@@ -334,7 +351,11 @@ class PostgresCapture:
     def _connect(self) -> psycopg.Connection[Any]:
         try:
             connection = psycopg.connect(
-                self._address.dsn, password=password_of(self._address), connect_timeout=CONNECT_S, autocommit=True
+                self._address.dsn,
+                password=password_of(self._address),
+                connect_timeout=CONNECT_S,
+                client_encoding="UTF8",
+                autocommit=True,
             )
             connection.execute(SESSION)
         except psycopg.OperationalError as error:
@@ -353,23 +374,14 @@ class PostgresCapture:
             f"TABLE {self._text})"
         )
 
-    @staticmethod
-    def _ask(connection: psycopg.Connection[Any], query: str, *values: object) -> list[tuple[Any, ...]]:
-        return connection.execute(query.encode(), values or None).fetchall()
 
-
-TABLE_KIND: Final = "SELECT relreplident, relkind FROM pg_class WHERE oid = to_regclass(%s)"
 PUBLISHED: Final = (
-    "SELECT 1 FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid "
-    "WHERE p.pubname = %s AND r.prrelid = to_regclass(%s)"
+    "SELECT EXISTS (SELECT FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid "
+    "WHERE r.prrelid = to_regclass(%s) AND p.pubname = %s)"
 )
 IDENTITY: Final = (
     "SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || current_database(), "
     "to_regclass(%s)::oid::bigint"
-)
-COLUMNS: Final = (
-    "SELECT attname::text, atttypid::bigint, atttypmod FROM pg_attribute WHERE attrelid = to_regclass(%s) "
-    "AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"
 )
 
 

@@ -1,11 +1,15 @@
 """Columns and values of a PostgreSQL table that is captured: its types in our vocabulary, its texts as Arrow values.
 
-Types without a place there travel as their text, and so does `numeric` without a scale: nothing is rounded.
+Types without a place there travel as their text, and so does `numeric` without a scale: nothing is rounded. Moments
+that Python does not have (infinite ones, before the year 1, after 9999, 24:00:00) travel as the numbers that Arrow and
+DuckDB know them by.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from datetime import date
 from typing import Any, Final
 
 import psycopg
@@ -14,9 +18,9 @@ from msgspec import Struct
 from psycopg.adapt import Transformer
 from psycopg.pq import Format
 
+from trunkline.client.bodies import ENTRY_BYTES_MAX
 from trunkline.delivery.capture.pgoutput import Relation, RelationColumn, Row
 from trunkline.delivery.columns import Column, Columns, arrow_type
-from trunkline.errors import ProtocolError
 
 TYPES: Final = {
     16: "BOOLEAN",
@@ -53,6 +57,31 @@ ARRAYS: Final = {  # of types that a list may hold
 }
 NUMERIC: Final = 1700
 PRECISION_MOST: Final = 38
+ROW_BYTES_MOST: Final = ENTRY_BYTES_MAX - 1024 * 1024  # the rest is for the words around it
+VALUE_LETTERS_MOST: Final = 60  # of a value, in a message
+UNFIT: Final = (
+    pa.ArrowException,
+    psycopg.Error,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+)  # says a loader
+INFINITE: Final = {"DATE": 2**31 - 1, "TIMESTAMP": 2**63 - 1, "TIMESTAMP WITH TIME ZONE": 2**63 - 1}
+_MOMENT: Final = re.compile(r"(?:(\d+)-(\d\d)-(\d\d))? ?(?:(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?)?( BC)?")
+YEARS_400_DAYS: Final = 146_097  # the calendar repeats itself
+EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+
+Load = Callable[[Any], Any]
+
+
+class UnfitValue(Exception):
+    """A value that its column's type here does not have."""
+
+    def __init__(self, index: int, row: Row, why: str) -> None:
+        super().__init__(why)
+        self.index = index  # of the column
+        self.row = row
 
 
 class TableValues(Struct, frozen=True):
@@ -67,15 +96,36 @@ class TableValues(Struct, frozen=True):
         arrays = []
         for index, (found, column) in enumerate(zip(self.relation, self.columns, strict=True)):
             load = _loader(column, loaders.get_loader(found.type_oid, Format.TEXT).load)
+
+            def read(chosen: Sequence[Row], index: int = index, column: Column = column, load: Load = load) -> pa.Array:
+                values = [None if row[index] is None else load(row[index]) for row in chosen]
+                return pa.array(values, arrow_type(column))
+
             try:
-                values = [None if row[index] is None else load(row[index]) for row in rows]
-                arrays.append(pa.array(values, arrow_type(column)))
-            except (pa.ArrowInvalid, pa.ArrowTypeError, psycopg.DataError, ValueError, OverflowError) as error:
-                raise ProtocolError(
-                    f"column {column.name!r} of type {column.type} has a value that cannot be captured: {error}; "
-                    "change it in the table"
-                ) from error
-        return pa.table(arrays, names=[column.name for column in self.columns])
+                arrays.append(read(rows))
+            except UNFIT:
+                raise _unfit(rows, index, read) from None
+        table = pa.table(arrays, names=[column.name for column in self.columns])
+        if table.nbytes > ROW_BYTES_MOST:
+            _check_sizes(rows, table)
+        return table
+
+
+def _check_sizes(rows: Sequence[Row], table: pa.Table) -> None:
+    for number, row in enumerate(rows):
+        if (size := table.slice(number, 1).nbytes) > ROW_BYTES_MOST:
+            longest = max(range(len(row)), key=lambda index: len(row[index] or b""))
+            raise UnfitValue(longest, row, f"its row takes {size:,} bytes, and an entry of a log {ROW_BYTES_MOST:,}")
+
+
+def _unfit(rows: Sequence[Row], index: int, read: Callable[[Sequence[Row]], pa.Array]) -> UnfitValue:
+    """The first value that cannot be read."""
+    for row in rows:
+        try:
+            read([row])
+        except UNFIT as error:
+            return UnfitValue(index, row, " ".join(str(error).split()))
+    raise AssertionError("each value alone can be read")
 
 
 def table_values(relation: Relation | Sequence[RelationColumn]) -> TableValues:
@@ -93,12 +143,56 @@ def type_of(column: RelationColumn) -> str:
     return TYPES.get(column.type_oid, "VARCHAR")
 
 
-def _loader(column: Column, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def shown(text: object) -> str:
+    """A value of the server for a message."""
+    whole = "NULL" if text is None else bytes(text).decode(errors="replace") if isinstance(text, bytes) else str(text)
+    return whole if len(whole) <= VALUE_LETTERS_MOST else f"{whole[:VALUE_LETTERS_MOST]}..."
+
+
+def _loader(column: Column, load: Load) -> Load:
     """From the server's text to what Arrow takes; ``load`` is psycopg's own."""
     if column.type in ("VARCHAR", "JSON"):
         return lambda text: bytes(text).decode()
-    if column.type == "UUID[]":
-        return lambda text: [None if each is None else str(each) for each in load(text)]
     if column.type == "UUID":
         return lambda text: str(load(text))
+    if column.type == "UUID[]":
+        return lambda text: [None if each is None else str(each) for each in _flat(load(text))]
+    if column.type.endswith("[]"):
+        return lambda text: _flat(load(text))
+    if column.type == "TIME" or column.type in INFINITE:
+        return lambda text: _moment(text, column.type, load)
     return load
+
+
+def _flat(values: list[Any]) -> list[Any]:
+    if any(isinstance(each, list) for each in values):
+        raise ValueError("it has more than one dimension")
+    return values
+
+
+def _moment(text: Any, kind: str, load: Load) -> Any:
+    """Python's value, or a number of days or microseconds for what Python does not have."""
+    try:
+        return load(text)
+    except psycopg.DataError:
+        written = bytes(text).decode()
+    if written in ("infinity", "-infinity"):
+        return INFINITE[kind] if written == "infinity" else -INFINITE[kind]
+    found = _MOMENT.fullmatch(written)
+    if found is None:
+        raise ValueError("it is no moment that is known")
+    year, month, day, hours, minutes, seconds = (int(each or 0) for each in found.groups()[:6])
+    micros = (hours * 3600 + minutes * 60 + seconds) * 10**6 + int((found[7] or "").ljust(6, "0"))
+    if kind == "TIME":
+        return micros
+    days = _days(1 - year if found[8] else year, month, day)
+    number = days if kind == "DATE" else days * 86_400 * 10**6 + micros
+    if abs(number) >= INFINITE[kind]:
+        raise ValueError("it is too far away for its type here")
+    return number
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Since 1970; the year before 1 is 0."""
+    cycles = (year - 2000) // 400
+    return date(year - cycles * 400, month, day).toordinal() - EPOCH_DAY + cycles * YEARS_400_DAYS

@@ -26,6 +26,7 @@ from trunkline.delivery.config.yaml_file import Node, Problems
 from trunkline.delivery.windows import RESERVED_PREFIX
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
+from trunkline.net.http_names import OwnNames
 
 Placed = tuple[Node, DestinationConfig]
 Own = tuple[Node, str, tuple[str, ...]]  # where a destination stands, its name and its routing values
@@ -47,6 +48,10 @@ def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problem
     changed["control"] = replace(control, store=located_store(control.store, folder))
     if (listen := found.get("listen")) is not None:
         changed["listen"] = _listen(root.at("listen"), listen, problems)
+    try:
+        OwnNames("", found.get("listen_names", ()))
+    except ConfigError as error:
+        problems.add(root.at("listen_names"), str(error))
     retry = found.get("retry", RetryConfig())
     if retry.first_ms > retry.most_ms:
         problems.add(root.at("retry").at("first_ms"), f"is above most_ms ({retry.most_ms}); make it smaller")

@@ -271,3 +271,7 @@ class Pipeline(Struct, frozen=True, kw_only=True):
             description="metrics and health; port 0: any free one; `none`: nobody can see the pipeline from outside",
         ),
     ] = "127.0.0.1:0"
+    listen_names: Annotated[
+        tuple[str, ...],
+        Meta(description="names by which metrics and health may be asked for, besides the address of `listen`"),
+    ] = ()

@@ -5,7 +5,8 @@
     /readyz     200 while it delivers, or would if it were given something; halted destinations are only named
     /status     everything that is known, as JSON
 
-It reads values that were made for it, and never touches the loop.
+It reads values that were made for it, and never touches the loop. But for ``/healthz`` it answers under its own names
+only (rule E1 of ``net.http_names``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from trunkline.delivery.deliverer.metrics import Metrics
 from trunkline.delivery.deliverer.progress import DelivererView
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
+from trunkline.net.http_names import OwnNames
 from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ HALTED_MAX: Final = 100  # destinations named by /readyz; /status names all
 
 Answer = tuple[HTTPStatus, bytes, str]
 JSON: Final = "application/json"
+NOT_OUR_NAME: Final = b"this server does not go by that name; use its address, or list the name under listen_names\n"
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -77,13 +80,19 @@ class HealthServer:
     """Listens from the moment it is made, answers from ``begin`` on. Raises ``ConfigError`` if it cannot listen."""
 
     def __init__(
-        self, listen: str, view: Callable[[], DelivererView], metrics: Metrics, threads: Threads | None = None
+        self,
+        listen: str,
+        view: Callable[[], DelivererView],
+        metrics: Metrics,
+        threads: Threads | None = None,
+        names: tuple[str, ...] = (),
     ) -> None:
+        """``names``: by which it may be asked for, besides its address."""
         self._view = view
         self._metrics = metrics
         host, port = parse_address(listen)
         try:
-            self._server = _Server(host, port, self._answer)
+            self._server = _Server(host, port, self._answer, OwnNames(host, names))
         except OSError as error:
             raise ConfigError(
                 f"listen: {listen} cannot be used ({error.strerror or error}); choose another host or port, "
@@ -138,9 +147,10 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, answer: Callable[[str, str], Answer]) -> None:
+    def __init__(self, host: str, port: int, answer: Callable[[str, str], Answer], names: OwnNames) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.answer = answer
+        self.names = names
         self.slots = threading.Semaphore(REQUESTS_MAX)
         super().__init__((host, port), _Request)
 
@@ -180,13 +190,20 @@ class _Request(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        status, body, kind = self.server.answer(self.path, self.headers.get("Accept", ""))
+        if self._is_for_us():
+            status, body, kind = self.server.answer(self.path, self.headers.get("Accept", ""))
+        else:
+            status, body, kind = HTTPStatus.FORBIDDEN, NOT_OUR_NAME, "text/plain"
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         self.wfile.write(body)
+
+    def _is_for_us(self) -> bool:
+        reached = str(self.connection.getsockname()[0])
+        return self.path == "/healthz" or self.server.names.has(self.headers.get("Host"), reached)
 
     def log_message(self, form: str, *values: object) -> None:
         logger.debug(form, *values)

@@ -1,0 +1,35 @@
+"""``trunkline events``: what happened to nodes and logs, as a coordinator remembers it."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+from typing import Any, Final
+
+from trunkline.cli.connecting import cluster_command, cluster_options
+from trunkline.cli.tables import print_json
+from trunkline.client.cluster import Cluster
+
+MARKS: Final = {"good": "+", "info": " ", "warn": "!", "bad": "X"}
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "events",
+        help="show what happened lately to nodes and logs",
+        description="Show what happened lately, the oldest first: + is well, ! needs a look, X is bad.",
+        parents=[cluster_options()],
+    )
+    parser.add_argument("--hide-logs", action="store_true", help="only what happened to nodes and coordinators")
+    parser.set_defaults(run=cluster_command(_events))
+
+
+async def _events(options: argparse.Namespace, cluster: Cluster) -> None:
+    told = await cluster.events()
+    told["events"] = [each for each in told["events"] if not (options.hide_logs and each.get("log"))]
+    if options.json:
+        print_json(told)
+        return
+    for each in told["events"]:
+        at = dt.datetime.fromtimestamp(each["at_ms"] / 1000).astimezone()
+        print(f"{at:%Y-%m-%d %H:%M:%S}  {MARKS.get(each['level'], ' ')} {each['text']}")

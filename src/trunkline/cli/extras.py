@@ -1,0 +1,32 @@
+"""The packages that only some commands need, and what is said where they are not installed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXTRA: Final = (  # what `pip install trunkline[delivery]` brings
+    "deltalake",
+    "duckdb",
+    "duckdb_extension_ducklake",
+    "duckdb_extension_postgres_scanner",
+    "duckdb_extension_sqlite_scanner",
+    "numpy",
+    "pandas",
+    "prometheus_client",
+    "psycopg",
+    "py4j",
+    "pyarrow",
+    "pyspark",
+    "yaml",
+)
+
+
+def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
+    """What to install, if the command lacks one of them; else it is a bug of ours."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRA:
+        return None
+    return (
+        f"`{command}` needs the package {package}, which is not installed; install all it needs: "
+        "pip install 'trunkline[delivery]'"
+    )

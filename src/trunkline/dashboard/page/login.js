@@ -1,0 +1,47 @@
+// A cluster with a token is shown to whoever has shown the token once.
+
+import { byId, setText, show } from "./dom.js";
+
+const HEADERS = { "X-Trunkline-Dashboard": "1", "Content-Type": "application/json" };
+
+/** Whether the server shows the cluster to this browser; a server that is away is not asking for anything. */
+export async function mayLook() {
+  try {
+    return (await (await fetch("/api/session")).json()).open !== false;
+  } catch {
+    return true;
+  }
+}
+
+/** Ask for the token until it is right. */
+export function askToken() {
+  show(byId("login"), true);
+  show(byId("all"), false);
+  byId("login-token").focus();
+  return new Promise((resolve) => {
+    byId("login").onsubmit = async (event) => {
+      event.preventDefault();
+      if (await isRight(byId("login-token").value)) {
+        byId("login-token").value = "";
+        show(byId("login"), false);
+        show(byId("all"), true);
+        resolve();
+      }
+    };
+  });
+}
+
+async function isRight(token) {
+  setText(byId("login-said"), "");
+  byId("login-button").disabled = true;
+  try {
+    const answer = await fetch("/api/login", { method: "POST", headers: HEADERS, body: JSON.stringify({ token }) });
+    if (!answer.ok) setText(byId("login-said"), (await answer.json()).message);
+    return answer.ok;
+  } catch {
+    setText(byId("login-said"), "the dashboard’s server does not answer; try again");
+    return false;
+  } finally {
+    byId("login-button").disabled = false;
+  }
+}

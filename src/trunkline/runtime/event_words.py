@@ -1,0 +1,166 @@
+"""What happened to a cluster, in words: pure functions of what the metadata said before and what it says now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from trunkline.core.messages import NodeInfo, NodeState
+from trunkline.core.projection import Projection, Segment
+from trunkline.core.space import Space
+
+Level = Literal["good", "info", "warn", "bad"]
+
+LISTED_MAX: Final = 8  # names in one sentence
+STATES: Final = {
+    NodeState.RW: "is used again",
+    NodeState.DRAINING: "is being drained",
+    NodeState.GONE: "is gone for ever",
+}
+
+
+class Said(Struct, frozen=True):
+    """One sentence. ``node``: it says whether that node is ``live`` now; ``log``: which log it is about."""
+
+    level: Level
+    text: str
+    log: str = ""
+    node: str = ""
+    live: bool = True
+
+
+def listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:LISTED_MAX])
+    return f"{shown} and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else shown
+
+
+def named(name: str, kind: str = "node") -> str:
+    return name if name.lower().startswith(kind) else f"{kind} {name}"
+
+
+# --------------------------------------------------------------------------------------------------------------- nodes
+
+
+def node_news(before: NodeInfo | None, now: NodeInfo) -> Iterator[Said]:
+    name = now.node
+    if before is None:
+        yield Said("good", f"{named(name)} joined at {now.address}", node=name)
+        return
+    if before.live and not now.live:
+        yield Said("bad", f"{named(name)} lost", node=name, live=False)
+    elif now.live and not before.live:
+        yield Said("good", f"{named(name)} is back", node=name)
+    elif before.start != now.start:
+        yield Said("warn", f"{named(name)} was restarted", node=name, live=now.live)
+    if before.state != now.state:
+        yield Said("good" if now.state is NodeState.RW else "warn", f"{named(name)} {STATES[now.state]}")
+    if before.start == now.start and now.damaged > before.damaged:
+        yield Said("bad", f"{named(name)} cannot read some of what it stored; it is read from other copies")
+    was_full, is_full = before.space >= Space.FULL, now.space >= Space.FULL
+    if was_full != is_full and now.live:
+        words = "the disk is full" if is_full else "has room again"
+        yield Said("bad" if is_full else "good", f"{named(name)}: {words}")
+
+
+def forgotten(node: str) -> Said:
+    return Said("info", f"{named(node)} was taken out of the registry", node=node)
+
+
+# ---------------------------------------------------------------------------------------------------------------- logs
+
+
+def log_news(before: Projection | None, now: Projection) -> list[Said]:
+    return [Said(level, text, log=now.log) for level, text in _log_news(before, now)]
+
+
+def blocked_news(log: str, *, blocked: bool) -> Said:
+    if blocked:
+        words = f"{log} is blocked: it waits for a member of its open segment to come back"
+        return Said("bad", words, log=log)
+    return Said("good", f"{log} goes on", log=log)
+
+
+Sentence = tuple[Level, str]
+
+
+def _log_news(before: Projection | None, now: Projection) -> Iterator[Sentence]:
+    if now.deleted:
+        if before is not None and not before.deleted:
+            yield "warn", f"log {now.log} deleted"
+        return
+    if before is None or before.deleted:
+        replicas = now.settings.replicas
+        copies = f"{replicas} {'copy' if replicas == 1 else 'copies'}"
+        yield "good", f"log {now.log} created: {now.settings.policy.value}, {copies}, on {nodes_of(now.last)}"
+        return
+    yield from _segments_news(before, now)
+    if now.trim > before.trim:
+        yield "info", f"{now.log} trimmed up to {now.trim:,}"
+    for gap in now.gaps[len(before.gaps) :]:
+        yield "bad", f"{now.log}: positions {gap.first:,} to {gap.end - 1:,} declared lost"
+
+
+def _segments_news(before: Projection, now: Projection) -> Iterator[Sentence]:
+    old = {segment.index: segment for segment in before.segments}
+    newer = {segment.index: segment for segment in now.segments}
+    for segment in now.segments:
+        known = old.get(segment.index)
+        if known == segment:
+            continue
+        if known is not None:
+            yield from _segment_news(now.log, known, segment, newer.get(segment.index + 1))
+        elif segment.index > before.last.index:
+            yield from _new_segment_news(now.log, segment, newer.get(segment.index - 1), old)
+
+
+def _segment_news(log: str, before: Segment, now: Segment, following: Segment | None) -> Iterator[Sentence]:
+    which = f"segment {now.index} of {log}"
+    if before.end is None and now.end is not None:
+        sealed = f"{which} sealed at {now.end:,}"
+        if following is None:
+            yield "info", f"{sealed}; the log is read-only"
+        else:
+            yield "warn", f"{sealed}; {_opening(following)}"
+    elif now.repaired and not before.repaired:
+        yield "good", f"{which} repaired"
+    moves = list(_moves(before, now))
+    if moves:
+        yield "good" if any("has its copy" in move for move in moves) else "info", f"{which}: {'; '.join(moves)}"
+
+
+def _moves(before: Segment, now: Segment) -> Iterator[str]:
+    """Copies that come and go."""
+    old = {member.node: member for member in before.members()}
+    members = {member.node: member for member in now.members()}
+    for node, member in members.items():
+        if member.joining and node not in old:
+            yield f"copying to {node}"
+        elif not member.joining and (node not in old or old[node].joining):
+            yield f"{node} has its copy"
+    gone = [node for node in old if node not in members]
+    if gone and before.end is not None:  # with a seal, that is what it was for
+        yield f"no longer on {listed(gone)}"
+
+
+def _new_segment_news(
+    log: str, now: Segment, previous: Segment | None, old: Mapping[int, Segment]
+) -> Iterator[Sentence]:
+    """One that nobody has seen before; the seal of the one before it names it already if that was open."""
+    known = old.get(previous.index) if previous is not None else None
+    if known is not None and known.end is None:
+        return
+    if known is not None:
+        yield "good", f"{log} reopened: {_opening(now)}"
+    else:  # several came between two looks
+        yield "warn", f"segment {now.index - 1} of {log} sealed at {now.base:,}; {_opening(now)}"
+
+
+def _opening(segment: Segment) -> str:
+    return f"segment {segment.index} on {nodes_of(segment)} (epoch {segment.epoch})"
+
+
+def nodes_of(segment: Segment) -> str:
+    """Groups with their nodes from head to tail."""
+    return " / ".join(listed([member.node for member in group]) for group in segment.groups[:LISTED_MAX])

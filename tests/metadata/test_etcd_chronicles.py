@@ -1,0 +1,87 @@
+"""Several coordinators over one etcd: each writes down what happens, active or not, and a page merges it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from etcd_server import Etcd
+from metadata.places import EtcdPlace, opened
+from metadata.projections import creation, first_of, rolled
+from trunkline.core.messages import NodeInfo, Register, Swap, Swapped
+from trunkline.dashboard.feed import Memory
+from trunkline.dashboard.history import Merging, Told
+from trunkline.metadata.store import Store
+from trunkline.runtime.chronicle import Chronicle
+from trunkline.runtime.chronicler import Chronicler
+
+WAIT_S = 30.0
+
+
+async def nobody(_: NodeInfo) -> dict[str, Any]:
+    return {}
+
+
+def told(chronicle: Chronicle) -> Told:
+    return msgspec.json.decode(chronicle.told(), type=Told)
+
+
+def texts(chronicle: Chronicle) -> list[str]:
+    return [event.text for event in told(chronicle).events]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not holds():
+            await asyncio.sleep(0.05)
+
+
+def told_by_all(chronicles: Iterable[Chronicle], words: str) -> bool:
+    return all(any(words in each for each in texts(chronicle)) for chronicle in chronicles)
+
+
+@asynccontextmanager
+async def writing(name: str, store: Store, chronicle: Chronicle, lease_ms: int) -> AsyncIterator[None]:
+    def blocked() -> tuple[str, ...] | None:
+        return () if store.active() else None
+
+    task = asyncio.create_task(Chronicler(name, store, chronicle, blocked, nobody, lease_ms=lease_ms).run())
+    try:
+        await until(lambda: f"coordinator {name} started" in texts(chronicle))
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_standby_writes_down_what_the_others_do_and_the_page_shows_it_once(tmp_path: Path) -> None:
+    async def run(place: EtcdPlace) -> None:
+        chronicles = {name: Chronicle(None) for name in ("one", "two")}
+        async with AsyncExitStack() as stack:
+            stores = {name: await stack.enter_async_context(opened(place, place.lease_ms)) for name in chronicles}
+            await stores["one"].campaign("one")
+            for name, chronicle in chronicles.items():
+                await stack.enter_async_context(writing(name, stores[name], chronicle, place.lease_ms))
+            await stores["two"].handle(Register(NodeInfo("a", 1, 1, address="a:1")))
+            await stores["two"].handle(creation())
+            await until(lambda: told_by_all(chronicles.values(), "log orders created"))
+            assert isinstance(await stores["one"].handle(Swap("orders", 1, rolled(first_of()))), Swapped)
+            await until(lambda: told_by_all(chronicles.values(), "segment 0 of orders sealed"))
+            await until(lambda: told_by_all(chronicles.values(), "node a lost"))
+        memory, merging = Memory(), Merging()
+        for source, chronicle in enumerate(chronicles.values()):
+            memory.put(merging.take(source, told(chronicle).events))
+        shown = [item.text for item in memory.feed]
+        assert shown.count("node a lost") == shown.count("node a joined at a:1") == 1
+        assert sum("sealed" in each for each in shown) == 1
+        assert {f"coordinator {name} started" for name in chronicles} <= set(shown)
+        assert "coordinator two is active" not in shown
+
+    with Etcd(tmp_path / "etcd") as etcd:
+        asyncio.run(run(EtcdPlace(etcd, f"/{uuid.uuid4()}/")))
