@@ -72,6 +72,7 @@ TABLE = (
     Program("setpriv", "util-linux", (*WITH_POSTGRES, "tools/fresh.py")),
     Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
+    Program("uname", "coreutils", ("",)),  # Python's own library calls it
     Program("unshare", "util-linux", ("tools/fresh.py",)),
 )
 BY_NAME = {program.name: program for program in TABLE}
