@@ -273,5 +273,5 @@ def test_bash_completes_commands_options_and_files(
 
 
 def test_no_other_command_loads_what_completes() -> None:
-    program = "import sys, trunkline.cli.main as m; m._parser('read'); sys.exit('shtab' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], env=dict(os.environ), check=False).returncode == 0
+    script = "import sys, trunkline.cli.main as m; m._parser('read'); sys.exit('shtab' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], env=dict(os.environ), check=False).returncode == 0
