@@ -58,6 +58,8 @@ def watch_programs() -> None:
 
 
 def _look(event: str, details: tuple[object, ...]) -> None:
+    if "PYTEST_CURRENT_TEST" not in os.environ:
+        return  # pytest itself, and what helps it
     if event == "subprocess.Popen":
         executable, command, folder, _ = details
         judge_command([executable, *_words(command)[1:]], folder)

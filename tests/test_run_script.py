@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -50,13 +51,17 @@ def clone(repository: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def installation_of(script: Path) -> str:
-    loader = importlib.machinery.SourceFileLoader("run_script", str(script))
+def script(path: Path) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("run_script", str(path))
     spec = importlib.util.spec_from_loader("run_script", loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    return str(module.installation())
+    return module
+
+
+def installation_of(path: Path) -> str:
+    return str(script(path).installation())
 
 
 def run(clone: Path, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -159,6 +164,12 @@ def test_the_fast_tests_install_nothing(clone: Path) -> None:
     done = run_bare(clone, "test", "--fast", "--version", ci="true")
     assert done.returncode == 0, done.stderr
     assert "run:" not in done.stderr
+
+
+def test_every_file_of_the_fast_tests_exists(repository: Path) -> None:
+    for argument in script(repository / "run").FAST:
+        path = argument.removeprefix("--ignore=")
+        assert not path.startswith("tests/") or (repository / path).exists(), path
 
 
 def test_where_there_is_java_none_is_installed(clone: Path) -> None:

@@ -22,7 +22,7 @@ class Program:
     otherwise: str = ""  # what its absence means; empty for what every Debian has
 
 
-SPARK = ("tests/delivery", "tests/spark", "tests/cli/test_deliver.py", "tests/contract/test_destination_crashes.py")
+SPARK = ("tests/delivery", "tests/spark", "tests/cli/test_deliver.py", "tests/cli/test_deliver_words.py")
 SYSTEM_DELIVERY = ("tests/system/test_capture_to_tables.py", "tests/system/test_delivery_kills.py")
 WITH_POSTGRES = (
     *("tests/delivery", "tests/contract", "tests/cli/test_deliver.py", "tests/dashboard", "bench/delivery.py"),
@@ -64,12 +64,15 @@ TABLE = (
     Program("apt-config", "apt", ("tools/fresh.py",)),
     Program("apt-get", "apt", ("run",)),
     Program("apt-mark", "apt", ("tools/fresh.py",)),
+    Program("bash", "bash", ("tests/cli/test_messages.py",)),
     Program("dpkg-query", "dpkg", ("tools/fresh.py",)),
     Program("env", "coreutils", ("run",)),
     Program("mount", "mount", (*SMALL_DISKS, "tools/fresh.py")),
     Program("umount", "mount", SMALL_DISKS),
     Program("setpriv", "util-linux", (*WITH_POSTGRES, "tools/fresh.py")),
+    Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
+    Program("uname", "coreutils", ("",)),  # Python's own library calls it
     Program("unshare", "util-linux", ("tools/fresh.py",)),
 )
 BY_NAME = {program.name: program for program in TABLE}

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from local_cluster import Command, RunningCluster
+from outside import program
 from trunkline.cli.main import whole_parser
 from trunkline.cli.reading import _why_nothing
 from trunkline.plural import plural
@@ -261,16 +262,16 @@ def test_bash_completes_commands_options_and_files(
     (tmp_path / "file").touch()
     (tmp_path / "script").write_bytes(command("completion", "bash").out)
     line = ["trunkline", *words]
-    program = (
+    script = (
         "source ./script; "
         f"COMP_WORDS=({' '.join(line)}); COMP_CWORD={len(line) - 1}; "
         f"_shtab_trunkline trunkline {words[-1]} {line[-2]}; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([program("bash"), "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert sorted(done.stdout.split()) == sorted(wanted), done.stderr
 
 
 def test_no_other_command_loads_what_completes() -> None:
-    program = "import sys, trunkline.cli.main as m; m._parser('read'); sys.exit('shtab' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], env=dict(os.environ), check=False).returncode == 0
+    script = "import sys, trunkline.cli.main as m; m._parser('read'); sys.exit('shtab' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], env=dict(os.environ), check=False).returncode == 0

@@ -286,6 +286,26 @@ def test_new_destinations_share_one_seed_while_others_are_flushed() -> None:
     assert pipeline.tell(SourceAt(8)) == [flush(4, 7, 8, *NAMES)]
 
 
+def test_p14_destinations_of_one_place_are_never_in_two_jobs_at_once() -> None:
+    pipeline = Pipeline()
+    pipeline.tell(Configured((Planned("d1", place="p"), Planned("d2", place="p"), Planned("d3"))))
+    pipeline.own(4, 5, 5)
+    assert pipeline.tell(SourceAt(7)) == [flush(2, 4, 5, "d1"), flush(3, 5, 7, "d3")]  # d2 waits for its place
+    assert pipeline.done(applied("d1", 5), job=2) == [flush(4, 5, 7, "d1", "d2")]
+    assert pipeline.tell(ReseedAsked("d3", 1)) == []
+    assert pipeline.done(applied("d3", 7), job=3) == [ReadStandings(5, ("d3",))]  # it has no place, and waits for none
+
+
+def test_p14_a_seed_and_a_flush_of_one_place_come_one_after_another() -> None:
+    pipeline = Pipeline("d1", "d2")
+    pipeline.tell(Configured((Planned("d1", place="p"), Planned("d2", place="p"))))
+    pipeline.own(0, 5)
+    assert pipeline.tell(SourceAt(7)) == [flush(2, 5, 7, "d2")]
+    assert pipeline.done(applied("d2", 7), job=2) == [SeedGroup(3, 7, SeedMode.SCAN, (Member("d1", 0, 1),))]
+    assert pipeline.tell(SourceAt(8)) == []
+    assert pipeline.done(applied("d1", 7), job=3) == [flush(4, 7, 8, "d1", "d2")]
+
+
 @pytest.mark.parametrize(("mode", "through"), [(SeedMode.START, 3), (SeedMode.NOW, 7), (SeedMode.SCAN, 7)])
 def test_the_mode_of_a_seed_says_which_version_it_takes(mode: SeedMode, through: int) -> None:
     pipeline = Pipeline("d1")

@@ -264,6 +264,19 @@ def test_a_server_that_dies_and_comes_back_is_used_again(tmp_path: Path, table: 
         catalogs.close()
 
 
+def test_a_seed_that_others_come_before_is_tried_again_with_the_same_rows(table: LakeTable) -> None:
+    others = iter(range(3))
+
+    def watch(statement: str) -> None:
+        if statement == "COMMIT" and (number := next(others, None)) is not None:
+            ask(table, f"CREATE TABLE l.other{number} (x INTEGER)")
+
+    rows = iter(plain(ORDERS, SEEDED))  # a stream, which can be read once
+    assert table.open(watch).seed(SEED, rows).written == 3
+    assert next(others, None) is None
+    assert content(table.held() or ()) == content(SEEDED)
+
+
 # --------------------------------------------------------------------------------------------------- files and versions
 
 

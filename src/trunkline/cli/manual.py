@@ -32,7 +32,7 @@ trunkline \\- a totally ordered, replicated log of changes, and its delivery to 
 def manual() -> str:
     """The whole page, in the macros of man(7)."""
     lines = [HEAD, ".SH COMMANDS"]
-    for name, command, summary in commands(main._parser()):
+    for name, command, summary in commands(main.whole_parser()):
         lines.append(f".SS trunkline {_text(name)}")
         lines.append(_text(command.description or f"{summary[:1].upper()}{summary[1:]}."))
         shared = cluster_actions(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import ssl
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ from trunkline.net.packets import (
 
 DIAL_MS = 5_000
 NOBODY_LISTENS = "connection refused"
+OF_OPENSSL = re.compile(r"^\[[^]]*] | \(_ssl\.c:\d+\)$")  # what stands around its words
 
 
 class HandshakeRefused(Refused):
@@ -123,5 +125,5 @@ def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, ConnectionRefusedError) or 0 < refused == str(error).count("[Errno"):
         return NOBODY_LISTENS
     if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}"
+        return f"TLS: {OF_OPENSSL.sub('', str(error))}"
     return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -30,7 +30,7 @@ from trunkline.core.projection import Projection
 from trunkline.errors import Refused, StorageError
 from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
 from trunkline.runtime.chronicle import Chronicle, Minute
-from trunkline.runtime.event_words import Said, blocked_news, forgotten, log_news, node_news
+from trunkline.runtime.event_words import Said, blocked_news, forgotten, log_news, named, node_news
 
 GATHER_S: Final = 0.25
 REST_SHARE: Final = 4.0  # times as long as the last look took
@@ -73,7 +73,7 @@ class Chronicler:
         minute_s: float = MINUTE_S,
     ) -> None:
         self.chronicle = chronicle
-        self._name = name
+        self._name = named(name, "coordinator")
         self._store = store
         self._blocked = blocked
         self._ask = ask
@@ -97,7 +97,7 @@ class Chronicler:
     async def run(self) -> None:
         """Until the store closes, or until cancelled."""
         changes = self._store.watch()
-        self._tell([Said("info", f"coordinator {self._name} started")])
+        self._tell([Said("info", f"{self._name} started")])
         following = asyncio.create_task(self._follow(changes))
         others = (asyncio.create_task(self._count()), asyncio.create_task(self._save()))
         try:
@@ -200,7 +200,7 @@ class Chronicler:
         if (found is not None) != self._was_active:
             self._was_active = found is not None
             word = "is active" if self._was_active else "is no longer active"
-            self._tell([Said("info", f"coordinator {self._name} {word}")])
+            self._tell([Said("info", f"{self._name} {word}")])
         if found is None:
             self._known_blocked = set()
             return

@@ -36,8 +36,8 @@ def listed(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else shown
 
 
-def named(node: str) -> str:
-    return node if node.lower().startswith("node") else f"node {node}"
+def named(name: str, kind: str = "node") -> str:
+    return name if name.lower().startswith(kind) else f"{kind} {name}"
 
 
 # --------------------------------------------------------------------------------------------------------------- nodes

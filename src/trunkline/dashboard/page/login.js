@@ -17,6 +17,7 @@ export async function mayLook() {
 export function askToken() {
   show(byId("login"), true);
   show(byId("all"), false);
+  setText(byId("health-words"), "log in to look");
   byId("login-token").focus();
   return new Promise((resolve) => {
     byId("login").onsubmit = async (event) => {
