@@ -15,6 +15,7 @@ import pytest
 import trunkline.sync
 from delivery.captured_log import CapturedLog, same
 from delivery.direct_delivery import Direct
+from delivery.lake_backup import Backup
 from delivery.pipe_sources import LakeSource
 from local_cluster import PROGRAM, RunningCluster, local_cluster, wait_until
 from trunkline.cli.main import main
@@ -173,6 +174,26 @@ def test_a_table_that_was_made_anew_is_captured_again(tmp_path: Path, captured: 
     table.write("INSERT INTO lake.orders VALUES (7, 'acme', 7, 7)")
     captured.capture(LakeCapture(table.address))
     assert captured.rows() == [{"id": 7, "tenant": "acme", "item": 7, "mark": 7}]
+
+
+def test_a_lake_that_was_restored_from_a_backup_is_captured_again(tmp_path: Path, captured: CapturedLog) -> None:
+    table = lake(tmp_path)
+    table.write(table.insert("acme", 1, 2))
+    captured.capture(LakeCapture(table.address))
+    backup = Backup(tmp_path)
+    table.write(table.insert("acme", 3))
+    assert captured.capture(LakeCapture(table.address)) == 1
+    backup.restore()
+    assert captured.capture(LakeCapture(table.address)) == 1  # the log is ahead of it
+    assert [row["id"] for row in captured.rows()] == [1, 2]
+    table.write(table.insert("acme", 4))
+    assert captured.capture(LakeCapture(table.address)) == 1
+    backup.restore()
+    table.write(table.insert("acme", 5))
+    table.write(table.insert("acme", 6))  # it has grown past the log
+    assert captured.capture(LakeCapture(table.address)) == 1
+    assert [row["id"] for row in captured.rows()] == [1, 2, 5, 6]
+    assert captured.capture(LakeCapture(table.address)) == 0
 
 
 def test_a_destination_at_the_trim_point_goes_on(tmp_path: Path, captured: CapturedLog) -> None:

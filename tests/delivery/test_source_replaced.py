@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from delivery.captured_log import CapturedLog
 from delivery.direct_delivery import Direct, delta_target
+from delivery.lake_backup import Backup
 from delivery.pipe_sources import DeltaFeed, LakeSource
 from delivery.running_pipeline import TENANTS, Business, Running, wait_until
 from local_cluster import local_cluster
@@ -39,31 +40,6 @@ def business(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> B
         made.source.write(made.source.insert(tenant, *(10 * place + number for number in (1, 2, 3))))
     assert made.run_once().behind == ()
     return made
-
-
-class Backup:
-    """The lake of a business, with all that its catalog is made of."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._kept = folder / "backup"
-        self._copy(folder, self._kept)
-
-    def restore(self) -> None:
-        self.remove()
-        self._copy(self._kept, self._folder)
-
-    def remove(self) -> None:
-        for file in self._folder.glob("source.sqlite*"):
-            file.unlink()
-        shutil.rmtree(self._folder / "source")
-
-    @staticmethod
-    def _copy(origin: Path, target: Path) -> None:
-        target.mkdir(exist_ok=True)
-        for file in origin.glob("source.sqlite*"):
-            shutil.copy2(file, target / file.name)
-        shutil.copytree(origin / "source", target / "source")
 
 
 def statuses(business: Business) -> dict[str, tuple[str, str]]:

@@ -5,7 +5,7 @@ Rules
      Removals come first. All columns of a removed row are told, so that every pipeline can route it by what it likes.
  U2  The first transaction is a snapshot: a truncation, then every row as of one version.
  U3  Where the changes cannot be told (versions expired, a column that gives old rows new values, another table under
-     the name), a new snapshot is captured, loudly.
+     the name, a lake that was restored from a backup), a new snapshot is captured, loudly.
  U4  Versions that touch nothing of the table are passed in silence.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -23,17 +24,20 @@ from trunkline.delivery.capture.writing import Transaction
 from trunkline.delivery.changes import change_rows, truncation
 from trunkline.delivery.columns import Columns
 from trunkline.delivery.rule_ordered import Kind
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, SourceState
+from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, SourceState, Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import ProtocolError, SourceExpired
 
 logger = logging.getLogger(__name__)
 
+ANOTHER: Final = "there is another table under its name"
+
 
 class LakePosition(Struct, frozen=True, tag="ducklake", tag_field="kind"):
     table: str  # the identity of the table itself
     version: int
+    mark: str = ""  # of that version (see ``lineage``); an older release did not tell it
 
 
 class LakeCapture:
@@ -68,13 +72,24 @@ class LakeCapture:
         if mark is not None and mark == self._mark:
             return
         state = self._source.state(0 if self._position is None else self._position.version)
-        if self._position is not None and self._position.table != state.identity:
-            yield self._again(state, "there is another table under its name")
+        if why := self._replaced(state):
+            yield self._again(state, why)
         while self._position is None or self._position.version < state.version:
             transaction = self._following(state)
             if transaction is not None:
                 yield transaction
         self._mark = mark
+
+    def _replaced(self, state: SourceState) -> str:
+        """Why what was captured is not of the table's present history; empty if it is."""
+        held = self._position
+        if held is None:
+            return ""
+        if held.table != state.identity:
+            return ANOTHER
+        if state.version < held.version:
+            return f"the lake was restored from a backup: it was at version {held.version}, and is at {state.version}"
+        return _restored(held, state.known_mark)
 
     def _following(self, state: SourceState) -> Transaction | None:
         held = self._position
@@ -85,12 +100,12 @@ class LakeCapture:
             survey = self._source.survey(window)
         except SourceExpired as error:
             return self._again(state, str(error))
-        if survey.restated or survey.identity != held.table:
-            return self._again(state, survey.restated or "there is another table under its name")
-        self._position = LakePosition(survey.identity, window.through)
+        if why := survey.restated or (ANOTHER if survey.identity != held.table else _restored(held, survey.after_mark)):
+            return self._again(state, why)
+        self._position = LakePosition(survey.identity, window.through, survey.mark)
         if survey.backlog.quiet and not survey.altered:
             return None
-        return self._transaction(survey.columns, self._changes(window, survey.columns))
+        return self._transaction(survey.columns, self._changes(window, _all_of(survey)))
 
     def _again(self, state: SourceState, why: str) -> Transaction:
         logger.warning("the changes cannot be told (%s): all rows are captured again", why)
@@ -98,23 +113,30 @@ class LakeCapture:
 
     def _snapshot(self, version: int) -> Transaction:
         survey = self._source.survey(Window(BEFORE_ALL, version))
-        self._position = LakePosition(survey.identity, version)
-        return self._transaction(survey.columns, self._rows(version, survey.columns))
+        self._position = LakePosition(survey.identity, version, survey.mark)
+        return self._transaction(survey.columns, self._rows(version, _all_of(survey)))
 
     def _transaction(self, columns: Columns, changes: Iterator[pa.Table]) -> Transaction:
         return Transaction(msgspec.json.encode(self._position).decode(), columns, changes)
 
-    def _rows(self, version: int, columns: Columns) -> Iterator[pa.Table]:
-        yield truncation(columns)
-        for batch in self._source.scan(version, _all_of(columns), None):
+    def _rows(self, version: int, asked: Asked) -> Iterator[pa.Table]:
+        yield truncation(asked.columns)
+        for batch in self._source.scan(version, asked, None):
             yield change_rows(Kind.INSERT, pa.Table.from_batches([batch]).drop_columns([ROUTE_COLUMN]))
 
-    def _changes(self, window: Window, columns: Columns) -> Iterator[pa.Table]:
-        net = self._source.net_changes(window, _all_of(columns), EVERYTHING)
+    def _changes(self, window: Window, asked: Asked) -> Iterator[pa.Table]:
+        net = self._source.net_changes(window, asked, EVERYTHING)
         for kind, rows in ((Kind.DELETE, net.removed), (Kind.INSERT, net.arrived)):
             if rows.num_rows:
                 yield change_rows(kind, rows.drop_columns([ROUTE_COLUMN]))
 
 
-def _all_of(columns: Columns) -> Asked:
-    return Asked(columns, tuple(column.name for column in columns), columns[0].name)
+def _restored(held: LakePosition, mark: str) -> str:
+    """Why this is not the mark of what is held; one that is not known passes for it."""
+    differs = held.mark and mark and held.mark != mark
+    return f"the lake was restored from a backup: its version {held.version} is another one" if differs else ""
+
+
+def _all_of(survey: Survey) -> Asked:
+    columns = survey.columns
+    return Asked(columns, tuple(column.name for column in columns), columns[0].name, survey.mark)
