@@ -49,7 +49,9 @@ def unpacked(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = sorted(files(copy))
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(build("build_sdist", copy, folder)) as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Debian's Python 3.11.2 has none
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)
     (source,) = (path for path in folder.iterdir() if path.is_dir())
     assert sorted(set(before) - set(files(source))) == [], "the source distribution lacks files"
     return source

@@ -135,6 +135,7 @@ def build(root: Path, environment: Mapping[str, str]) -> None:
     subprocess.run(["mmdebstrap", *bare, _codename(), str(root), *sources], check=True)
     root.chmod(0o755)  # a server's own account has to get in
     copy_settings(root, environment)
+    subprocess.run(["mount", "--bind", str(root), str(root)], check=True)  # namespaces want a mount as their root
     for name in ("proc", "sys", "dev"):
         (root / name).mkdir(exist_ok=True)
         subprocess.run(["mount", "--rbind", f"/{name}", str(root / name)], check=True)

@@ -44,6 +44,8 @@ TABLE = (
         ("tests/browser", "tests/proxy/test_in_a_browser.py"),
         "the tests in a browser will be skipped",
     ),
+    # No program: a library without which the one that drives the browser does not start.
+    Program("libatomic.so.1", "libatomic1", ("tests/browser",), "the tests in a browser will be skipped"),
     Program("etcd", "etcd-server", WITH_ETCD, "the tests with etcd will be skipped"),
     Program("openssl", "openssl", ("tests/metadata", "tests/net"), "the tests with TLS will be skipped"),
     Program("ip", "iproute2", ("tests/system/test_partitions.py",), "the tests of partitions will be skipped"),
@@ -85,6 +87,8 @@ def find(name: str) -> Path | None:
     for folder in OFF_THE_PATH:
         if found := shutil.which(name, path=folder):
             return Path(found)
+    if ".so" in name:
+        return next(Path("/usr/lib").glob(f"*/{name}"), None)
     versions = Path("/usr/lib/postgresql").glob(f"*/bin/{name}")
     return max(versions, key=lambda path: float(path.parts[-3]), default=None)
 

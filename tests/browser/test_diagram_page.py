@@ -26,6 +26,7 @@ STEPS, STATES = example()
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    program("libatomic.so.1")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
         yield browser

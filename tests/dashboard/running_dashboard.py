@@ -71,6 +71,7 @@ class FilledStore:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=SHOWN_MS)
+    program("libatomic.so.1")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS)
         yield browser
