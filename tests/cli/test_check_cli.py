@@ -212,7 +212,7 @@ def test_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--actions", "noise"], "noise: line 1: expected `trunkline-actions 1`"),
         (["pair", "--actions", "of-put"], "it belongs to scenario put, not pair"),
         (["--actions", "of-put"], "action 1 cannot happen there: crash nobody"),
-        (["--colour"], "unrecognized arguments"),
+        (["--colour"], "unknown option --colour"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

@@ -156,12 +156,16 @@ def use_body(body: bytes) -> None:
     told = int.from_bytes(body[4:8], "little")
     frame = Frame(17, told if 0 < told < 100_000 else 15, Kind.DATA, "writer#1", 1, checksum(body))
     batch = Batch(frame, body, 18, 2**40, "orders")
-    assert _refused(lambda: batch.to_arrow().to_pylist()) == _refused(batch.payloads)
+    assert _refused(lambda: batch.arrow_payloads().to_pylist()) == _refused(batch.payloads)
     entries = list(batch)
     assert len(entries) == len(batch) == len(batch.payloads()) == len(batch.headers())
     for entry in Repeats().without_repeats(entries):
         msgspec.json.encode(document_of(entry))
-    assert batch.to_arrow().to_pylist() == [entry.payload for entry in entries]
+    rows = batch.to_arrow()
+    rows.validate(full=True)
+    assert [tuple(row.values()) for row in rows.select(["glsn", "payload"]).to_pylist()] == [
+        (entry.glsn, entry.payload) for entry in entries
+    ]
     record_batch([batch, batch], spark_schema(whole_schema())).validate(full=True)
 
 

@@ -61,8 +61,8 @@ def write_stream(log: SparkLog, options: dict[str, str]) -> None:
 GONE = "log no-such-log does not exist; create it first"
 AWAY = {"connect": "127.0.0.1:1", "timeout": "0.5"}
 UNREACHABLE = (
-    "the cluster's id: no coordinator answered (127.0.0.1:1: 127.0.0.1:1 cannot be reached ([Errno 111] Connection "
-    "refused); is it running, is the address right?); is the cluster up? (`trunkline up`)"
+    "no coordinator answered at 127.0.0.1:1 (connection refused); is the cluster up? Start one with `trunkline up`, or "
+    "give the address of the one that runs"
 )
 UNSET = (
     "option tokenEnv names NO_SUCH_VARIABLE, which is not set in the environment of this Spark worker: set it on "

@@ -11,6 +11,9 @@ EXAMPLES: Final[dict[str, str]] = {
 trunkline status
 trunkline status --dir ./cluster                   with process ids; finds the address itself
 trunkline status --connect 10.0.0.1:7400 --json""",
+    "events": """\
+trunkline events
+trunkline events --hide-logs                       only what happened to nodes and coordinators""",
     "log create": """\
 trunkline log create orders                            three copies, many writers
 trunkline log create events --policy broadcast         one writer at a time, fewer round trips

@@ -134,13 +134,13 @@ class Batch:
         Payloads are not copied. Needs pyarrow, which is optional.
         """
         arrow = _pyarrow()
-        count = len(self)
+        payloads, count = self.arrow_payloads(), len(self)  # first: a count that lies is refused there
         glsn = arrow.py_buffer(array("q", range(self.first, self.last + 1)))
         time = self.time_ms if 0 <= self.time_ms <= TIME_MS_MAX else None
         return arrow.RecordBatch.from_arrays(
             [
                 arrow.Array.from_buffers(arrow.int64(), count, [None, glsn]),
-                self.arrow_payloads(),
+                payloads,
                 arrow.repeat(arrow.scalar(time, arrow.timestamp("ms", tz="UTC")), count),
                 self._arrow_headers(arrow),
             ],
