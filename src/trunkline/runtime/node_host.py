@@ -84,7 +84,6 @@ class NodeHost:
         self._sync_scheduled = False
         self._always = sync is SyncPolicy.ALWAYS
         self._space = Space.ROOMY
-        self._told_space = Space.ROOMY
         self._copy_refused: float | None = None  # when
         self._stuck_since: float | None = None
         self._busy = False
@@ -232,8 +231,7 @@ class NodeHost:
         """What the registry is to know. A node that refused a copy says for a while that it takes none."""
         space = self._engine.told_space()
         rests = self._copy_refused is not None and self._loop.time() - self._copy_refused < COPY_REST_S
-        self._told_space = max(space, Space.TIGHT) if rests else space
-        return self._told_space
+        return max(space, Space.TIGHT) if rests else space
 
     def tidy_up(self) -> None:
         """Now and then: write what waited for room, note what is on disk, and tell of the room there is."""
@@ -245,9 +243,8 @@ class NodeHost:
         except StorageError as error:
             self._stopped(str(error))
             return
-        told = self._told_space
-        if self.told_space() is not told:
-            self.process.deliver("lease", Address(self.process.name, "host"), SpaceTold(self._told_space))
+        # Each time: the role knows what the registry was told, and others may have asked for it meanwhile.
+        self.process.deliver("lease", Address(self.process.name, "host"), SpaceTold(self.told_space()))
 
     def _go_on(self) -> None:
         if not self._always:
