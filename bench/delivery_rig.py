@@ -97,6 +97,7 @@ class Rig:
         self._spans = engine.spans
         self._runner = JobRunner(engine.spark, work, ReadingConfig().small_bytes)
         self._positions = {target.name: 0 for target in targets}
+        self._marks = dict.fromkeys(self._positions, "")  # of those positions
         self._without = set(without)
         self._jobs = count(1)
 
@@ -124,7 +125,7 @@ class Rig:
         return Figures(made.operations, ended - begun, used, self._spans.take(begun, ended)), report
 
     def _members(self, names: Sequence[str]) -> tuple[Member, ...]:
-        return tuple(Member(name, self._positions[name], 1) for name in names)
+        return tuple(Member(name, self._positions[name], 1, self._marks[name]) for name in names)
 
     def _learn(self, report: JobReport) -> None:
         failed = [result.error for result in report.done.results if result.outcome not in WELL]
@@ -132,6 +133,7 @@ class Rig:
             raise Failed(f"a job failed: {report.done.error or failed[0]}")
         for result in report.done.results:
             self._positions[result.destination] = result.position
+            self._marks[result.destination] = report.done.mark
 
     def _processes(self) -> list[int]:
         return [process for process in descendants(os.getpid()) if process not in self._without]

@@ -110,7 +110,8 @@ class PositionMoved(Refused):
     """The destination is not at the position that the flush was planned from."""
 
     def __init__(self, position: int, expected: int) -> None:
-        super().__init__(f"the destination is at {position}, not at {expected}; the flush is planned again from there")
+        found = f"at {position}, not at {expected}" if position != expected else f"at another version {position}"
+        super().__init__(f"the destination is {found}; the flush is planned again from there")
         self.position = position
 
 

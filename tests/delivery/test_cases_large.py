@@ -37,13 +37,16 @@ def test_a_window_of_five_million_changes_with_most_of_them_in_one_tenant_comple
     source.write("DELETE FROM lake.orders WHERE id % 2 = 0")  # behind the window
     sites = make_sites(tmp_path, postgres, kinds=["ducklake"], paths=["large"])
     work = Work(source.source, ("id",), "tenant", tuple(site.target for site in sites))
-    members = tuple(Member(site.name, after, 1) for site in sites)
+    seeded = source.source.past([after]).marks[after]
+    members = [
+        tuple(Member(site.name, position, 1, mark) for site in sites) for position, mark in ((0, ""), (after, seeded))
+    ]
     jobs = Jobs(
         "local[2]",
         {"spark.driver.memory": HEAP},
         work,
         -1,
-        (SeedGroup(1, after, SeedMode.SCAN, members), FlushGroup(2, after, through, members)),
+        (SeedGroup(1, after, SeedMode.SCAN, members[0]), FlushGroup(2, after, through, members[1])),
     )
     with started(tmp_path, jobs) as (process, lines):
         said = list(lines)
