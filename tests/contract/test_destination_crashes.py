@@ -47,7 +47,7 @@ STEPS: Final[dict[str, tuple[Step, list[Row]]]] = {
         [*({**row, "note": None} for row in CHANGED), NOTED_ROW],
     ),
     "append": ((replace(FLUSH, mode="append"), INSERTS), [*SEEDED, *SEEDED]),
-    "seed again": ((replace(SEED, through=20, token=2, columns=NOTED), [NOTED_ROW]), [NOTED_ROW]),
+    "seed again": ((replace(SEED, through=20, token=2, columns=NOTED, expected=10), [NOTED_ROW]), [NOTED_ROW]),
 }
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pyspark
 
+from trunkline.delivery.java import write_java_home
+
 WAIT_S_MAX = 120.0  # a loaded machine; usually a few seconds
 LOOK_AGAIN_S = 0.05
 HOME = Path(pyspark.__file__).parent
@@ -33,8 +35,9 @@ def standalone(java: Path, directory: Path, *, cores: int = 2) -> Iterator[str]:
 @contextmanager
 def _daemon(java: Path, directory: Path, name: str, *arguments: str) -> Iterator[str]:
     log = directory / f"{name}.log"
-    home = str(java.resolve().parent.parent)
-    environment = {**os.environ, "SPARK_HOME": str(HOME), "JAVA_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1"}
+    (directory / name).mkdir()
+    home = write_java_home(directory / name, java)
+    environment = {**os.environ, "SPARK_HOME": str(HOME), "JAVA_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [HOME / "bin" / "spark-class", name, *HERE, *arguments],

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from local_cluster import RunningCluster
 from trunkline import sync
+from trunkline.delivery.java import write_java_home
 from trunkline.errors import ConfigError
 from trunkline.spark import register
 
@@ -27,9 +28,8 @@ def write_python(directory: Path, text: str) -> Path:
     return program
 
 
-@pytest.mark.usefixtures("java")
 def test_the_example_of_the_page_runs_where_no_environment_is_activated(
-    repository: Path, cluster: RunningCluster, handle: sync.Cluster, tmp_path: Path
+    repository: Path, java: Path, cluster: RunningCluster, handle: sync.Cluster, tmp_path: Path
 ) -> None:
     handle.log("orders", create=True).append([b"paid", b"sent", b"paid"])
     copies = handle.log("copies", create=True)
@@ -37,11 +37,12 @@ def test_the_example_of_the_page_runs_where_no_environment_is_activated(
     example = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     (tmp_path / "example.py").write_text(example.replace("127.0.0.1:7400", cluster.connect))
     write_python(tmp_path, "exit 1")
+    home = write_java_home(tmp_path, java)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "VIRTUAL_ENV"))}
     done = subprocess.run(
         [sys.executable, "example.py"],
         cwd=tmp_path,
-        env=kept | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"},
+        env=kept | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=EXAMPLE_S,

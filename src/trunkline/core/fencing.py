@@ -9,7 +9,8 @@ release did not store it.
 
 Rules
  F1  A token above mine: another deliverer owns it now. Nothing of mine is written, ever again under this token.
- F2  What was done before (the stored position is ``through``, with its mark) is a success, and nothing is written.
+ F2  What was done before (the stored position is ``through``, with its mark) is a success, and nothing is written. Only
+     a seed that was planned from there is written: an operator wants those rows anew.
  F3  A flush or a seed is written only over what it was planned from: the stored position and mark are the expected
      ones. So a seed may take a position back, as an operator wishes, but one that comes too late does not.
  F4  A flush is never written over rows of another source. A seed that was planned from them replaces them.
@@ -55,7 +56,9 @@ def decide(held: Held, step: Step) -> Decision:
         return Decision.FENCED
     if step.source is not None and held.position and held.source != step.source:  # F4
         return Decision.FOREIGN
+    done = (held.position, held.mark) == (step.through, step.through_mark)
+    if done and step.source is not None:  # F2, also of one that was planned from there
+        return Decision.ALREADY
     if (held.position, held.mark) == (step.expected, step.mark):  # F3
         return Decision.PROCEED
-    done = (held.position, held.mark) == (step.through, step.through_mark)
     return Decision.ALREADY if done else Decision.MOVED  # F2

@@ -10,6 +10,7 @@ from trunkline.check.scenarios.broadcast import BROADCAST_SCENARIOS
 from trunkline.check.scenarios.chain import CHAIN_SCENARIOS
 from trunkline.check.scenarios.clients import CLIENT_SCENARIOS
 from trunkline.check.scenarios.delivery import DELIVERY_SCENARIOS
+from trunkline.check.scenarios.delivery_sources import SOURCE_SCENARIOS
 from trunkline.check.scenarios.disks import DISKS_SCENARIOS
 from trunkline.check.scenarios.duties import DUTIES_SCENARIOS
 from trunkline.check.scenarios.endings import ENDING_SCENARIOS
@@ -35,6 +36,7 @@ _ALL = (
     *SEVERAL_SCENARIOS,
     *SPACE_SCENARIOS,
     *DELIVERY_SCENARIOS,
+    *SOURCE_SCENARIOS,
 )
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {build().name: build for build in _ALL}

@@ -263,18 +263,6 @@ def empty_windows() -> Scenario:
     )
 
 
-def expiring_source() -> Scenario:
-    """The source forgets what lies before a version: first a position that a note covers, then all of it."""
-    return scenario(
-        "expiring-source",
-        "the source forgets its history while destinations are behind: written once, or seeded again",
-        ONE_TENANT,
-        steps=(MoveOn(1), MoveOn(2), MoveOn(3, 2), MoveOn(4), MoveOn(5, 4)),
-        looks=True,
-        sometimes=("HistoryExpired", "Seeded", "TableWritten"),
-    )
-
-
 def stops() -> Scenario:
     return scenario(
         "stops",
@@ -312,46 +300,6 @@ def reseeding() -> Scenario:
         faults=Faults(loss=1),
         lossy="d1",
         sometimes=("Seeded",),
-    )
-
-
-def restored_backup() -> Scenario:
-    """What was noted of windows without rows holds for the position that it was measured from."""
-    return scenario(
-        "restored-backup",
-        "a destination is paused, restored from a backup and resumed: it goes on from what it is now",
-        history((Change("k", 1),), (Change("k", 1),), (Change("l", 2),)),
-        planned=PLANNED[:1],
-        asked={"a": told(LifeChanged("d1", Life.PAUSED), "d1", LifeChanged("d1", Life.ACTIVE))},
-        sometimes=("TableWritten", "PlanDropped"),
-    )
-
-
-def restored_source() -> Scenario:
-    """Its second life begins behind where destinations may be, and comes to versions that they had in the first."""
-    first = history((Change("k", 1),), (Change("l", 1),), (Change("k", 2),))
-    second = history((Change("k", 1),), (Change("m", 1),), (Change("k"),))
-    return scenario(
-        "restored-source",
-        "the source is restored from a backup and goes on differently: what strayed halts, and is seeded again",
-        first._replace(another=second.versions, shared=1),
-        planned=PLANNED[:1],
-        steps=(MoveOn(1), MoveOn(2), Replace(3, 2, ("d1",)), MoveOn(4)),
-        faults=Faults(early_timer=1),
-        sometimes=("Halted", "Seeded", "TableWritten"),
-    )
-
-
-def remade_source() -> Scenario:
-    return scenario(
-        "remade-source",
-        "the source is made anew under its old name, and stays behind its first life: an operator's seed wins",
-        history((Change("k", 1),), (Change("l", 1),))._replace(another=history((Change("m", 1),)).versions),
-        planned=PLANNED[:1],
-        steps=(MoveOn(1), Replace(2, 1, ("d1",))),
-        faults=Faults(loss=1),
-        lossy="d1",
-        sometimes=("Halted", "Seeded", "TableWritten"),
     )
 
 
@@ -511,13 +459,9 @@ DELIVERY_SCENARIOS = (
     seeding,
     lost_answers,
     empty_windows,
-    expiring_source,
     stops,
     rerouting,
     reseeding,
-    restored_backup,
-    restored_source,
-    remade_source,
     backing_off,
     one_place,
     halting,
