@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -119,7 +120,8 @@ class PostgresServer:
         stop_and_wait(self._process.pid)  # so that it cannot say that it lost a child, or start another
         started = _children(self._process.pid)
         for process in started:
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         for process in started:
             _wait_dead(process)  # a new server refuses to start beside the backends of an old one
         self._end(signal.SIGKILL)
@@ -137,7 +139,8 @@ class PostgresServer:
     def resume(self) -> None:
         assert self._process is not None, "the server does not run"
         for process in (*_children(self._process.pid), self._process.pid):
-            os.kill(process, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # one that had its orders ends as soon as it goes on
+                os.kill(process, signal.SIGCONT)
 
     def close(self) -> None:
         if self._process is not None:
