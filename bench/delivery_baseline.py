@@ -20,14 +20,14 @@ from typing import Any
 from delivery_source import KEY, ROUTING, Made
 from log_processes import BENCH, STOP_WITHIN_S, Failed, _die_with_parent
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.columns import Columns
-from trunkline.delivery.lake import attach_lake, connect, literal
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect, literal
+from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog
 from trunkline.delivery.sources.ducklake_window import WindowReader, plan_window
-from trunkline.delivery.windows import BEFORE_ALL, Window
 
 REMOVE, REPLACE, INSERT = 0, 1, 2
 

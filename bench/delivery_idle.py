@@ -16,7 +16,7 @@ from delivery_rig import descendants
 from log_load import cpu_seconds
 from log_processes import Processes, free_ports
 
-from trunkline.delivery.addresses import DeltaAddress, LakeAddress, PostgresAddress
+from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.job.work import Target
 
 IN_STEP_WITHIN_S = 600.0

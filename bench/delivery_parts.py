@@ -16,7 +16,7 @@ from delivery_rig import Engine, Figures, Rig, descendants, engine, middle
 from delivery_source import SourceLake, tenant
 from log_processes import Failed, memory_mib
 
-from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.config.addresses import LakeAddress
 
 BYTES_OF_A_BLOCK = 32  # of a row's payload
 FIRST_ROWS_LEAST = 20_000

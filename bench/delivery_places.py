@@ -9,7 +9,7 @@ from pathlib import Path
 
 from delivery_source import tenant
 
-from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
+from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.job.work import Target
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # for the throw-away server of the tests

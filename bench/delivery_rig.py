@@ -23,9 +23,9 @@ from pyspark.sql import SparkSession
 
 from trunkline.core.delivery_messages import FlushGroup, Member, Outcome, SeedGroup, SeedMode
 from trunkline.delivery.config.tree import ReadingConfig
+from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.session import spark_session, stop_session
 
 WELL = (Outcome.APPLIED, Outcome.ALREADY)
 

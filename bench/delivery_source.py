@@ -13,10 +13,10 @@ from pathlib import Path
 
 import duckdb
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.lake import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.windows import Window
 
 TABLE = (
     "id BIGINT, tenant VARCHAR, item VARCHAR, quantity INTEGER, price DECIMAL(12,2), noted TIMESTAMP, paid BOOLEAN, "

@@ -77,10 +77,10 @@ def time_driver() -> None:
 
 
 def time_worker() -> None:
+    from trunkline.delivery.backends.postgres_session import PostgresSession
     from trunkline.delivery.destinations.delta_log import DeltaLog
     from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs, LakeSession
     from trunkline.delivery.job import applying, small
-    from trunkline.delivery.postgres_session import PostgresSession
     from trunkline.delivery.sources.ducklake import DuckLakeSource
 
     recorder = Recorder()

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from trunkline import sync
-from trunkline.delivery.session import spark_session, stop_session
+from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.spark import register
 
 CORES = 2

@@ -60,7 +60,7 @@ def _logging_as_before() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def java() -> Path:
     """Where Java is. Skips what needs it where it is missing, but fails it in continuous integration."""
-    from trunkline.delivery.java import find_java
+    from trunkline.delivery.engine.java import find_java
 
     try:
         return find_java()
@@ -73,7 +73,7 @@ def java() -> Path:
 @pytest.fixture(scope="session")
 def spark(java: Path) -> Iterator[SparkSession]:
     """A session for all tests, of delivery and of the log in Spark; none of them changes its settings for good."""
-    from trunkline.delivery.session import SHORT_LIVED, spark_session, stop_session
+    from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
     from trunkline.spark import register
 
     session = spark_session("local[2]", conf=SHORT_LIVED, name="tests")

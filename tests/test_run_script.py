@@ -18,7 +18,7 @@ import pytest
 PYTHON = """#!/bin/sh
 case "$*" in
 "-m pip install "*) [ -e "{clone}/network" ] && echo "$*" > "{clone}/java" ;;
-*find_java*) [ -e "{clone}/java" ] && exec "{python}" -c "from trunkline.delivery.java import find_java" ;;
+*find_java*) [ -e "{clone}/java" ] && exec "{python}" -c "from trunkline.delivery.engine.java import find_java" ;;
 *) exec "{python}" "$@" ;;
 esac
 """

@@ -6,7 +6,7 @@ import pytest
 
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants import MUTANTS
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patches import patch
 from trunkline.check.rules import Rule, RulesError, closing_line, rules_of, shipped_table, table
 
 HEADER = """A role.

@@ -27,13 +27,13 @@ from local_cluster import Command
 from postgres_server import PostgresServer
 from trunkline.cli.deliver_init import make_sample
 from trunkline.cli.main import main
-from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
 from trunkline.delivery.config import example as example_text
 from trunkline.delivery.config import load_pipeline
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.contract import Seed
-from trunkline.delivery.destinations.opening import open_destination
-from trunkline.delivery.lake import attach_lake, connect
-from trunkline.delivery.preflight import source_facts
+from trunkline.delivery.destinations.factory import open_destination
+from trunkline.delivery.verification.preflight import source_facts
 from trunkline.errors import Unreachable
 
 PATIENCE_S = 240.0  # for Spark on a machine that does other things, too; usually ten seconds
@@ -430,7 +430,7 @@ def test_validate_asks_a_control_store_in_postgresql_and_makes_nothing_there(
 def test_a_destination_that_never_answers_delays_no_other(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.delivery.preflight.ANSWER_S", 2.0)
+    monkeypatch.setattr("trunkline.delivery.verification.preflight.ANSWER_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         dsn = f"host=127.0.0.1 port={port} dbname=x connect_timeout=60"

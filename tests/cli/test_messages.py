@@ -19,7 +19,7 @@ import pytest
 from local_cluster import Command, RunningCluster
 from outside import program
 from trunkline.cli.main import whole_parser
-from trunkline.cli.reading import _why_nothing
+from trunkline.cli.read import _why_nothing
 from trunkline.plural import plural
 
 SUBSCRIBE = "`trunkline subscribe said` waits for more"

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from trunkline.delivery.control.contract import ControlStore, Held
-from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.control.factory import open_control_store
 
 LONG_MS: Final = 600_000  # a lease that outlives every test
 PATIENCE_S: Final = 60.0

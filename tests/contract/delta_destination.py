@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct
 
 from contract.destination_place import Watch
-from trunkline.delivery.addresses import DeltaAddress
+from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.delta import DeltaDestination
 
 

@@ -24,9 +24,9 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from trunkline.delivery.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.windows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
-from trunkline.delivery.windows import OP_COLUMN, Op
 from trunkline.errors import Refused, TrunklineError, Unreachable
 
 Row = Mapping[str, Any]

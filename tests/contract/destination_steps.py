@@ -8,11 +8,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from contract.destination_place import Change, Row, Table, apply, content, staged
-from trunkline.core.fencing import Decision
-from trunkline.delivery.columns import Column, Columns
+from trunkline.core.fence import Decision
+from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.changes.lineage import MARK_DIGITS
+from trunkline.delivery.changes.windows import Op
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
-from trunkline.delivery.lineage import MARK_DIGITS
-from trunkline.delivery.windows import Op
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("amount", "INTEGER"))

@@ -15,10 +15,10 @@ from msgspec.structs import replace as replaced
 
 from contract.destination_place import Kind, Watch
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.backends.duckdb_pool import borrowed, catalog_place, extension_file, identifier, literal
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
 from trunkline.delivery.destinations.ducklake_catalogs import SCANNERS, LakeCatalogs
-from trunkline.delivery.lake import borrowed, catalog_place, extension_file, identifier, literal
 
 TABLE: Final = "orders 50%"
 LAKE: Final = "independent"

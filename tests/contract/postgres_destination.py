@@ -15,10 +15,10 @@ from psycopg.rows import dict_row
 
 from contract.destination_place import Kind, Watch
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import PostgresAddress
+from trunkline.delivery.backends.postgres_session import PostgresSession
+from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.postgres import PostgresDestination
 from trunkline.delivery.destinations.postgres_table import POSITIONS
-from trunkline.delivery.postgres_session import PostgresSession
 
 NOBODY: Final = "host=127.0.0.1 port=1 dbname=none user=nobody"
 

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from contract.control_place import LONG_MS, Place, acquire, configured, names, take_and_give, tokens
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import (
     ERROR_CHARACTERS_MAX,
     NOTHING_EMPTY,
@@ -25,7 +26,6 @@ from trunkline.delivery.control.contract import (
     Status,
     Unrouted,
 )
-from trunkline.delivery.windows import Window
 from trunkline.errors import ConfigError, TrunklineError
 
 SHORT_MS: Final = 40

@@ -11,7 +11,7 @@ import pytest
 from contract.control_place import LONG_MS
 from postgres_server import PostgresServer
 from trunkline.delivery.control.contract import ControlStore, Held
-from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.control.factory import open_control_store
 from trunkline.errors import ConfigError, StorageError, Unreachable
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from contract.control_place import Place, acquire, configured
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import UNROUTED_VALUES_MAX, ControlStore, Unrouted
-from trunkline.delivery.windows import Window
 from trunkline.errors import ConfigError
 
 

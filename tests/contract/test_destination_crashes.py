@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from contract.destination_place import PATIENCE_S, Change, Row, Step, Table, apply, content, forking, run_until, worker
-from trunkline.delivery.columns import Column
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.windows import Op
 from trunkline.delivery.destinations.contract import Applied, Flush, Mode, Seed, Standing
-from trunkline.delivery.windows import Op
 from trunkline.errors import Unreachable
 
 ORDERS: Final = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("amount", "INTEGER"))

@@ -22,9 +22,9 @@ from contract.destination_steps import (
     flushed,
     seeded,
 )
-from trunkline.delivery.columns import Column
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.windows import Op
 from trunkline.delivery.destinations.contract import Applied, Flush
-from trunkline.delivery.windows import Op
 from trunkline.errors import (
     DuplicateKey,
 )

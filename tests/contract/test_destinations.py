@@ -30,11 +30,11 @@ from contract.destination_steps import (
     unchanged,
     whose,
 )
-from trunkline.core.fencing import Decision, Held, Step, decide
-from trunkline.delivery.columns import Column, Columns
+from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.changes.windows import OP_COLUMN, Op
 from trunkline.delivery.destinations import contract
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
-from trunkline.delivery.windows import OP_COLUMN, Op
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trunkline.core.fencing import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, Held, Step, decide
 
 FLUSH = Step(5, "five", 8, "eight", 3, "lake")
 SEED = FLUSH._replace(source=None)

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from outside import program
 from trunkline.delivery.control.contract import ControlStore, Reported, Status
-from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.control.factory import open_control_store
 
 FLAGS: Final = [
     "--no-sandbox",

@@ -10,8 +10,8 @@ import pytest
 import trunkline
 from local_cluster import RunningCluster, local_cluster
 from lying_writer import GARBAGE, POISONED, append_corrupt_batch, append_poison, payload_of, writing
+from trunkline.dashboard.log_pages import LogPage, PageReader
 from trunkline.dashboard.payloads import shown_header
-from trunkline.dashboard.reading import LogPage, PageReader
 
 
 @pytest.fixture(scope="module")

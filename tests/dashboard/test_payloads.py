@@ -15,9 +15,9 @@ from trunkline.dashboard.payloads import (
     shown,
     shown_header,
 )
-from trunkline.delivery.changes import change_rows, encoded, truncation
-from trunkline.delivery.columns import Column
-from trunkline.delivery.rule_ordered import Kind as ChangeKind
+from trunkline.delivery.changes.captured import change_rows, encoded, truncation
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.ordered import Kind as ChangeKind
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from postgres_server import PostgresServer
 from trunkline.dashboard.stores import StoreWatch
 from trunkline.dashboard.unrouted import VALUE_CHARACTERS_MAX
 from trunkline.dashboard.views import Unrouted as Shown
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import Unrouted
-from trunkline.delivery.windows import Window
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])

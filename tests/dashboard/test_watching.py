@@ -14,13 +14,13 @@ import pytest
 from dashboard.running_dashboard import FilledStore
 from trunkline.config import ConnectionConfig
 from trunkline.dashboard import watching
+from trunkline.dashboard.collector import Gatherer
 from trunkline.dashboard.connection import NEVER_MS, Connection
 from trunkline.dashboard.feed import FEED_MAX, SAMPLES_MS, Memory
-from trunkline.dashboard.gathering import Gatherer
 from trunkline.dashboard.history import Histories
 from trunkline.dashboard.stores import StoreWatch
 from trunkline.dashboard.views import FeedItem, Said, Sample
-from trunkline.dashboard.watching import PAGES_MAX, WAITING_MAX, Page, Watch
+from trunkline.dashboard.watch import PAGES_MAX, WAITING_MAX, Page, Watch
 from trunkline.delivery.control.contract import Status
 from trunkline.errors import Refused
 

@@ -11,13 +11,13 @@ import pytest
 
 import trunkline.sync
 from trunkline.client.cluster import ClientOptions
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.capture.running import Capture, ChangeSource
-from trunkline.delivery.capture.writing import CaptureLog, Transaction
-from trunkline.delivery.changes import place_of
+from trunkline.delivery.capture.capture_log import CaptureLog, Transaction
+from trunkline.delivery.capture.runner import Capture, ChangeSource
+from trunkline.delivery.changes.captured import place_of
+from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.sources.log_reading import forget
+from trunkline.delivery.sources.log_reader import forget
 from trunkline.errors import OutcomeUnknown, Unreachable
 
 Row = dict[str, Any]

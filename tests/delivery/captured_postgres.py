@@ -8,8 +8,8 @@ import psycopg
 
 from delivery.captured_log import same
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import PostgresAddress
 from trunkline.delivery.capture.postgres import PostgresCapture
+from trunkline.delivery.config.addresses import PostgresAddress
 
 TABLE = """CREATE TABLE orders (id bigint PRIMARY KEY, tenant text, amount numeric(12,3), loose numeric, doc jsonb,
     tags text[], numbers int[], at timestamptz, local timestamp, day date, raw bytea, ref uuid, ok boolean, score real,

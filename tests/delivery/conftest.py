@@ -10,7 +10,7 @@ import pytest
 from delivery.deliverer_rig import Make, Rig
 from postgres_server import PostgresServer
 from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.control.factory import open_control_store
 
 
 @pytest.fixture(scope="session")

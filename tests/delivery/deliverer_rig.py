@@ -24,7 +24,7 @@ from trunkline.core.effects import SELF, Address, Announce, Effects, Message, Se
 from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.control.contract import ControlStore, Status
-from trunkline.delivery.deliverer.observing import Observer
+from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.ownership import Ownership
 from trunkline.delivery.deliverer.progress import DestinationView
 from trunkline.delivery.job.runner import JobReport

@@ -9,14 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import Member, Outcome
-from trunkline.delivery.addresses import DeltaAddress, LakeAddress
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.small import flush_portion, seed_portion
 from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, Target, TaskReport, Work
-from trunkline.delivery.lake import attach_lake, connect
 from trunkline.delivery.sources.contract import Source
 from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.windows import BEFORE_ALL, Window
 
 ORDERS = "CREATE TABLE lake.orders (id BIGINT, tenant VARCHAR, item VARCHAR, price DOUBLE)"
 

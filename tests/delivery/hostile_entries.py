@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.changes import Place, change_rows, encoded, truncation
-from trunkline.delivery.columns import Column, Columns, arrow_schema
-from trunkline.delivery.rule_ordered import Kind, net_of_ordered
+from trunkline.delivery.changes.captured import Place, change_rows, encoded, truncation
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.ordered import Kind, net_of_ordered
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.sources.log_reading import Extent, LogReading
-from trunkline.delivery.windows import Window
+from trunkline.delivery.sources.log_reader import Extent, LogReading
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 KEY: Columns = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"))

@@ -20,9 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import FlushGroup, Member, Outcome, SeedGroup
+from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import Work
-from trunkline.delivery.session import SHORT_LIVED, spark_session, stop_session
 
 TRIES_MOST = 5
 

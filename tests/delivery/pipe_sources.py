@@ -17,8 +17,8 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from trunkline.delivery.addresses import DeltaAddress, LakeAddress
-from trunkline.delivery.lake import attach_lake, borrowed
+from trunkline.delivery.backends.duckdb_pool import attach_lake, borrowed
+from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
 from trunkline.delivery.sources.contract import Source
 from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.delivery.sources.ducklake import DuckLakeSource

@@ -14,20 +14,20 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from trunkline.delivery.addresses import DeltaAddress
-from trunkline.delivery.columns import Column
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.net import Settled, settle, settle_live, touched_keys
+from trunkline.delivery.changes.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN, Window
+from trunkline.delivery.config.addresses import DeltaAddress
+from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.delivery.fuzz.histories import History, made_history
 from trunkline.delivery.fuzz.judge import windows
 from trunkline.delivery.fuzz.shapes import routes
 from trunkline.delivery.fuzz.truth import plain_rows
 from trunkline.delivery.job.large import SharedKeys, by_destination, routes_frame, settled_frame, settled_live_frame
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.rule import Settled, settle, settle_live, touched_keys
-from trunkline.delivery.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import WindowFrames
-from trunkline.delivery.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN, Window
 from trunkline.errors import SourceExpired
 
 PARTITIONS = 2

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from trunkline.delivery.session import SHORT_LIVED, spark_session, stop_session
+from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.errors import ConfigError
 
 LOOK_AGAIN_S = 0.05

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from trunkline.delivery.java import write_java_home
+from trunkline.delivery.engine.java import write_java_home
 
 WAIT_S_MAX = 120.0  # a loaded machine; usually a few seconds
 LOOK_AGAIN_S = 0.05

@@ -19,14 +19,14 @@ from delivery.lake_backup import Backup
 from delivery.pipe_sources import LakeSource
 from local_cluster import PROGRAM, RunningCluster, local_cluster, wait_until
 from trunkline.cli.main import main
-from trunkline.delivery.addresses import DeltaAddress
 from trunkline.delivery.capture.ducklake import LakeCapture
-from trunkline.delivery.capture.running import Capture
-from trunkline.delivery.changes import Place, encoded, truncation
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.capture.runner import Capture
+from trunkline.delivery.changes.captured import Place, encoded, truncation
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.config.addresses import DeltaAddress
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target
 from trunkline.delivery.sources.contract import EVERYTHING
-from trunkline.delivery.windows import Window
 from trunkline.errors import ConfigError, DestinationHalted, OwnedByAnother, ProtocolError, SourceExpired
 from trunkline.runtime.observing_thread import ObservingThread
 

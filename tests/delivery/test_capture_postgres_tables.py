@@ -20,16 +20,16 @@ from delivery.captured_postgres import ROW, Server, comparable
 from delivery.direct_delivery import Direct
 from local_cluster import RunningCluster, local_cluster
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
+from trunkline.delivery.capture.capture_log import CaptureLog, Transaction
 from trunkline.delivery.capture.postgres import PostgresCapture
-from trunkline.delivery.capture.writing import CaptureLog, Transaction
-from trunkline.delivery.changes import change_rows
-from trunkline.delivery.columns import Column
+from trunkline.delivery.changes.captured import change_rows
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Seed
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target
-from trunkline.delivery.preflight import preflight
-from trunkline.delivery.rule_ordered import Kind
+from trunkline.delivery.verification.preflight import preflight
 from trunkline.errors import ConfigError, ProtocolError
 
 # Of each type: the texts of some values, and in brackets what DuckDB says of them where it says it in other words.

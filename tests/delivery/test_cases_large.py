@@ -9,7 +9,7 @@ from delivery.pipe import make_sites
 from delivery.pipe_sources import LakeSource, opened_lake
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, Member, SeedGroup, SeedMode
-from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.job.work import Work
 
 HEAP = "512m"  # the least with which Spark starts; it keeps a quarter of it for rows

@@ -12,10 +12,10 @@ from delivery.pipe import Pipe, all_well, make_sites
 from delivery.pipe_sources import LakeSource
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import Outcome
-from trunkline.delivery.addresses import DeltaAddress
 from trunkline.delivery.config import Pipeline
+from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import RoutingConfig
-from trunkline.delivery.deliverer.assembling import check_source
+from trunkline.delivery.deliverer.assembly import check_source
 from trunkline.errors import ConfigError
 
 Shop = Pipe[LakeSource]

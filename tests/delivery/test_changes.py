@@ -14,8 +14,8 @@ from delivery.payload_samples import KEY, columns_of, rows_of, streams, with_opt
 from trunkline.client.entries import Entry
 from trunkline.client.headers import encode_headers
 from trunkline.dashboard.payloads import shown
-from trunkline.delivery.arrow_stream import END, read_stream
-from trunkline.delivery.changes import (
+from trunkline.delivery.changes.arrow_stream import END, read_stream
+from trunkline.delivery.changes.captured import (
     COLUMNS_KEY,
     DECODED_BYTES_MOST,
     INDEX_HEADER,
@@ -26,8 +26,8 @@ from trunkline.delivery.changes import (
     encoded,
     place_of,
 )
-from trunkline.delivery.columns import Column, Columns, arrow_schema
-from trunkline.delivery.rule_ordered import KIND_COLUMN, Kind
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.ordered import KIND_COLUMN, Kind
 from trunkline.errors import CorruptEntry
 
 OURS = ("plain", "several batches", "zstd", "lz4", "lists", "lists, zstd", "truncation", "nothing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trunkline.delivery.columns import Column, check_columns, evolution, widens
+from trunkline.delivery.changes.columns import Column, check_columns, evolution, widens
 from trunkline.errors import ConfigError
 
 

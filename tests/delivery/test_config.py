@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delivery.pipeline_files import HEAD, ONE, load, problems
-from trunkline.delivery.addresses import DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.config import (
     ControlConfig,
     DestinationConfig,
@@ -30,6 +29,7 @@ from trunkline.delivery.config import (
     reference,
 )
 from trunkline.delivery.config.address_rules import KINDS
+from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.errors import ConfigError
 
 # The example and the reference

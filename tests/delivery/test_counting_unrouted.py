@@ -10,9 +10,9 @@ from delivery.deliverer_rig import PIPELINE, wait_until
 from trunkline.core.delivery_messages import (
     SourceAt,
 )
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.control.contract import ControlStore, Unrouted
-from trunkline.delivery.deliverer.counting import WINDOWS_MAX, UnroutedCounter
-from trunkline.delivery.windows import BEFORE_ALL, Window
+from trunkline.delivery.deliverer.unrouted_counter import WINDOWS_MAX, UnroutedCounter
 from trunkline.errors import SourceExpired, Unreachable
 
 # ------------------------------------------------------------------------------------------------------- unrouted rows

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.columns import Column
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.debezium_batches import EventBatches
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
-from trunkline.delivery.addresses import DeltaAddress
-from trunkline.delivery.columns import Column
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.sources.delta import DeltaSource
-from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import ConfigError, SourceExpired
 
 FEED: Final = {"delta.enableChangeDataFeed": "true"}

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.pipeline_files import HEAD, ONE, load
-from trunkline.delivery.addresses import DeltaAddress
 from trunkline.delivery.config import (
     DestinationConfig,
     Pipeline,
     discovered,
 )
 from trunkline.delivery.config.address_rules import safe
+from trunkline.delivery.config.addresses import DeltaAddress
 
 
 def tenants(folder: Path, extra: str = "", template: str = "{type: delta, path: 'tenants/{value}'}") -> Pipeline:

@@ -21,15 +21,15 @@ from contract.destination_place import Change, Row, apply, content, plain, run_u
 from contract.destination_steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED
 from contract.ducklake_destination import LakeKind, LakeTable, WatchedCatalogs, unwatched
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.columns import WIDER, Column
+from trunkline.delivery.backends.duckdb_pool import borrowed, identifier, literal
+from trunkline.delivery.changes.columns import WIDER, Column
+from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations import ducklake_catalogs
 from trunkline.delivery.destinations.contract import Applied, Flush
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
 from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs, process_catalogs
 from trunkline.delivery.destinations.ducklake_compaction import COMPACT_EVERY, FILES_LEAST, worth_merging
-from trunkline.delivery.lake import borrowed, identifier, literal
-from trunkline.delivery.windows import Op
 from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, Unreachable
 
 # DuckLake gives them the statistics of the newest version for older ones too: after a rewrite values come out wrong.

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pytest
 
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.backends.duckdb_pool import attach_lake, borrowed, connect
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.fuzz.shapes import VALUES, value
 from trunkline.delivery.fuzz.truth import plain_rows
-from trunkline.delivery.lake import attach_lake, borrowed, connect
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import LakeCatalog
-from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import ConfigError, ProtocolError, SourceExpired, Unreachable
 
 FLUSH = "CALL ducklake_flush_inlined_data('lake')"

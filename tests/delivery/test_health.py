@@ -27,7 +27,7 @@ from trunkline.delivery.deliverer.metrics import (
     Metrics,
     reference,
 )
-from trunkline.delivery.deliverer.observing import Observer
+from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.progress import DelivererView, DestinationView, JobView, StretchView
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address

@@ -20,16 +20,16 @@ from trunkline.client.bodies import encode
 from trunkline.client.entries import Entry
 from trunkline.client.headers import encode_headers
 from trunkline.client.log import Log
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.capture.writing import CaptureLog
-from trunkline.delivery.changes import Place, change_rows, encoded, truncation
-from trunkline.delivery.rule_ordered import Kind
+from trunkline.delivery.capture.capture_log import CaptureLog
+from trunkline.delivery.changes.captured import Place, change_rows, encoded, truncation
+from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import EVERYTHING, Asked
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, LOG_HEADER, DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.windows import Window
 from trunkline.errors import CorruptEntry, DestinationHalted
 
 NUMBERS = itertools.count(1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.lake import attach_catalog, attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import attach_catalog, attach_lake, connect
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import Unreachable
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from delivery.hostile_entries import MemoryReading
 from trunkline.client.entries import Entry
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.changes import Place
+from trunkline.delivery.changes.captured import Place
+from trunkline.delivery.config.addresses import LogAddress
 from trunkline.errors import CorruptEntry
 
 ADDRESS = LogAddress("log", "nowhere:1")

@@ -17,18 +17,18 @@ from pyspark.sql import SparkSession
 import trunkline.sync
 from delivery.direct_delivery import Direct
 from local_cluster import RunningCluster, local_cluster
-from trunkline.delivery.addresses import DeltaAddress, LogAddress
-from trunkline.delivery.columns import Column
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.config.addresses import DeltaAddress, LogAddress
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.rule_ordered import Kind
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER, DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium import changes_of, event_shape
 from trunkline.delivery.sources.debezium_values import DECIMAL_NAME, Form, Shape, converter
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.windows import Window
 from trunkline.errors import DestinationHalted, NoSuchLog, ProtocolError, Unreachable
 
 COLUMNS = {"id": "BIGINT", "tenant": "VARCHAR", "amount": "DECIMAL(10,2)", "at": "TIMESTAMP_US"}

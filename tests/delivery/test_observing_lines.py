@@ -17,7 +17,7 @@ from trunkline.core.delivery_messages import (
     Result,
     SourceAt,
 )
-from trunkline.delivery.deliverer.observing import LINES_MAX, JsonLines, KeyValueLines
+from trunkline.delivery.deliverer.observer import LINES_MAX, JsonLines, KeyValueLines
 from trunkline.delivery.deliverer.progress import Progress
 from trunkline.delivery.job.runner import JobReport
 from trunkline.delivery.job.work import Counted

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from contract.destination_place import content
 from delivery.running_pipeline import Business
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.config import DestinationConfig, DiscoverConfig, Pipeline
+from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.config.discovery import from_template
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.destinations.factory import open_destination
 
 ODD: Final = (
     "plain", "x'y", "x''y", 'q"r', "back\\slash", "\\", "new\nline", "carriage\r", "tab\t", "%s %(a)s", ":name", "$1",

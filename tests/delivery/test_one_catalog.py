@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from contract.destination_place import content
 from delivery.running_pipeline import Business
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import LakeAddress
 from trunkline.delivery.config import DestinationConfig, Pipeline
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import deal
 
 TABLES: Final = 24

@@ -17,12 +17,12 @@ from psycopg.conninfo import make_conninfo
 from contract.destination_place import Change, Row, plain, staged
 from contract.postgres_destination import PostgresKind, PostgresTable, WatchedDestination
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import PostgresAddress
-from trunkline.delivery.columns import Column, Columns
+from trunkline.delivery.backends.postgres_session import PostgresSession
+from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
 from trunkline.delivery.destinations.postgres import PostgresDestination
-from trunkline.delivery.postgres_session import PostgresSession
-from trunkline.delivery.windows import Op
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -245,7 +245,7 @@ def test_a_view_is_no_destination(table: PostgresTable, destination: PostgresDes
 
 
 def test_a_table_that_somebody_locked_is_tried_again(table: PostgresTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunkline.delivery.postgres_session.SETTINGS", "SET lock_timeout = 100")
+    monkeypatch.setattr("trunkline.delivery.backends.postgres_session.SETTINGS", "SET lock_timeout = 100")
     destination = table.open()
     seed(destination)
     with psycopg.connect(table.address.dsn) as other:

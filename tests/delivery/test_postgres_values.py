@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from contract.destination_place import Change, Row, plain, staged
 from contract.postgres_destination import PostgresKind, PostgresTable
 from postgres_server import PostgresServer
-from trunkline.delivery.columns import Column, Columns, arrow_schema
+from trunkline.delivery.backends.duckdb_pool import connect
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.windows import Op
 from trunkline.delivery.destinations.contract import Flush, Seed, Standing
 from trunkline.delivery.destinations.postgres import PostgresDestination
-from trunkline.delivery.lake import connect
-from trunkline.delivery.windows import Op
 from trunkline.errors import DestinationHalted, SchemaMismatch
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("note", "VARCHAR"))

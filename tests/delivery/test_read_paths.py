@@ -16,11 +16,11 @@ from delivery.pipe_sources import LakeSource
 from delivery.plan_judge import Compared, compared, some_windows
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.fuzz.histories import made_history
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import ReadPath
 from trunkline.delivery.sources.ducklake_spark import WindowFrames
-from trunkline.delivery.windows import Window
 
 RESULT_BYTES_MOST = 128 * 1024  # that all tasks of a job together may answer; a result takes a kilobyte or two
 READ_BYTES_MOST = 2 * 1024 * 1024  # that the driver may read from files: the catalog, and Python's own modules

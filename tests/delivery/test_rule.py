@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.delivery.rule import Routes, Settled, less, settle, settle_append, settle_live, touched_keys
+from trunkline.delivery.changes.net import Routes, Settled, less, settle, settle_append, settle_live, touched_keys
+from trunkline.delivery.changes.windows import DESTINATION_COLUMN, OP_COLUMN, Op
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges
-from trunkline.delivery.windows import DESTINATION_COLUMN, OP_COLUMN, Op
 
 Row = tuple[Any, ...]  # route, key columns, note
 Held = dict[tuple[int, Row], Row]  # (destination, key) -> row without its route

@@ -10,16 +10,16 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.delivery.rule import Routes, Settled, settle
-from trunkline.delivery.rule_ordered import (
+from trunkline.delivery.changes.net import Routes, Settled, settle
+from trunkline.delivery.changes.ordered import (
     KIND_COLUMN,
     ORDINAL_COLUMN,
     VERSION_COLUMN,
     Kind,
     net_of_ordered,
 )
+from trunkline.delivery.changes.windows import DESTINATION_COLUMN, OP_COLUMN, Op
 from trunkline.delivery.sources.contract import ROUTE_COLUMN
-from trunkline.delivery.windows import DESTINATION_COLUMN, OP_COLUMN, Op
 
 Event = tuple[Kind, str | None, int | None, bytes | None, str]  # kind, route, key columns, note
 Row = tuple[str | None, int | None, bytes | None]  # routing value and key

@@ -17,10 +17,10 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from trunkline.delivery.java import DROPPED_OPTION, find_java, write_java_home
-from trunkline.delivery.session import spark_session
-from trunkline.delivery.session_directory import PREFIX, SessionDirectory
-from trunkline.delivery.spark_master import check_master
+from trunkline.delivery.engine.directory import PREFIX, SessionDirectory
+from trunkline.delivery.engine.java import DROPPED_OPTION, find_java, write_java_home
+from trunkline.delivery.engine.master import check_master
+from trunkline.delivery.engine.session import spark_session
 from trunkline.errors import ConfigError, Unreachable
 
 WAIT_S_MAX = 120.0  # a loaded machine; usually a few seconds

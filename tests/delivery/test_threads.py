@@ -11,13 +11,13 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from trunkline.delivery.addresses import DeltaAddress
+from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import Pipeline, ReadingConfig, RoutingConfig
 from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.control.factory import open_control_store
 from trunkline.delivery.deliverer.health import HealthServer, readiness
 from trunkline.delivery.deliverer.host import Deliverer
-from trunkline.delivery.deliverer.observing import Observer
+from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.sources.contract import SourceState
 from trunkline.errors import TrunklineError

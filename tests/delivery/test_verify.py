@@ -15,15 +15,15 @@ from pyspark.sql import SparkSession
 
 from delivery.direct_delivery import ORDERS, Direct, Lake, delta_target, lake_source
 from postgres_server import PostgresServer
-from trunkline.delivery.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
-from trunkline.delivery.columns import Column, arrow_schema
-from trunkline.delivery.comparing import Comparison, comparison
+from trunkline.delivery.changes.columns import Column, arrow_schema
+from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Flush
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target
 from trunkline.delivery.sources.delta import DeltaSource
-from trunkline.delivery.verify import verify_all, verify_target
-from trunkline.delivery.windows import OP_COLUMN, Op
+from trunkline.delivery.verification.comparison import Comparison, comparison
+from trunkline.delivery.verification.verify import verify_all, verify_target
 
 TEN = "INSERT INTO lake.orders SELECT i, 'acme', 'item ' || i, i / 4 FROM range(10) t(i)"
 EVERY_TYPE = """CREATE TABLE lake.orders (id BIGINT, tenant VARCHAR, b BOOLEAN, i1 TINYINT, i2 SMALLINT, i4 INTEGER,

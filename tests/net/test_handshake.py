@@ -14,7 +14,7 @@ from net.wiring import STORED, Inbox, Run, bare_socket, dialled, foreign_server,
 from trunkline.errors import Unreachable
 from trunkline.net import refusals
 from trunkline.net.complaints import LINES_MAX, Complaints
-from trunkline.net.dialing import HandshakeRefused, dial
+from trunkline.net.dial import HandshakeRefused, dial
 from trunkline.net.limits import HANDSHAKE_BYTES_MAX, Limits
 from trunkline.net.packets import VERSION_MAX, Kind, RefusalCode, Welcome, decode_refusal, decode_welcome, encode
 

@@ -12,7 +12,7 @@ import pytest
 from net.wiring import STORED, BareSocket, Inbox, Run, bare_socket, echo, foreign_server, serving, until
 from trunkline.errors import Unreachable
 from trunkline.net.addresses import format_address
-from trunkline.net.dialing import NOBODY_LISTENS, dial
+from trunkline.net.dial import NOBODY_LISTENS, dial
 from trunkline.net.packets import VERSION_MAX, Envelope, Kind, Welcome, decode_message, encode
 from trunkline.net.peers import Peers, PeerSettings
 from trunkline.net.server import Server

@@ -10,7 +10,7 @@ import pytest
 from net.wiring import STORED, Inbox, Run, bare_socket, dialled, serving, until
 from outside import program
 from trunkline.errors import ConfigError, Unreachable
-from trunkline.net.dialing import HandshakeRefused, dial
+from trunkline.net.dial import HandshakeRefused, dial
 from trunkline.net.limits import MIB, Limits
 from trunkline.net.tls import client_tls, server_tls
 

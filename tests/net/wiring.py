@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.messages import ReadFrames, Stored
 from trunkline.net.connection import Connection
-from trunkline.net.dialing import dial
+from trunkline.net.dial import dial
 from trunkline.net.packets import MAGIC, VERSION_MAX, VERSION_MIN, Envelope, Hello, Refusal, decode_refusal, encode
 from trunkline.net.packets import Kind as PacketKind
 from trunkline.net.parser import Packet, PacketParser

@@ -12,7 +12,7 @@ import pytest
 import trunkline
 from local_cluster import RunningCluster, local_cluster
 from proxy.proxy_process import Proxy, running
-from trunkline.cli.connecting import run_loop
+from trunkline.cli.connection import run_loop
 from trunkline.client.cluster import log_settings
 
 T = TypeVar("T")

@@ -164,7 +164,7 @@ def test_streams_and_waiting_pages_end_in_order_when_the_proxy_stops(
 def test_v2_a_subscriber_that_takes_nothing_is_let_go(
     log: str, library: Library[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.proxy.streaming.STALLED_S_MAX", 0.2)
+    monkeypatch.setattr("trunkline.proxy.event_stream.STALLED_S_MAX", 0.2)
 
     async def test(handle: trunkline.Cluster) -> None:
         for _ in range(4):  # more than sockets hold

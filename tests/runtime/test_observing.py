@@ -35,7 +35,7 @@ from trunkline.runtime.observing_format import Described, Distribution, Labelled
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.observing_node import NodeView, node_metrics, node_readiness
 from trunkline.runtime.observing_thread import ObservingThread
-from trunkline.runtime.serving import observe_address
+from trunkline.runtime.server_process import observe_address
 from trunkline.runtime.summaries import summary_of
 from trunkline.storage.engine import EngineStatus
 from trunkline.storage.options import SyncPolicy

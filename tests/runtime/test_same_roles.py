@@ -16,12 +16,12 @@ from trunkline.client.batcher import BatchOptions
 from trunkline.client.log import Log
 from trunkline.client.session import Session, Timing
 from trunkline.core.projection import Opening, Owner, Policy, Projection, Seat, Settings, create
-from trunkline.delivery.addresses import DeltaAddress
 from trunkline.delivery.config import Pipeline
+from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import RoutingConfig
-from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.control.factory import open_control_store
 from trunkline.delivery.deliverer.host import Deliverer
-from trunkline.delivery.deliverer.observing import Observer
+from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore

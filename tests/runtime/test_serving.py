@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from trunkline.runtime.serving import CONNECTIONS_MAX, STORAGE_FILES_MAX, Lifetime, allow_many_files, file_budget
+from trunkline.runtime.server_process import CONNECTIONS_MAX, STORAGE_FILES_MAX, Lifetime, allow_many_files, file_budget
 
 
 async def nothing() -> None: ...

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from local_cluster import RunningCluster
 from trunkline import sync
-from trunkline.delivery.java import write_java_home
+from trunkline.delivery.engine.java import write_java_home
 from trunkline.errors import ConfigError
 from trunkline.spark import register
 

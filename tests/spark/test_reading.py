@@ -16,8 +16,8 @@ from spark.spark_log import SparkLog
 from trunkline import sync
 from trunkline.errors import Refused
 from trunkline.spark.options import ConnectionOptions, ReadOptions
+from trunkline.spark.range_reader import read_range
 from trunkline.spark.ranges import PositionRange, partitions
-from trunkline.spark.reading import read_range
 
 MIB = 1024 * 1024
 

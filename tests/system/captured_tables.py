@@ -17,7 +17,7 @@ import trunkline.sync
 from local_cluster import PROGRAM, RunningCluster, local_cluster, wait_until
 from postgres_server import PostgresServer
 from trunkline.delivery.config import Pipeline, load_pipeline
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.errors import TrunklineError
 
 TENANTS = {"acme": "ducklake", "bolt": "delta", "cargo": "postgres"}

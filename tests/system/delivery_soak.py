@@ -33,8 +33,8 @@ from deltalake import DeltaTable
 from postgres_server import PostgresServer
 from system import delivery_workload
 from system.delivery_workload import Writer
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.lake import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.config.addresses import LakeAddress
 
 REST_S = (2.0, 8.0)  # between two faults
 STOPPED_S = 9.0  # longer than the lease
@@ -173,7 +173,7 @@ class Soak:
                 time.sleep(STOPPED_S)
                 process.send_signal(signal.SIGCONT)
             case "kill worker":
-                if not self._kill_below(process.pid, "-m trunkline.delivery.worker_daemon"):
+                if not self._kill_below(process.pid, "-m trunkline.delivery.engine.worker_daemon"):
                     return
             case "kill executor":
                 if not self._kill_below(process.pid, "CoarseGrainedExecutorBackend"):

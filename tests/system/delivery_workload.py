@@ -14,8 +14,8 @@ from pathlib import Path
 import duckdb
 
 from system.parent import die_with
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.lake import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import Unreachable
 
 TABLE = "CREATE TABLE lake.orders (id BIGINT, tenant VARCHAR, amount DECIMAL(12,2), note VARCHAR, stamp BIGINT)"

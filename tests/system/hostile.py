@@ -20,7 +20,7 @@ from net.wiring import Inbox, within
 from trunkline.core.effects import Message
 from trunkline.net.addresses import parse_address
 from trunkline.net.connection import Connection
-from trunkline.net.dialing import dial
+from trunkline.net.dial import dial
 from trunkline.net.packets import Kind
 from trunkline.net.wire import StorageRequest, WireMessage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from trunkline.check.interning import Interner
+from trunkline.check.interner import Interner
 from trunkline.check.scenario import Faults, Scenario
 from trunkline.check.views import NamedTexts
 

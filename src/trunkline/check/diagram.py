@@ -15,7 +15,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from trunkline.check.diagram_drawing import BANDS, SYMBOLS, Drawing, draw, icon
+from trunkline.check.diagram_svg import BANDS, SYMBOLS, Drawing, draw, icon
 from trunkline.check.views import Finding, ProcessView, StateView, Step
 
 FAULT_WORDS = {

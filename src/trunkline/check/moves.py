@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trunkline.check.actions import OF_TIMER, Action, is_fault
 from trunkline.check.budgets import Budget
-from trunkline.check.interning import Interner
+from trunkline.check.interner import Interner
 from trunkline.check.network import Network
 from trunkline.check.process_values import Cause, Process, Told
 from trunkline.check.processes import Processes

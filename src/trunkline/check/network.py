@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trunkline.check.frozen import text
-from trunkline.check.interning import Interner
+from trunkline.check.interner import Interner
 from trunkline.core.effects import Address, Message
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from trunkline.check.frozen import clone, freeze, rename
-from trunkline.check.interning import Interner
+from trunkline.check.interner import Interner
 from trunkline.check.views import Finding
 from trunkline.core.effects import Address, Choose, Effect, Message
 from trunkline.core.role import Role

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from trunkline.check.frozen import rename, text
-from trunkline.check.interning import Interner
+from trunkline.check.interner import Interner
 from trunkline.check.process_values import Told
 from trunkline.check.scenario import Completed, Ended, Monitor, Observed, Violation
 from trunkline.check.views import Finding, NamedTexts

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from trunkline.cli.connecting import cluster_command, cluster_options, positive
+from trunkline.cli.connection import cluster_command, cluster_options, positive
 from trunkline.cli.serve import POLICIES
 from trunkline.cli.tables import Bar, print_json, size
 from trunkline.client.cluster import Cluster

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.cli import INTERRUPTED, WrongInput
-from trunkline.cli.connecting import cluster_options, configuration
+from trunkline.cli.connection import cluster_options, configuration
 from trunkline.cli.serve import add_log_format_option, add_observe_option
 from trunkline.cli.tables import plural, print_json
 from trunkline.errors import ConfigError, TrunklineError
@@ -20,11 +20,11 @@ from trunkline.net.http_names import OwnNames
 from trunkline.runtime.logging_format import begin_logging
 from trunkline.runtime.observing_capture import CaptureView, capture_metrics, capture_readiness
 from trunkline.runtime.observing_health import Readiness
-from trunkline.runtime.serving import observe_address
+from trunkline.runtime.server_process import observe_address
 from trunkline.threads import Threads
 
 if TYPE_CHECKING:
-    from trunkline.delivery.capture.running import Capture, Captured, ChangeSource
+    from trunkline.delivery.capture.runner import Capture, Captured, ChangeSource
     from trunkline.runtime.observing_thread import ObservingThread
 
 logger = logging.getLogger("trunkline.capture")
@@ -64,7 +64,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _capture(options: argparse.Namespace) -> int:
-    from trunkline.delivery.capture.running import Capture
+    from trunkline.delivery.capture.runner import Capture
 
     if options.poll_ms < 1:
         raise WrongInput("--poll-ms must be at least 1")
@@ -101,7 +101,7 @@ def _capture(options: argparse.Namespace) -> int:
 
 
 def _source(options: argparse.Namespace) -> ChangeSource:
-    from trunkline.delivery.addresses import LakeAddress, PostgresAddress
+    from trunkline.delivery.config.addresses import LakeAddress, PostgresAddress
 
     schema, _, table = options.table.rpartition(".")
     if options.ducklake is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trunkline.cli import WrongInput
-from trunkline.cli.connecting import cluster_options, configuration, run_loop
+from trunkline.cli.connection import cluster_options, configuration, run_loop
 from trunkline.cli.serve import add_allow_host_option, add_parent_option, end_with
 from trunkline.cli.tables import print_json
 from trunkline.dashboard.server import DashboardConfig, run_dashboard

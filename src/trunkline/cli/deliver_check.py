@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import to_builtins
 
-from trunkline.cli.deliver_opening import known_destinations
+from trunkline.cli.deliver_pipeline import known_destinations
 from trunkline.cli.tables import Bar, plural, print_json, table
-from trunkline.delivery.comparing import Difference
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
-from trunkline.delivery.deliverer.assembling import source_of, work_of
-from trunkline.delivery.preflight import preflight
-from trunkline.delivery.verify import Verdict, verify_all
+from trunkline.delivery.deliverer.assembly import source_of, work_of
+from trunkline.delivery.verification.comparison import Difference
+from trunkline.delivery.verification.preflight import preflight
+from trunkline.delivery.verification.verify import Verdict, verify_all
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _context(pipeline: Pipeline) -> Iterator[SparkContext | None]:
         yield None
         return
     from trunkline.cli.deliver_run import spark_of
-    from trunkline.delivery.session import stop_session
+    from trunkline.delivery.engine.session import stop_session
 
     session = spark_of(pipeline)
     try:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from trunkline.cli.tables import plural, print_json
-from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect, identifier, literal
 from trunkline.delivery.config import Pipeline, example, load_pipeline
-from trunkline.delivery.lake import attach_lake, connect, identifier, literal
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import Refused
 
 ORDERS_EACH: Final = 100  # of a tenant

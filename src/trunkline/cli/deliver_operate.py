@@ -16,11 +16,11 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from trunkline.cli import WrongInput
-from trunkline.cli.deliver_opening import pipeline_of, store_of_a_pipeline_that_ran
+from trunkline.cli.deliver_pipeline import pipeline_of, store_of_a_pipeline_that_ran
 from trunkline.cli.tables import plural, print_json, table
 from trunkline.delivery.config import Pipeline
 from trunkline.delivery.control.contract import ControlStore, DestinationRecord, Wish
-from trunkline.delivery.deliverer.assembling import source_of
+from trunkline.delivery.deliverer.assembly import source_of
 from trunkline.errors import TrunklineError
 
 WATCH_S: Final = 2.0

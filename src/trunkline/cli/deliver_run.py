@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from trunkline.cli import INTERRUPTED
-from trunkline.cli.deliver_opening import control_store
+from trunkline.cli.deliver_pipeline import control_store
 from trunkline.cli.tables import plural, print_json
 from trunkline.core.delivery_events import Stopped
 from trunkline.delivery.config import Pipeline, load_pipeline
-from trunkline.delivery.deliverer.assembling import check_source, source_of
+from trunkline.delivery.deliverer.assembly import check_source, source_of
 from trunkline.delivery.deliverer.health import HealthServer
 from trunkline.delivery.deliverer.host import Deliverer
-from trunkline.delivery.deliverer.observing import JsonLines, KeyValueLines, Observer
+from trunkline.delivery.deliverer.observer import JsonLines, KeyValueLines, Observer
 from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
+from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.session import spark_session, stop_session
 from trunkline.threads import Threads
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 import datetime as dt
 from typing import Any, Final
 
-from trunkline.cli.connecting import cluster_command, cluster_options
+from trunkline.cli.connection import cluster_command, cluster_options
 from trunkline.cli.tables import print_json
 from trunkline.client.cluster import Cluster
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from trunkline.cli import WrongInput
-from trunkline.cli.connecting import cluster_command, cluster_options, position, positive
+from trunkline.cli.connection import cluster_command, cluster_options, position, positive
 from trunkline.cli.serve import POLICIES
 from trunkline.cli.status import log_table, members, warnings
 from trunkline.cli.tables import print_json, table

@@ -20,7 +20,7 @@ import trunkline
 from trunkline.cli import INTERRUPTED, WrongInput
 from trunkline.cli.examples import add_examples
 from trunkline.cli.extras import missing_extra
-from trunkline.cli.parsing import Parser, no_command
+from trunkline.cli.parser import Parser, no_command
 from trunkline.errors import ConfigError, OutcomeUnknown, TrunklineError, Unreachable
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ MODULES = {
     "status": "status",
     "events": "events",
     "log": "logs",
-    "append": "appending",
-    "read": "reading",
-    "tail": "reading",
-    "subscribe": "reading",
-    "peek": "reading",
-    "fill": "reading",
+    "append": "append",
+    "read": "read",
+    "tail": "read",
+    "subscribe": "read",
+    "peek": "read",
+    "fill": "read",
     "reconfigure": "logs",
     "node": "nodes",
     "bench": "bench",

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Iterator
 
 from trunkline.cli import main
-from trunkline.cli.connecting import cluster_options
+from trunkline.cli.connection import cluster_options
 from trunkline.cli.reference import cluster_actions, commands, invocation, paragraph
 
 HEAD = """\

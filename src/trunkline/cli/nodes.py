@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trunkline.cli.connecting import cluster_command, cluster_options, configuration, connected, run_loop
+from trunkline.cli.connection import cluster_command, cluster_options, configuration, connected, run_loop
 from trunkline.cli.paths import local_path
 from trunkline.cli.status import gather_status, node_table
 from trunkline.cli.tables import Bar, plural, print_json

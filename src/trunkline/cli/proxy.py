@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from trunkline.cli.connecting import CONNECT_TIMEOUT_S, cluster_options, configuration, positive, run_loop
+from trunkline.cli.connection import CONNECT_TIMEOUT_S, cluster_options, configuration, positive, run_loop
 from trunkline.cli.serve import add_allow_host_option, add_parent_option, end_with
 from trunkline.cli.tables import print_json
 from trunkline.client.cluster import ClientOptions, Cluster
@@ -19,7 +19,7 @@ from trunkline.errors import ConfigError
 from trunkline.proxy.limits import KEY_WINDOW, STOP_S_MAX
 from trunkline.proxy.server import ProxyServer
 from trunkline.proxy.service import DEFAULT_LISTEN, ProxyConfig
-from trunkline.runtime.serving import Lifetime
+from trunkline.runtime.server_process import Lifetime
 
 EPILOG = """\
 trunkline proxy &

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Iterator
 
 from trunkline.cli import main
-from trunkline.cli.connecting import GROUP, cluster_options
+from trunkline.cli.connection import GROUP, cluster_options
 
 HEAD = """\
 # The command line

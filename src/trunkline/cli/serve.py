@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from trunkline.cli import WrongInput
-from trunkline.cli.connecting import add_security_options, configuration, positive, run_loop
+from trunkline.cli.connection import add_security_options, configuration, positive, run_loop
 from trunkline.cli.paths import local_path
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.net.http_names import OwnNames
@@ -27,7 +27,7 @@ from trunkline.net.tls import client_tls, server_tls
 from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
 from trunkline.runtime.logging_format import LOG_FORMATS, begin_logging
 from trunkline.runtime.node import NodeConfig, run_node
-from trunkline.runtime.serving import observe_address
+from trunkline.runtime.server_process import observe_address
 from trunkline.storage.options import StorageOptions
 
 log = logging.getLogger("trunkline")

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trunkline.cli.connecting import cluster_options, configuration, connected, run_loop
+from trunkline.cli.connection import cluster_options, configuration, connected, run_loop
 from trunkline.cli.tables import plural, print_json, size, table
 from trunkline.client.cluster import Cluster
 from trunkline.config import ConnectionConfig

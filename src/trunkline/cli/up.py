@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.cli import INTERRUPTED
-from trunkline.cli.connecting import (
+from trunkline.cli.connection import (
     add_security_options,
     configuration,
     connected,

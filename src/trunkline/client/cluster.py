@@ -54,7 +54,7 @@ from trunkline.net.admin import (
     StatusAnswer,
     StatusRequest,
 )
-from trunkline.net.dialing import NOBODY_LISTENS
+from trunkline.net.dial import NOBODY_LISTENS
 from trunkline.net.peers import Peers
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.questions import Questions

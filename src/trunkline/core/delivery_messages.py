@@ -5,7 +5,7 @@ used again in one life of the planner; an answer repeats the number. The host an
 broke off is answered with ``rest=UNKNOWN``.
 
 Versions begin at 1. A window is half open, ``(after, through]``. A *mark* is a short text that only one version of one
-source has (``core/fencing.py``); an empty one is not known.
+source has (``core/fence.py``); an empty one is not known.
 """
 
 from __future__ import annotations

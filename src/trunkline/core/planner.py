@@ -1,7 +1,7 @@
 """The planner of a delivery pipeline: decides which destinations are brought from which version to which, and when.
 
 It holds no rows: the source is the buffer. Workers carry its jobs out; a destination itself has the last word
-(``core/fencing.py``), so a plan that is out of date is refused there and does no harm.
+(``core/fence.py``), so a plan that is out of date is refused there and does no harm.
 
 States of a destination
     unowned --granted--> reading --stands--> ready --due--> flushing --applied, empty--> ready ...

@@ -23,8 +23,8 @@ def changes_text(payload: bytes) -> str | None:
     if not payload.startswith(ARROW_STREAM):
         return None
     try:
-        from trunkline.delivery.changes import decoded
-        from trunkline.delivery.rule_ordered import KIND_COLUMN
+        from trunkline.delivery.changes.captured import decoded
+        from trunkline.delivery.changes.ordered import KIND_COLUMN
     except ImportError:
         return None
     try:

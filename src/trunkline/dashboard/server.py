@@ -13,19 +13,19 @@ from aiohttp.typedefs import Handler
 from msgspec import Struct
 
 from trunkline.config import ConnectionConfig
+from trunkline.dashboard.collector import Gatherer
 from trunkline.dashboard.connection import NEVER_MS, Connection
 from trunkline.dashboard.counterexamples import KINDS, file_of
-from trunkline.dashboard.gathering import Gatherer
 from trunkline.dashboard.guard import SANDBOX_POLICY, add_headers, guard, must_be_allowed
 from trunkline.dashboard.history import Histories
-from trunkline.dashboard.reading import PageReader, page_range
+from trunkline.dashboard.log_pages import PageReader, page_range
 from trunkline.dashboard.sessions import Sessions, WrongToken
 from trunkline.dashboard.stores import StoreWatch, check_address
-from trunkline.dashboard.watching import Watch
+from trunkline.dashboard.watch import Watch
 from trunkline.errors import ConfigError, NoSuchLog, TrunklineError, Unreachable
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_site import BoundedSite
-from trunkline.runtime.serving import Lifetime
+from trunkline.runtime.server_process import Lifetime
 
 T = TypeVar("T")
 

@@ -151,7 +151,7 @@ def _opened(address: str) -> tuple[Database, SqlControlStore]:
 
 def _check_postgres(dsn: str) -> None:
     """Raise ``Refused`` where the database has no control store: opening it would make one (K2)."""
-    from trunkline.delivery.postgres_session import PostgresSession
+    from trunkline.delivery.backends.postgres_session import PostgresSession
 
     session = PostgresSession(dsn, None, permanent=ConfigError)
     with closing(session), session.transaction("control store", reading=True):

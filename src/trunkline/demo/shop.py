@@ -10,8 +10,8 @@ from typing import Final
 
 import duckdb
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.lake import attach_lake, connect, literal
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect, literal
+from trunkline.delivery.config.addresses import LakeAddress
 
 TENANTS: Final = tuple(f"tenant-{number:02}" for number in range(1, 21))
 ITEMS: Final = ("anvil", "bellows", "chisel", "drill", "easel", "file", "gimlet")

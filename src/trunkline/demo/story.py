@@ -23,13 +23,13 @@ from typing import Final
 from msgspec import Struct, field
 
 import trunkline.sync
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.changes import place_of
+from trunkline.delivery.changes.captured import place_of
 from trunkline.delivery.config import Pipeline, load_pipeline
+from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.control.contract import ControlStore, DestinationRecord
-from trunkline.delivery.control.opening import open_control_store
+from trunkline.delivery.control.factory import open_control_store
 from trunkline.delivery.sources.log import LogSource
-from trunkline.demo.comparing import Compared, compare
+from trunkline.demo.comparison import Compared, compare
 from trunkline.demo.processes import Process
 from trunkline.demo.shop import TENANTS, Shop
 from trunkline.errors import Refused, TrunklineError

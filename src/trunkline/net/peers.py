@@ -21,7 +21,7 @@ from trunkline.core.effects import Message
 from trunkline.errors import ConfigError, Refused
 from trunkline.net.addresses import parse_address
 from trunkline.net.connection import Attachment, Connection, Handler
-from trunkline.net.dialing import DIAL_MS, DialFailed, dial
+from trunkline.net.dial import DIAL_MS, DialFailed, dial
 from trunkline.net.limits import MIB, Limits
 
 

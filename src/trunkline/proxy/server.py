@@ -16,15 +16,15 @@ from trunkline.client.cluster import Cluster
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_site import BoundedSite
-from trunkline.proxy.appending import Appending
+from trunkline.proxy.append_handlers import Appending
 from trunkline.proxy.counters import Counters
-from trunkline.proxy.guarding import Guard, Handler, Operation, as_problems
+from trunkline.proxy.event_stream import Streaming
+from trunkline.proxy.guard import Guard, Handler, Operation, as_problems
 from trunkline.proxy.limits import BODY_BYTES_MAX, CONNECTIONS_MAX, IDLE_CONNECTION_S, STOP_S_MAX
 from trunkline.proxy.origins import Origins
-from trunkline.proxy.reading import Reading
+from trunkline.proxy.read_handlers import Reading
 from trunkline.proxy.service import ProxyConfig, Service
-from trunkline.proxy.streaming import Streaming
-from trunkline.proxy.watching import Watching
+from trunkline.proxy.status_handlers import Watching
 
 log = logging.getLogger("trunkline.proxy")
 

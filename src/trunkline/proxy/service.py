@@ -9,7 +9,7 @@ from trunkline.client.cluster import Cluster
 from trunkline.proxy.counters import Counters
 from trunkline.proxy.limits import KEY_WINDOW
 from trunkline.proxy.open_logs import OpenLogs
-from trunkline.proxy.stopping import Stopping
+from trunkline.proxy.shutdown import Stopping
 
 DEFAULT_LISTEN = "127.0.0.1:8480"
 

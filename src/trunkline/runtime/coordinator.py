@@ -55,8 +55,8 @@ from trunkline.runtime.observing_coordinator import (
 from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
-from trunkline.runtime.registry_keeping import drop_bad_registrations, forget_node
-from trunkline.runtime.serving import Lifetime, file_budget, split_address, start_number
+from trunkline.runtime.registry_cleanup import drop_bad_registrations, forget_node
+from trunkline.runtime.server_process import Lifetime, file_budget, split_address, start_number
 from trunkline.runtime.summaries import LogState, Summaries, Summary, status_json
 from trunkline.runtime.turns import Turns
 

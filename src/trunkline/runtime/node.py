@@ -32,7 +32,7 @@ from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.observing_node import NodeView, node_metrics, node_readiness
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
-from trunkline.runtime.serving import Lifetime, file_budget, split_address, start_number
+from trunkline.runtime.server_process import Lifetime, file_budget, split_address, start_number
 from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory, make_private
 
 if TYPE_CHECKING:

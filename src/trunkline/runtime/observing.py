@@ -30,7 +30,7 @@ from trunkline.net.http_names import NOT_OUR_NAME, OwnNames
 from trunkline.net.http_site import ClosedAtOnce, reached_address
 from trunkline.runtime.observing_format import MEDIA_TYPE
 from trunkline.runtime.observing_health import Readiness
-from trunkline.runtime.serving import observe_address
+from trunkline.runtime.server_process import observe_address
 
 log = logging.getLogger("trunkline.observing")
 

@@ -12,7 +12,7 @@ package installed as well, with PySpark 4.3, pyarrow and numpy (the extra ``deli
 from __future__ import annotations
 
 try:
-    from trunkline.spark.registering import register
+    from trunkline.spark.registration import register
 except ModuleNotFoundError as error:
     missing = (error.name or "trunkline").partition(".")[0]
     if missing == "trunkline":

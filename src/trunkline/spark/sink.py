@@ -28,8 +28,8 @@ from trunkline.client.dedupe import row_headers
 from trunkline.core.projection import Policy, Settings
 from trunkline.errors import ConfigError
 from trunkline.spark.connections import CONNECTIONS
+from trunkline.spark.one_line_errors import in_one_line
 from trunkline.spark.options import ConnectionOptions, WriteOptions
-from trunkline.spark.raising import in_one_line
 
 APPEND_ENTRIES_MAX: Final = 16_384
 APPEND_BYTES_MAX: Final = 4 * 1024 * 1024  # too small: round trips; too big: disks wait for each other along the chain

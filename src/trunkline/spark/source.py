@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from trunkline.errors import ConfigError
 from trunkline.spark.columns import check_schema, whole_schema
 from trunkline.spark.connections import CONNECTIONS
+from trunkline.spark.one_line_errors import in_one_line
 from trunkline.spark.options import (
     ReadOptions,
     batch_options,
@@ -29,9 +30,8 @@ from trunkline.spark.options import (
     stream_options,
     write_options,
 )
-from trunkline.spark.raising import in_one_line
+from trunkline.spark.range_reader import read_range
 from trunkline.spark.ranges import Extent, PositionRange, extent, partitions, starting_position, untrimmed
-from trunkline.spark.reading import read_range
 from trunkline.spark.sink import BatchSink, StreamSink
 from trunkline.spark.stream import LogStreamReader, RefusedStream
 

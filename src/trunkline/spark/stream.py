@@ -22,10 +22,10 @@ from pyspark.sql.types import StructType
 
 from trunkline.errors import ConfigError
 from trunkline.spark.connections import CONNECTIONS
+from trunkline.spark.one_line_errors import in_one_line
 from trunkline.spark.options import ReadOptions
-from trunkline.spark.raising import in_one_line
+from trunkline.spark.range_reader import read_range
 from trunkline.spark.ranges import Extent, PositionRange, extent, partitions, starting_position, untrimmed
-from trunkline.spark.reading import read_range
 
 Offset = dict[str, int]
 

@@ -39,11 +39,11 @@ from trunkline.storage.directory import STREAMS, Identity, boot_id, lock_directo
 from trunkline.storage.errors import NoRoom, StorageError
 from trunkline.storage.extents import Extent, StreamFiles
 from trunkline.storage.files import NO_ROOM, Buffer, Files, RealFiles
+from trunkline.storage.frame_reader import FrameReader
 from trunkline.storage.handles import FILES_MAX, Handles
 from trunkline.storage.layout import EXTENT_HEADER, MARK, pack_extent_header, pack_frame_header, pack_mark, padding
 from trunkline.storage.manifest import Entry, WrittenLate, entry_of
 from trunkline.storage.options import StorageOptions, SyncPolicy
-from trunkline.storage.reading import FrameReader
 from trunkline.storage.recovered import RecoveredDirectory, recover_directory
 from trunkline.storage.scrub import Scrubber, ScrubStep
 from trunkline.storage.sync import Closing, SyncBatch, Work

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trunkline.check.mutants.appending import APPENDING_MUTANTS
+from trunkline.check.mutants.appenders import APPENDING_MUTANTS
 from trunkline.check.mutants.clients import CLIENT_MUTANTS
 from trunkline.check.mutants.delivery import DELIVERY_MUTANTS
 from trunkline.check.mutants.disks import DISK_MUTANTS
 from trunkline.check.mutants.endings import ENDING_MUTANTS
-from trunkline.check.mutants.planning import PLANNING_MUTANTS
+from trunkline.check.mutants.planners import PLANNING_MUTANTS
 from trunkline.check.mutants.projections import PROJECTION_MUTANTS
-from trunkline.check.mutants.reading import READING_MUTANTS
+from trunkline.check.mutants.readers import READING_MUTANTS
 from trunkline.check.mutants.register import REGISTER_MUTANTS
 from trunkline.check.mutants.servers import SERVER_MUTANTS
 from trunkline.check.mutants.storage import STORAGE_MUTANTS

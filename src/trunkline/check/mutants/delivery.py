@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from trunkline.check.delivery_rows import Rows
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patches import patch
 from trunkline.check.scenarios import delivery_world
 from trunkline.check.scenarios.delivery_world import Apply, Source, Table
 from trunkline.core import planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
-from trunkline.core.fencing import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, Held, Step, decide
 from trunkline.core.planner import Planner
 from trunkline.core.planner_schedule import Schedule
 from trunkline.core.planner_tracks import GroupKey, Job, Track

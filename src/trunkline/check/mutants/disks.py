@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trunkline.check import disks
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patches import patch
 from trunkline.core.recovery import Condition, Recovered, Slot, recover
 
 

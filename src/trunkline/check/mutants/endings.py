@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
+from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
 from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
+from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patches import patch
 from trunkline.core.messages import Get, Got
 from trunkline.core.register import MetadataRegister
 

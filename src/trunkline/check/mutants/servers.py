@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patches import patch
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections

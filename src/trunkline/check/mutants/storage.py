@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trunkline.check import disks
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import patch
+from trunkline.check.mutants.patches import patch
 from trunkline.core import storage as storing
 from trunkline.core.effects import Address, Effects, Message, Persist, Send
 from trunkline.core.lease import LeaseKeeper

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
-from trunkline.check.mutants.patching import TRUSTING_REGISTER, patch
+from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
 from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core.coordinator import Coordinator

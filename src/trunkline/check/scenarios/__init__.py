@@ -18,7 +18,7 @@ from trunkline.check.scenarios.freshness import FRESHNESS_SCENARIOS
 from trunkline.check.scenarios.holes import HOLE_SCENARIOS
 from trunkline.check.scenarios.several import SEVERAL_SCENARIOS
 from trunkline.check.scenarios.space import SPACE_SCENARIOS
-from trunkline.check.scenarios.trimming import TRIMMING_SCENARIOS
+from trunkline.check.scenarios.trim import TRIMMING_SCENARIOS
 from trunkline.check.scenarios.upkeep import UPKEEP_SCENARIOS
 
 _ALL = (

@@ -30,7 +30,7 @@ from trunkline.core.delivery_messages import (
     Span,
 )
 from trunkline.core.effects import Address, Announce, Choose, Complete, Effects, Event, Message, Send
-from trunkline.core.fencing import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, Held, Step, decide
 
 LAKE = "lake"  # source and control store are one process, so that a grant comes with news of the source
 SOURCE = Address(LAKE, "source")

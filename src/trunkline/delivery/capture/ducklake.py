@@ -19,14 +19,14 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.capture.writing import Transaction
-from trunkline.delivery.changes import change_rows, truncation
-from trunkline.delivery.columns import Columns
-from trunkline.delivery.rule_ordered import Kind
+from trunkline.delivery.capture.capture_log import Transaction
+from trunkline.delivery.changes.captured import change_rows, truncation
+from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, SourceState, Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import ProtocolError, SourceExpired
 
 logger = logging.getLogger(__name__)

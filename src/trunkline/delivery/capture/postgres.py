@@ -33,7 +33,8 @@ import pyarrow as pa
 from msgspec import Struct
 from psycopg import sql
 
-from trunkline.delivery.addresses import PostgresAddress
+from trunkline.delivery.backends.postgres_session import CONNECT_S, PERMANENT
+from trunkline.delivery.capture.capture_log import Transaction
 from trunkline.delivery.capture.pgoutput import (
     UNCHANGED,
     Begin,
@@ -57,11 +58,10 @@ from trunkline.delivery.capture.postgres_table import (
     key_of,
 )
 from trunkline.delivery.capture.postgres_values import TableValues, UnfitValue, shown, table_values
-from trunkline.delivery.capture.writing import Transaction
-from trunkline.delivery.changes import change_rows, truncation
+from trunkline.delivery.changes.captured import change_rows, truncation
+from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.postgres import password_of
-from trunkline.delivery.postgres_session import CONNECT_S, PERMANENT
-from trunkline.delivery.rule_ordered import Kind
 from trunkline.errors import ConfigError, ProtocolError, TrunklineError, Unreachable
 
 logger = logging.getLogger(__name__)

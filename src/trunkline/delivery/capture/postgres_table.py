@@ -12,7 +12,7 @@ from psycopg import sql
 
 from trunkline.delivery.capture.pgoutput import RelationColumn
 from trunkline.delivery.capture.postgres_values import table_values
-from trunkline.delivery.columns import check_columns
+from trunkline.delivery.changes.columns import check_columns
 from trunkline.errors import ConfigError
 
 TABLE: Final = (

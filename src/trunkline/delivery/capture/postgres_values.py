@@ -20,7 +20,7 @@ from psycopg.pq import Format
 
 from trunkline.client.bodies import ENTRY_BYTES_MAX
 from trunkline.delivery.capture.pgoutput import Relation, RelationColumn, Row
-from trunkline.delivery.columns import Column, Columns, arrow_type
+from trunkline.delivery.changes.columns import Column, Columns, arrow_type
 
 TYPES: Final = {
     16: "BOOLEAN",

@@ -1,7 +1,7 @@
 """The configuration of a pipeline: one YAML file, read into one frozen tree."""
 
 from trunkline.delivery.config.discovery import Discovered, discovered
-from trunkline.delivery.config.loading import load_pipeline
+from trunkline.delivery.config.loader import load_pipeline
 from trunkline.delivery.config.reference import example, reference
 from trunkline.delivery.config.tree import (
     ControlConfig,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from trunkline.delivery.addresses import Address, LakeAddress, LogAddress
+from trunkline.delivery.changes.windows import RESERVED_PREFIX
 from trunkline.delivery.config.address_rules import (
     filled,
     identity,
@@ -20,10 +20,10 @@ from trunkline.delivery.config.address_rules import (
     store_identity,
     variable_faults,
 )
+from trunkline.delivery.config.addresses import Address, LakeAddress, LogAddress
 from trunkline.delivery.config.tree import ControlConfig, DestinationConfig, DiscoverConfig, RetryConfig, SparkConfig
 from trunkline.delivery.config.values import shown
 from trunkline.delivery.config.yaml_file import Node, Problems
-from trunkline.delivery.windows import RESERVED_PREFIX
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_names import OwnNames

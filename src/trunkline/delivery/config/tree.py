@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from trunkline.delivery.addresses import Address
+from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
 
 SeedMode = Literal["scan", "history", "now"]

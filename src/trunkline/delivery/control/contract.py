@@ -31,7 +31,7 @@ from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
-from trunkline.delivery.windows import Window
+from trunkline.delivery.changes.windows import Window
 
 Wish = Literal["active", "paused", "draining", "retired"]
 

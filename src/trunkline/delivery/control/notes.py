@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import (
     ERROR_CHARACTERS_MAX,
     UNROUTED_VALUES_MAX,
@@ -17,7 +18,6 @@ from trunkline.delivery.control.contract import (
     Unrouted,
 )
 from trunkline.delivery.control.tables import Tables, json_text
-from trunkline.delivery.windows import Window
 
 VALUE_CHARACTERS_MAX: Final = 500  # of a routing value; a longer one is cut off, and told apart by a digest
 

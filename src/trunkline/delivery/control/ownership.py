@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import Grant, Held, Share
 from trunkline.delivery.control.database import Row, Values
 from trunkline.delivery.control.tables import INSISTS, LIVE, RESEED, TAKEN_CARE_OF, Tables, json_text
-from trunkline.delivery.windows import Window
 
 
 class Ownership(Tables):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.control.database import ADDED, FORMAT_VERSION, TABLES, Row, Values
-from trunkline.delivery.postgres_session import PostgresSession
 from trunkline.errors import ConfigError
 
 WHAT: Final = "control store"

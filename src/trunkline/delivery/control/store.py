@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import DelivererRecord, DestinationRecord, PipelineRecord, Status, Wish
 from trunkline.delivery.control.database import Row
 from trunkline.delivery.control.notes import Notes
 from trunkline.delivery.control.ownership import Ownership
 from trunkline.delivery.control.tables import LIVE, RESEED, json_text, kept_value, value_kept
-from trunkline.delivery.windows import Window
 from trunkline.errors import ConfigError
 
 

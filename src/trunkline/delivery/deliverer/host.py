@@ -28,18 +28,18 @@ from trunkline.core.delivery_messages import (
 )
 from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.planner import Planner
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.deliverer.assembling import pipeline_digest, planned, planner_config, source_of, work_of
-from trunkline.delivery.deliverer.counting import UnroutedCounter, take_counts_back
-from trunkline.delivery.deliverer.discovering import Discovery
-from trunkline.delivery.deliverer.observing import Observer
+from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, source_of, work_of
+from trunkline.delivery.deliverer.discovery import Discovery
+from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.ownership import Ownership
-from trunkline.delivery.deliverer.watching import SourceWatch
-from trunkline.delivery.destinations.opening import open_destination
+from trunkline.delivery.deliverer.source_watch import SourceWatch
+from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, take_counts_back
+from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import Work
-from trunkline.delivery.windows import Window
 from trunkline.errors import TrunklineError
 from trunkline.threads import Threads
 

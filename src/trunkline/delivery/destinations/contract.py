@@ -5,7 +5,7 @@ One contract suite holds every kind to it, with the process killed at each state
 Rules
  T1  The rows of a flush, the position, its mark and the token change together, in one transaction of the destination,
      or not at all.
- T2  Inside that transaction, before anything is written, ``core/fencing.py`` decides: a stored token above mine is
+ T2  Inside that transaction, before anything is written, ``core/fence.py`` decides: a stored token above mine is
      ``Fenced``; what is stored already is success, and nothing is written; another position or mark than the expected
      one is ``PositionMoved``; a flush over rows of another source is ``DestinationHalted``. See ``judged``.
  T3  Deletes first, then rows: every key of the staged rows is removed, then REPLACE and INSERT rows are written
@@ -28,8 +28,8 @@ from typing import Literal, Protocol
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.core.fencing import Decision, Held, Step, decide
-from trunkline.delivery.columns import Columns
+from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.delivery.changes.columns import Columns
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved
 
 Mode = Literal["mirror", "append"]

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trunkline.delivery.addresses import DeltaAddress
-from trunkline.delivery.columns import Columns, arrow_schema, check_columns, evolution
-from trunkline.delivery.delta_types import columns_of, conformed, stored_schema
+from trunkline.delivery.backends.delta_types import columns_of, conformed, stored_schema
+from trunkline.delivery.backends.duckdb_pool import borrowed, identifier
+from trunkline.delivery.changes.columns import Columns, arrow_schema, check_columns, evolution
+from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
 from trunkline.delivery.destinations.delta_log import NOBODY, CommitLost, DeltaLog, Loaded
 from trunkline.delivery.destinations.delta_merge import Merge, opened
-from trunkline.delivery.lake import borrowed, identifier
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,

@@ -28,10 +28,10 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from msgspec import Struct
 
-from trunkline.delivery.delta_types import source_of
+from trunkline.delivery.backends.delta_types import source_of
+from trunkline.delivery.changes.lineage import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta_files import DataFile, data_files
-from trunkline.delivery.lineage import MARK_DIGITS
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
 
 CHECKPOINT_EVERY: Final = 20  # versions; more: opening and committing read more log files; fewer: 12 ms each time

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from trunkline.delivery.delta_types import conformed
+from trunkline.delivery.backends.delta_types import conformed
+from trunkline.delivery.changes.windows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Applied, DuplicatePolicy, Mode
 from trunkline.delivery.destinations.delta_files import SMALL_FILES_MOST, DataFile, bounded
-from trunkline.delivery.windows import OP_COLUMN, Op
 from trunkline.errors import DuplicateKey, Unreachable
 
 # Staged rows that wait in memory. More: more memory; less: wider bounds after a large flush.

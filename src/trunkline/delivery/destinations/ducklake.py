@@ -25,8 +25,10 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.columns import Column, Columns, arrow_schema, check_columns, evolution
+from trunkline.delivery.backends.duckdb_pool import first_line, identifier, literal
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema, check_columns, evolution
+from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.contract import (
     Applied,
     Flush,
@@ -58,8 +60,6 @@ from trunkline.delivery.destinations.ducklake_stage import (
     stage_rows,
     travelling,
 )
-from trunkline.delivery.lake import first_line, identifier, literal
-from trunkline.delivery.windows import RESERVED_PREFIX
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,

@@ -25,8 +25,7 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.lake import (
+from trunkline.delivery.backends.duckdb_pool import (
     Extension,
     catalog_place,
     connect,
@@ -35,6 +34,7 @@ from trunkline.delivery.lake import (
     literal,
     password_part,
 )
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
 
 # Catalogs that wait attached for their next use: attaching and reading the schema costs a third of a small flush. One

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from trunkline.delivery.backends.duckdb_pool import identifier, literal
 from trunkline.delivery.destinations.ducklake_catalogs import LakeSession
-from trunkline.delivery.lake import identifier, literal
 
 COMPACT_EVERY: Final = 16  # flushes; fewer: more rewriting, more: each flush looks into more files
 FILES_LEAST: Final = 8  # that are worth a transaction

@@ -10,11 +10,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.delivery.columns import Column, Columns, arrow_schema
+from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.windows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.ducklake_catalogs import LakeSession
-from trunkline.delivery.lake import identifier, literal
-from trunkline.delivery.windows import OP_COLUMN, Op
 
 DUPLICATE: Final = "trunkline-duplicate-key:"  # what the guard of `Stage.removing` says before the key
 INCOMING: Final = "_trunkline_incoming"

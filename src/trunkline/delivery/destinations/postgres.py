@@ -26,8 +26,11 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.delivery.addresses import PostgresAddress
-from trunkline.delivery.columns import Columns, check_columns, evolution
+from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.backends.postgres_session import BULK_MS, REBUILD_MS, PostgresSession, borrow, give_back
+from trunkline.delivery.changes.columns import Columns, check_columns, evolution
+from trunkline.delivery.changes.windows import OP_COLUMN, RESERVED_PREFIX, Op
+from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import (
     Applied,
     Flush,
@@ -48,9 +51,6 @@ from trunkline.delivery.destinations.postgres_table import (
     removal,
 )
 from trunkline.delivery.destinations.postgres_types import NAME_BYTES_MAX, stored_type
-from trunkline.delivery.lake import identifier, literal
-from trunkline.delivery.postgres_session import BULK_MS, REBUILD_MS, PostgresSession, borrow, give_back
-from trunkline.delivery.windows import OP_COLUMN, RESERVED_PREFIX, Op
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,

@@ -24,11 +24,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from psycopg.abc import Buffer
 
-from trunkline.delivery.columns import Column, Columns, arrow_schema
+from trunkline.delivery.backends.duckdb_pool import connect, identifier, literal
+from trunkline.delivery.backends.postgres_session import Packed
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
+from trunkline.delivery.changes.windows import OP_COLUMN, Op
 from trunkline.delivery.destinations.postgres_types import from_text, key_form, read_expression, written
-from trunkline.delivery.lake import connect, identifier, literal
-from trunkline.delivery.postgres_session import Packed
-from trunkline.delivery.windows import OP_COLUMN, Op
 from trunkline.errors import DestinationHalted
 
 CHUNK_ROWS: Final = 65_536  # rows that are applied at once; more: more memory, fewer: more statements

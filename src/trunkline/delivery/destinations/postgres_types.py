@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from trunkline.delivery.columns import Column, arrow_type, decimal_of
-from trunkline.delivery.lake import identifier, literal
+from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
 from trunkline.errors import SchemaMismatch
 
 NAME_BYTES_MAX: Final = 63  # PostgreSQL cuts longer names off, in silence

@@ -17,10 +17,10 @@ import duckdb
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.delivery.addresses import LakeAddress
+from trunkline.delivery.backends.duckdb_pool import attach_lake, borrowed, identifier
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.fuzz.shapes import Layout, draw_shape
 from trunkline.delivery.fuzz.statements import CLEAN_UP, MAINTENANCE, REWRITE, Statements
-from trunkline.delivery.lake import attach_lake, borrowed, identifier
 
 TRANSACTIONS: Final = 14  # of a history, some of which change nothing and make no version
 EXTENSIONS: Final = ("ducklake", "sqlite_scanner", "postgres_scanner")

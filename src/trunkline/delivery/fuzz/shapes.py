@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.delivery.lake import identifier
-from trunkline.delivery.rule import Routes
+from trunkline.delivery.backends.duckdb_pool import identifier
+from trunkline.delivery.changes.net import Routes
 
 INLINING: Final = (0, 3, 10)
 TENANTS: Final = 4  # routing values; the last one and NULL go nowhere

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from trunkline.delivery.backends.duckdb_pool import borrowed, identifier
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.fuzz.histories import History
 from trunkline.delivery.fuzz.shapes import Layout
-from trunkline.delivery.lake import borrowed, identifier
-from trunkline.delivery.windows import BEFORE_ALL, Window
 
 Row = tuple[Any, ...]  # the routing value as text, and every column
 

@@ -25,7 +25,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import FlushGroup, JobDone, Member, Note, Outcome, Result, SeedGroup, SeedMode
-from trunkline.delivery.columns import check_columns
+from trunkline.delivery.changes.columns import check_columns
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.job.answers import ANSWER_TEXT, report
 from trunkline.delivery.job.large import (
     appended_frame,
@@ -43,7 +44,6 @@ from trunkline.delivery.job.work import Counted, FlushWork, Policy, Portion, Rea
 from trunkline.delivery.sources.contract import Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import WindowFrames
-from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import DestinationHalted, SourceExpired, TrunklineError, Unreachable
 
 if TYPE_CHECKING:

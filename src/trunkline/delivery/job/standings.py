@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trunkline.core.delivery_messages import Note, Outcome, Result
+from trunkline.delivery.changes.lineage import Past
 from trunkline.delivery.destinations.contract import Standing
-from trunkline.delivery.destinations.opening import forget, kept_open
+from trunkline.delivery.destinations.factory import forget, kept_open
 from trunkline.delivery.job.outcomes import failed
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.lineage import Past
 from trunkline.errors import TrunklineError
 
 

@@ -9,13 +9,13 @@ from typing import Literal
 from msgspec import Struct
 
 from trunkline.core.delivery_messages import Member, Result
-from trunkline.delivery.addresses import Address
-from trunkline.delivery.columns import Columns
+from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.net import Routes
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.address_rules import shared_place
+from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
-from trunkline.delivery.rule import Routes
 from trunkline.delivery.sources.contract import Asked, Source
-from trunkline.delivery.windows import Window
 
 ReadPath = Literal["small", "large"]
 Policy = Literal["append", "halt", "warn"]  # how rows are settled: as they come, or by key

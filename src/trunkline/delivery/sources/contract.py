@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.columns import Columns, arrow_schema
-from trunkline.delivery.lineage import Past
-from trunkline.delivery.windows import Window
+from trunkline.delivery.changes.columns import Columns, arrow_schema
+from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.windows import Window
 
 ROUTE_COLUMN: Final = "_trunkline_route"  # the routing value as text; NULL where it is NULL
 ROUTABLE: Final = frozenset(

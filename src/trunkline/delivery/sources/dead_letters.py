@@ -17,8 +17,8 @@ from typing import Final
 from msgspec import Struct
 
 import trunkline.sync
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.sources.log_reading import cluster_of
+from trunkline.delivery.config.addresses import LogAddress
+from trunkline.delivery.sources.log_reader import cluster_of
 from trunkline.errors import ConditionFailed, CorruptEntry, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
 
 LOG_HEADER: Final = "dead-letter-log"

@@ -29,8 +29,8 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from trunkline.delivery.columns import Columns, arrow_type
-from trunkline.delivery.rule_ordered import Kind
+from trunkline.delivery.changes.columns import Columns, arrow_type
+from trunkline.delivery.changes.ordered import Kind
 from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.debezium_values import Form, Shape, is_unavailable, stated_shape, value_of
 from trunkline.errors import ConfigError, ProtocolError

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.rule import filled
-from trunkline.delivery.rule_ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN, Kind
+from trunkline.delivery.changes.net import filled
+from trunkline.delivery.changes.ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN, Kind
+from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
 from trunkline.delivery.sources.dead_letters import DeadLetter
 from trunkline.delivery.sources.debezium import (

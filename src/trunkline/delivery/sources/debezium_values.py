@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from trunkline.delivery.columns import PRECISION_MOST, Column, Columns, arrow_type, decimal_of
-from trunkline.delivery.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.columns import PRECISION_MOST, Column, Columns, arrow_type, decimal_of
+from trunkline.delivery.changes.windows import RESERVED_PREFIX
 from trunkline.errors import ConfigError, ProtocolError
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)

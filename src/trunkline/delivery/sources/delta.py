@@ -27,11 +27,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from msgspec import Struct
 
-from trunkline.delivery.addresses import DeltaAddress
-from trunkline.delivery.columns import Column, Columns
-from trunkline.delivery.delta_types import type_name
-from trunkline.delivery.lake import borrowed, first_line, identifier
-from trunkline.delivery.lineage import Past, version_mark
+from trunkline.delivery.backends.delta_types import type_name
+from trunkline.delivery.backends.duckdb_pool import borrowed, first_line, identifier
+from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.changes.lineage import Past, version_mark
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.sources.contract import (
     EVERYTHING,
     ROUTE_COLUMN,
@@ -45,7 +46,6 @@ from trunkline.delivery.sources.contract import (
 from trunkline.delivery.sources.delta_feed import KIND, read_feed
 from trunkline.delivery.sources.delta_history import DeltaHistory, feed_is_on
 from trunkline.delivery.sources.shares import rows_of_share
-from trunkline.delivery.windows import Window
 from trunkline.errors import ConfigError, SourceExpired, Unreachable
 
 BATCH_ROWS: Final = 65_536

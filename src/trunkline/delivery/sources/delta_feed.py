@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trunkline.delivery.columns import Column, Columns, arrow_schema, arrow_type
+from trunkline.delivery.changes.columns import Column, Columns, arrow_schema, arrow_type
 from trunkline.delivery.sources.delta_history import Change
 
 KIND: Final = "_change_type"

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Struct, field
 
+from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.sources.contract import Backlog
-from trunkline.delivery.windows import Window
 from trunkline.errors import SourceExpired
 
 FEED: Final = "delta.enableChangeDataFeed"

@@ -12,14 +12,14 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.columns import Columns
-from trunkline.delivery.lake import Extension, borrowed, catalog_place, first_line
-from trunkline.delivery.lineage import Past
+from trunkline.delivery.backends.duckdb_pool import Extension, borrowed, catalog_place, first_line
+from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, NetChanges, Share, SourceState, Survey
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain, restatement
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
-from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import Unreachable
 
 THREADS = 1  # of an instance: as many tasks read at once as there are cores

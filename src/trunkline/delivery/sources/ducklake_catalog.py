@@ -26,10 +26,11 @@ from typing import Any, Final
 import duckdb
 from msgspec import Struct
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.columns import Column, Columns
-from trunkline.delivery.lake import attach_catalog, catalog_place, identifier, literal
-from trunkline.delivery.lineage import Past, version_mark
+from trunkline.delivery.backends.duckdb_pool import attach_catalog, catalog_place, identifier, literal
+from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.changes.lineage import Past, version_mark
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import SourceState
 from trunkline.delivery.sources.ducklake_format import (
     CATALOG_FORMATS,
@@ -39,7 +40,6 @@ from trunkline.delivery.sources.ducklake_format import (
     changes,
     duckdb_type,
 )
-from trunkline.delivery.windows import BEFORE_ALL, Window
 from trunkline.errors import ConfigError, ProtocolError, SourceExpired, Unreachable
 
 CATALOG: Final = "source_catalog"  # the name under which the catalog's database is attached

@@ -9,9 +9,16 @@ from typing import Final
 import duckdb
 from msgspec import Struct
 
-from trunkline.delivery.addresses import LakeAddress
-from trunkline.delivery.columns import Column, Columns
-from trunkline.delivery.lake import Extension, attach_lake, catalog_place, first_line, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import (
+    Extension,
+    attach_lake,
+    catalog_place,
+    first_line,
+    identifier,
+    literal,
+)
+from trunkline.delivery.changes.columns import Column, Columns
+from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import ConfigError, SourceExpired, Unreachable
 
 LAKE: Final = "verified_lake"

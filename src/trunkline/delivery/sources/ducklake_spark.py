@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.delivery.columns import Column, arrow_type, decimal_of
+from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import DataFile, DeleteFile

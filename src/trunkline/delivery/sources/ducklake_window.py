@@ -32,8 +32,9 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.lake import identifier, literal
-from trunkline.delivery.rule import less
+from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.changes.net import less
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
 from trunkline.delivery.sources.ducklake_catalog import (
     DataFile,
@@ -45,7 +46,6 @@ from trunkline.delivery.sources.ducklake_catalog import (
 )
 from trunkline.delivery.sources.ducklake_format import Passage
 from trunkline.delivery.sources.shares import rows_of_share
-from trunkline.delivery.windows import BEFORE_ALL, Window
 
 SNAPSHOT_FIELD = 2147483539  # the field id of a row's own snapshot id, in data files and delete files
 POSITION_FIELD = 2147483645

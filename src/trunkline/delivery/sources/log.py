@@ -25,12 +25,11 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.addresses import LogAddress
-from trunkline.delivery.changes import decoded
-from trunkline.delivery.columns import Columns, arrow_schema
-from trunkline.delivery.lineage import Past, version_mark
-from trunkline.delivery.rule import filled, row_codes
-from trunkline.delivery.rule_ordered import (
+from trunkline.delivery.changes.captured import decoded
+from trunkline.delivery.changes.columns import Columns, arrow_schema
+from trunkline.delivery.changes.lineage import Past, version_mark
+from trunkline.delivery.changes.net import filled, row_codes
+from trunkline.delivery.changes.ordered import (
     KIND_COLUMN,
     ORDINAL_COLUMN,
     VERSION_COLUMN,
@@ -38,6 +37,8 @@ from trunkline.delivery.rule_ordered import (
     arrivals_only,
     net_of_ordered,
 )
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import (
     EVERYTHING,
     ROUTE_COLUMN,
@@ -52,8 +53,7 @@ from trunkline.delivery.sources.dead_letters import DeadLetter, write_dead_lette
 from trunkline.delivery.sources.debezium import check_schema_of_no_row, event_shape, parsed
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
-from trunkline.delivery.sources.log_reading import Extent, LogReading, reading
-from trunkline.delivery.windows import Window
+from trunkline.delivery.sources.log_reader import Extent, LogReading, reading
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 STEP: Final = {"changes": 1024, "debezium": 65_536}  # entries of a window at most; more: a task holds more in memory

@@ -13,7 +13,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from trunkline.delivery.lake import identifier
+from trunkline.delivery.backends.duckdb_pool import identifier
 from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Share
 
 VALUES: Final = "share_values"

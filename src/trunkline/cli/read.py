@@ -1,0 +1,249 @@
+"""``trunkline read``, ``tail``, ``subscribe``, ``peek`` and ``fill``: what is in a log."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from trunkline.cli import INTERRUPTED, WrongInput
+from trunkline.cli.connection import cluster_command, cluster_options, count, interruptible, position
+from trunkline.cli.tables import print_json
+from trunkline.client.cluster import Cluster
+from trunkline.client.entries import Batch, Entry
+from trunkline.client.log import Log
+from trunkline.errors import NotWritten, Trimmed
+
+TAIL = 10
+READ = """\
+Print entries, one on each line. Where there are none, a line on standard error says why. To begin right behind the last
+entry is well (exit code 0): nothing has come yet. To begin or end further out, or in what was trimmed, is not (1).
+"""
+
+Show = Callable[[Batch], bytes]
+Work = Callable[[argparse.Namespace, Cluster], Awaitable[int | None]]
+
+
+def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+    read = _of_log(commands, "read", "print entries, one on each line")
+    read.description = READ
+    read.add_argument("--from", dest="start", type=position, metavar="A", help="first position (default: the oldest)")
+    read.add_argument("--to", dest="until", type=position, metavar="B", help="last position (default: the newest)")
+    _add_raw(read)
+    read.set_defaults(run=cluster_command(_read))
+    tail = _of_log(commands, "tail", "print the last entries")
+    tail.add_argument("-n", dest="number", type=count, default=TAIL, metavar="N", help=f"how many (default: {TAIL})")
+    tail.add_argument("--follow", "-f", action="store_true", help="then wait for those that come")
+    _add_raw(tail)
+    tail.set_defaults(run=_until_interrupted(_tail))
+    subscribe = _of_log(commands, "subscribe", "print entries as they come, without end")
+    subscribe.add_argument("--from", dest="start", type=position, metavar="A", help="from here (default: the oldest)")
+    _add_raw(subscribe)
+    subscribe.set_defaults(run=_until_interrupted(_subscribe))
+    peek = _of_log(commands, "peek", "print the next position that will be handed out, and the tail")
+    peek.set_defaults(run=cluster_command(_peek))
+    fill = _of_log(commands, "fill", "settle a position whose writer is gone")
+    fill.add_argument("glsn", type=position, metavar="GLSN", help="the position")
+    fill.set_defaults(run=cluster_command(_fill))
+
+
+def _of_log(commands: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, parents=[cluster_options()])
+    parser.add_argument("log", metavar="LOG", help="its name")
+    assert isinstance(parser, argparse.ArgumentParser)
+    return parser
+
+
+def _add_raw(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--raw", action="store_true", help="print the bytes alone, with nothing between entries")
+
+
+def _until_interrupted(work: Work) -> Callable[[argparse.Namespace], int]:
+    """Ctrl-C is how such a command ends: nothing needs to be said of it."""
+    run = cluster_command(work)
+
+    def quietly(options: argparse.Namespace) -> int:
+        try:
+            return run(options)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+    return quietly
+
+
+async def _read(options: argparse.Namespace, cluster: Cluster) -> None:
+    start, until = options.start, options.until
+    if until is not None and start is not None and until < start:
+        raise WrongInput(f"--to {until} lies before --from {start}; both ends are part of what is read")
+    log = await cluster.log(options.log)
+    batches = log.batches(start, until, to_tail=True)
+    show = _show(options)
+    found = 0
+    async for batch in batches:
+        _write(show(batch))
+        found += len(batch)
+    _flush()
+    if not found or (until is not None and batches.next_glsn <= until):
+        await _say_what_is_missing(options, cluster, log, found)
+
+
+async def _say_what_is_missing(options: argparse.Namespace, cluster: Cluster, log: Log, found: int) -> None:
+    """What was asked for by its position and is not there is an error. That there is nothing new is none."""
+    name, start, until = options.log, options.start, options.until
+    tail, trim = await log.tail(), (await cluster.describe(name)).trim
+    if until is not None and until <= trim:
+        raise Trimmed(trim)
+    beyond = until if until is not None and until >= tail else start if start is not None and start > tail else None
+    if beyond is not None:
+        raise NotWritten(f"{_end(name, tail)}, before {beyond}; `trunkline subscribe {name}` waits for more")
+    if not found:
+        _note(options, _why_nothing(name, trim, tail, start, until))
+
+
+def _end(name: str, tail: int) -> str:
+    return f"log {name} ends at {tail - 1}" if tail > 1 else f"log {name} is empty"
+
+
+def _why_nothing(name: str, trim: int, tail: int, start: int | None, until: int | None) -> str:
+    """Of a read that found no entry, though nothing is wrong with it."""
+    first, last = max(start or 1, trim + 1), min(until or tail - 1, tail - 1)
+    if first <= last:
+        where = f"{first} is a hole" if first == last else f"{first} to {last} are holes"
+        return f"{where}: no entry of {name} is there, and none ever will be"
+    if trim and trim + 1 == tail:
+        return f"the entries of {name} are trimmed up to {trim}, and none came since"
+    return _end(name, tail) + (f"; nothing is at {tail} yet" if tail > 1 else "")
+
+
+def _note(options: argparse.Namespace, text: str) -> None:
+    """Something to know, beside what is printed."""
+    print(json.dumps({"note": text}) if options.json else f"trunkline: {text}", file=sys.stderr)
+
+
+async def _tail(options: argparse.Namespace, cluster: Cluster) -> None:
+    log = await cluster.log(options.log)
+    oldest = (await cluster.describe(options.log)).trim + 1
+    tail = await log.tail()
+    start = await _start_of_last(log, oldest, tail, options.number)
+    if options.follow:
+        await _print_endlessly(log, start, options)
+    elif start < tail:
+        show = _show(options)
+        async for batch in log.batches(start, tail - 1, to_tail=True):
+            _write(show(batch))
+        _flush()
+    elif options.number:
+        _note(options, _why_nothing(options.log, oldest - 1, tail, None, None))
+
+
+async def _start_of_last(log: Log, oldest: int, tail: int, number: int) -> int:
+    """Where the last ``number`` entries begin. Holes count for nothing, so it may take more than one look."""
+    reach = number
+    while True:
+        start = max(oldest, tail - reach)
+        found: list[int] = []
+        if start < tail and number > 0:
+            async for batch in log.batches(start, tail - 1, to_tail=True):
+                found = [*found, *range(batch.first, batch.last + 1)][-number:]
+        if len(found) >= number or start == oldest:
+            return found[0] if found else tail
+        reach *= 2
+
+
+async def _subscribe(options: argparse.Namespace, cluster: Cluster) -> None:
+    log = await cluster.log(options.log)
+    if options.start is not None and options.start > (tail := await log.tail()):
+        _note(options, f"{_end(options.log, tail)}; waiting for {options.start}")
+    await _print_endlessly(log, options.start, options)
+
+
+async def _print_endlessly(log: Log, start: int | None, options: argparse.Namespace) -> None:
+    show = _show(options)
+    async for batch in log.batches(start):
+        _write(show(batch))
+        _flush()
+
+
+async def _peek(options: argparse.Namespace, cluster: Cluster) -> None:
+    log = await cluster.log(options.log)
+    tail, peek = await log.tail(), await log.peek()
+    if options.json:
+        print_json({"log": options.log, "peek": peek, "tail": tail})
+    else:
+        print(f"next {peek}, tail {tail}")
+
+
+async def _fill(options: argparse.Namespace, cluster: Cluster) -> None:
+    hole = await (await cluster.log(options.log)).fill(options.glsn)
+    if options.json:
+        print_json({"log": options.log, "glsn": options.glsn, "hole": hole})
+    else:
+        print(f"position {options.glsn} {'is a hole now' if hole else 'holds an entry'}")
+
+
+# ------------------------------------------------------------------------------------------------------ on the screen
+
+
+def _show(options: argparse.Namespace) -> Show:
+    if options.json and options.raw:
+        raise WrongInput("--json and --raw do not go together")
+    if options.json:
+        return _json_lines
+    return _raw if options.raw else _lines
+
+
+def _lines(batch: Batch) -> bytes:
+    return b"\n".join(batch.payloads()) + b"\n"
+
+
+def _raw(batch: Batch) -> bytes:
+    return b"".join(batch.payloads())
+
+
+def _json_lines(batch: Batch) -> bytes:
+    return b"".join(_json_line(entry) for entry in batch)
+
+
+def _json_line(entry: Entry) -> bytes:
+    payload, encoding = _text(entry.payload)
+    facts: dict[str, object] = {
+        "glsn": entry.glsn,
+        "payload": payload,
+        "encoding": encoding,
+        "headers": {name: _header(value) for name, value in entry.headers.items()},
+        "writer": entry.writer,
+        "seq": entry.seq,
+        "time_ms": entry.time_ms,
+    }
+    if entry.unreadable_headers:
+        facts["unreadable_headers"] = base64.b64encode(entry.unreadable_headers).decode()
+    return msgspec.json.encode(facts) + b"\n"
+
+
+def _header(value: bytes) -> str | dict[str, str]:
+    """As the proxy shows it: a text, or an object that says that it is none."""
+    shown, encoding = _text(value)
+    return shown if encoding == "utf-8" else {encoding: shown}
+
+
+def _text(payload: bytes) -> tuple[str, str]:
+    """As text where it is text."""
+    try:
+        return payload.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(payload).decode(), "base64"
+
+
+def _write(data: bytes) -> None:
+    with interruptible():
+        sys.stdout.buffer.write(data)
+
+
+def _flush() -> None:
+    with interruptible():
+        sys.stdout.buffer.flush()

@@ -1,0 +1,1 @@
+"""Connections and types that sources and destinations share: DuckDB, PostgreSQL, Delta."""

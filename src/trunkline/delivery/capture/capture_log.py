@@ -1,0 +1,109 @@
+"""The log that a capture writes: it owns the log, and knows from the log itself how far it came.
+
+Rules
+ W1  A capture is the one writer of a broadcast log. It takes the log over with a mark; from then on nobody who wrote
+     before can add anything, and what stands before the mark is all there is.
+ W2  How far it came is said by the last whole transaction before the mark, and nowhere else. So a crash at any moment
+     loses nothing and repeats nothing: what was not committed whole does not count (X3) and is captured again.
+ W3  An append whose outcome is unknown is not tried again: the capture begins anew, with a mark (W1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+from msgspec import Struct
+
+import trunkline.sync
+from trunkline.delivery.changes.captured import MARK, Place, encoded, payloads, place_of
+from trunkline.delivery.changes.columns import Columns, arrow_schema
+from trunkline.delivery.changes.ordered import KIND_COLUMN
+from trunkline.errors import ConfigError, Hole, NoSuchLog, Trimmed
+
+APPEND_BYTES_MOST: Final = 4 * 1024 * 1024  # of one append; a large transaction takes several
+LOOK_BACK_MOST: Final = 100_000  # entries of transactions that were broken off, and marks
+
+
+class Transaction(Struct, frozen=True):
+    """Changes that belong together. ``position``: where the source stands after them."""
+
+    position: str
+    columns: Columns
+    changes: Iterable[pa.Table]
+
+
+class CaptureLog:
+    """The log of one capture."""
+
+    def __init__(self, cluster: trunkline.sync.Cluster, name: str, *, replicas: int = 3) -> None:
+        self.name = name
+        nodes = max(1, min(replicas, len(cluster.nodes())))
+        try:
+            policy = cluster.describe(name).settings.policy.value
+        except NoSuchLog:
+            policy = "broadcast"
+            cluster.log(name, create=True, policy="broadcast", replicas=nodes)
+        if policy != "broadcast":
+            raise ConfigError(
+                f"the log {name} has the policy {policy}; a capture needs one with a single writer: "
+                f"`trunkline log create {name} --policy broadcast`, or another name"
+            )
+        self._log = cluster.log(name)
+
+    def take_over(self) -> str | None:
+        """Become the writer (W1). Returns how far the last one came; ``None`` if nothing was captured yet."""
+        glsn = self._log.append(b"", headers=MARK.headers(), takeover=True) - 1
+        looked = 0
+        while glsn > 0 and looked < LOOK_BACK_MOST:
+            looked += 1
+            try:
+                entry = self._log.read(glsn)
+            except Hole:
+                glsn -= 1
+                continue
+            except Trimmed:
+                return None
+            place = place_of(entry)
+            if place.last and place.position is not None:
+                return place.position
+            glsn -= 1 if place.last else place.index + 1
+        return None
+
+    def write(self, transaction: Transaction) -> int:
+        """Append a transaction; returns how many rows it changed once all of it is committed."""
+        rows = 0
+        waiting: list[bytes] = []
+        index = size = 0
+
+        def counted() -> Iterable[pa.Table]:
+            nonlocal rows
+            for table in transaction.changes:
+                rows += table.num_rows
+                yield table
+
+        held: bytes | None = None
+        for payload in payloads(transaction.columns, counted()):
+            if held is not None:
+                waiting.append(held)
+                size += len(held)
+            held = payload
+            if size >= APPEND_BYTES_MOST:
+                index = self._append(waiting, index, transaction.position, last=False)
+                waiting, size = [], 0
+        if held is None:  # no rows, but perhaps new columns
+            held = encoded(transaction.columns, _no_changes(transaction.columns))
+        self._append([*waiting, held], index, transaction.position, last=True)
+        return rows
+
+    def _append(self, entries: list[bytes], index: int, position: str, *, last: bool) -> int:
+        count = len(entries)
+        places = [Place(index + at, last and at == count - 1, position) for at in range(count)]
+        self._log.append(entries, headers=[place.headers() for place in places])
+        return index + count
+
+
+def _no_changes(columns: Columns) -> pa.Table:
+    fields = [pa.field(KIND_COLUMN, pa.string()), *arrow_schema(columns)]
+    return pa.schema(fields).empty_table()

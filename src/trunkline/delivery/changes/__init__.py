@@ -1,0 +1,1 @@
+"""What flows from a source to destinations: windows of versions, columns, and the changes themselves."""

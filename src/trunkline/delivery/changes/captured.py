@@ -1,0 +1,159 @@
+"""Changes of a table as entries of a log: what `capture` writes, and a pipeline with a log as its source reads.
+
+Rules
+ X1  An entry holds changes in their order: an Arrow stream with KIND_COLUMN and every column of the table. Its schema
+     says the columns in our own vocabulary, too: Arrow knows no UUID and no JSON.
+ X2  Headers say where an entry stands in its source transaction: its number, from 0 on, and whether it is the last.
+     Positions of a log at which a window may end are those of last entries.
+ X3  A transaction that has no last entry was broken off by a crash. The next entry begins another one, and nothing of
+     the broken one counts.
+ X4  Headers also say the source's own position after the transaction, so that whoever writes finds out how far it was.
+     A mark is an entry without changes and without a position: a writer leaves it when it takes the log over.
+ X5  Nothing of an entry is believed: its stream, its types and its kinds of changes are checked before a row is used.
+     An entry that does not hold is corrupt, and is never taken for fewer or other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from trunkline.client.entries import Entry
+from trunkline.delivery.changes.arrow_stream import Malformed, read_stream
+from trunkline.delivery.changes.columns import Columns, arrow_schema
+from trunkline.delivery.changes.ordered import KIND_COLUMN, Kind
+from trunkline.errors import ConfigError, CorruptEntry
+
+COLUMNS_KEY: Final = b"trunkline.columns"
+INDEX_HEADER: Final = "trunkline-index"
+LAST_HEADER: Final = "trunkline-last"
+POSITION_HEADER: Final = "trunkline-position"
+ENTRY_ROWS_MOST: Final = 20_000  # of one entry; more: readers hold more in memory at once
+ENTRY_BYTES_MOST: Final = 2 * 1024 * 1024  # about; a log takes entries of up to 16 MiB
+DECODED_BYTES_MOST: Final = 64 * 1024 * 1024  # of an entry whose writer compressed it; ours does not
+INDEX_DIGITS_MOST: Final = 18
+REASON_LETTERS_MOST: Final = 300
+
+
+class Place(Struct, frozen=True):
+    """Where an entry stands in its transaction (X2, X4)."""
+
+    index: int = 0
+    last: bool = True
+    position: str | None = None
+
+    def headers(self) -> dict[str, bytes]:
+        found = {INDEX_HEADER: str(self.index).encode()}
+        if self.last:
+            found[LAST_HEADER] = b"1"
+        if self.position is not None:
+            found[POSITION_HEADER] = self.position.encode()
+        return found
+
+
+MARK: Final = Place()
+
+
+def place_of(entry: Entry) -> Place:
+    """An entry that says nothing is a transaction by itself. Raises ``CorruptEntry`` for what no capture wrote."""
+    headers = entry.headers
+    if INDEX_HEADER not in headers and not entry.unreadable_headers:
+        return Place()
+    try:
+        index = _index(headers[INDEX_HEADER])
+        position = headers.get(POSITION_HEADER)
+        return Place(index, LAST_HEADER in headers, None if position is None else position.decode())
+    except (LookupError, ValueError) as error:
+        raise CorruptEntry(
+            f"entry {entry.glsn} has headers that are none of a capture; is this log a capture's?",
+            entry.glsn,
+            entry.glsn + 1,
+        ) from error
+
+
+def _index(text: bytes) -> int:
+    if not text.isdigit() or len(text) > INDEX_DIGITS_MOST:
+        raise ValueError("no number of an entry")
+    return int(text)
+
+
+def change_rows(kind: Kind, rows: pa.Table) -> pa.Table:
+    """Rows as changes of one kind."""
+    kinds = pa.array([kind.value], pa.string()).take(pa.array([0] * rows.num_rows, pa.int32()))
+    return rows.append_column(KIND_COLUMN, kinds)
+
+
+def truncation(columns: Columns) -> pa.Table:
+    """One change: every earlier row is gone."""
+    nothing = pa.table({field.name: pa.nulls(1, field.type) for field in arrow_schema(columns)})
+    return change_rows(Kind.TRUNCATE, nothing)
+
+
+def encoded(columns: Columns, changes: pa.Table) -> bytes:
+    """The payload of an entry."""
+    schema = _schema(columns).with_metadata({COLUMNS_KEY: msgspec.json.encode(columns)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(changes.select(schema.names).cast(schema))
+    return bytes(sink.getvalue())
+
+
+def payloads(columns: Columns, changes: Iterable[pa.Table]) -> Iterator[bytes]:
+    """Entries of a bounded size for a transaction's changes; one row may be larger than that."""
+    for table in changes:
+        for part in _parts(table):
+            yield encoded(columns, part)
+
+
+def _parts(table: pa.Table) -> Iterator[pa.Table]:
+    """Halves and their halves, until they fit: large rows may lie side by side."""
+    if table.num_rows <= ENTRY_ROWS_MOST and (table.nbytes <= ENTRY_BYTES_MOST or table.num_rows <= 1):
+        if table.num_rows:
+            yield table
+        return
+    half = table.num_rows // 2
+    yield from _parts(table.slice(0, half))
+    yield from _parts(table.slice(half))
+
+
+def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MOST) -> tuple[Columns, pa.Table]:
+    """The columns and the changes of an entry; raises ``CorruptEntry`` for one that holds none (X5)."""
+    stated: Columns = ()
+
+    def check(schema: pa.Schema) -> None:
+        nonlocal stated
+        stated = _stated_columns(schema)
+
+    try:
+        schema, batches = read_stream(payload, bytes_most, check)
+        changes = pa.Table.from_batches(batches, schema).replace_schema_metadata(None)
+        _check_kinds(changes.column(KIND_COLUMN))
+    except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError, ConfigError) as error:
+        why = f"{error}"[:REASON_LETTERS_MOST]
+        raise CorruptEntry(f"an entry holds no batch of changes ({why}); is this log a capture's?") from error
+    return stated, changes
+
+
+def _stated_columns(schema: pa.Schema) -> Columns:
+    """Those that a stream says in our vocabulary; raises where they are not those that it has."""
+    columns = msgspec.json.decode((schema.metadata or {})[COLUMNS_KEY], type=Columns)
+    if len({column.name for column in columns}) != len(columns):
+        raise Malformed("two columns have the same name")
+    if not schema.equals(_schema(columns)):
+        raise Malformed("its columns are not those that it states")
+    return columns
+
+
+def _schema(columns: Columns) -> pa.Schema:
+    return pa.schema([pa.field(KIND_COLUMN, pa.string()), *arrow_schema(columns)])
+
+
+def _check_kinds(kinds: pa.ChunkedArray) -> None:
+    known = pa.array([kind.value for kind in Kind], pa.string())
+    if kinds.null_count or pc.all(pc.is_in(kinds, value_set=known)).as_py() is False:
+        raise Malformed("a change is of no kind that is known")

@@ -1,0 +1,146 @@
+"""Columns of sources and destinations: one vocabulary of types, compared by name and never by position.
+
+A type is written as DuckDB writes it (``BIGINT``, ``DECIMAL(18,3)``, ``TIMESTAMP WITH TIME ZONE``, ``INTEGER[]``); each
+kind of destination translates. Values travel as Arrow. A UUID and a JSON value travel as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from msgspec import Struct
+
+from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.errors import ConfigError
+
+
+class Column(Struct, frozen=True):
+    name: str
+    type: str
+    nullable: bool = True
+
+
+Columns = tuple[Column, ...]
+
+ARROW_TYPES: Final[dict[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UTINYINT": pa.uint8(),
+    "USMALLINT": pa.uint16(),
+    "UINTEGER": pa.uint32(),
+    "UBIGINT": pa.uint64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "VARCHAR": pa.string(),
+    "JSON": pa.string(),
+    "UUID": pa.string(),
+    "BLOB": pa.binary(),
+    "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
+    "TIMESTAMP": pa.timestamp("us"),
+    "TIMESTAMP_S": pa.timestamp("s"),
+    "TIMESTAMP_MS": pa.timestamp("ms"),
+    "TIMESTAMP_NS": pa.timestamp("ns"),
+    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
+}
+NEVER_KEYS: Final = ("FLOAT", "DOUBLE", "JSON")  # equal values of these may differ in form
+WIDER: Final[dict[str, tuple[str, ...]]] = {
+    "TINYINT": ("SMALLINT", "INTEGER", "BIGINT"),
+    "SMALLINT": ("INTEGER", "BIGINT"),
+    "INTEGER": ("BIGINT",),
+    "UTINYINT": ("USMALLINT", "UINTEGER", "UBIGINT"),
+    "USMALLINT": ("UINTEGER", "UBIGINT"),
+    "UINTEGER": ("UBIGINT",),
+    "FLOAT": ("DOUBLE",),
+}
+PRECISION_MOST: Final = 38
+LISTS_DEEP_MOST: Final = 16  # lists of lists; a type may be somebody else's word
+_DECIMAL: Final = re.compile(r"DECIMAL\((\d{1,4}),\s*(\d{1,4})\)")
+
+
+def decimal_of(type_name: str) -> tuple[int, int] | None:
+    """Precision and scale, or ``None`` if it is no decimal type."""
+    found = _DECIMAL.fullmatch(type_name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """The type in which a column's values travel; raises ``ConfigError`` for a type that cannot be delivered."""
+    if (decimal := decimal_of(column.type)) is not None and max(1, decimal[1]) <= decimal[0] <= PRECISION_MOST:
+        return pa.decimal128(*decimal)
+    if column.type.endswith("[]") and column.type.count("[]") <= LISTS_DEEP_MOST:
+        return pa.list_(arrow_type(Column(column.name, column.type[:-2])))
+    if (known := ARROW_TYPES.get(column.type)) is not None:
+        return known
+    raise ConfigError(
+        f"column {column.name!r:.200} has the type {column.type:.200}, which cannot be delivered; "
+        "drop it from the source or cast it"
+    )
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([pa.field(column.name, arrow_type(column)) for column in columns])
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether ``new`` has every value of ``old`` and more, so that a destination may follow without loss."""
+    if old == new:
+        return False
+    if (before := decimal_of(old)) is not None and (after := decimal_of(new)) is not None:
+        return after[1] >= before[1] and after[0] - after[1] >= before[0] - before[1]
+    return new in WIDER.get(old, ())
+
+
+class Evolution(Struct, frozen=True):
+    """How a destination's columns must change to take the source's rows."""
+
+    added: Columns = ()
+    widened: Columns = ()
+    problems: tuple[str, ...] = ()  # differences that no evolution mends, in words
+
+
+def evolution(source: Sequence[Column], destination: Sequence[Column]) -> Evolution:
+    """What a destination must change to follow the source. Order and nullability of columns do not matter."""
+    held = {column.name: column for column in destination}
+    wanted = {column.name for column in source}
+    added = [column for column in source if column.name not in held]
+    widened = [column for column in source if column.name in held and widens(held[column.name].type, column.type)]
+    problems = [
+        f"column {column.name!r} is {held[column.name].type} here and {column.type} in the source"
+        for column in source
+        if column.name in held and column.type != held[column.name].type and column not in widened
+    ]
+    problems += [f"column {column.name!r} is not in the source" for column in destination if column.name not in wanted]
+    return Evolution(tuple(added), tuple(widened), tuple(problems))
+
+
+def check_columns(columns: Sequence[Column], key: Sequence[str], routing: str | None) -> None:
+    """Refuse what cannot be delivered, naming the column."""
+    names = {column.name: column for column in columns}
+    folded: dict[str, str] = {}
+    for column in columns:
+        if (other := folded.setdefault(column.name.lower(), column.name)) != column.name:
+            raise ConfigError(
+                f"columns {other!r} and {column.name!r} differ in case alone; DuckDB, Delta and Spark take them for "
+                "one: rename one of them in the source"
+            )
+        if column.name.lower().startswith(RESERVED_PREFIX):
+            raise ConfigError(
+                f"column {column.name!r} begins with {RESERVED_PREFIX}, which is reserved; rename it in the source"
+            )
+        arrow_type(column)
+    for name in key:
+        if name not in names:
+            raise ConfigError(f"key column {name!r} is not in the source table, which has {', '.join(names)}")
+        if names[name].type in NEVER_KEYS or names[name].type.endswith("[]"):
+            raise ConfigError(
+                f"key column {name!r} is {names[name].type}, which cannot be compared exactly; choose another key"
+            )
+    if routing is not None and routing not in names:
+        raise ConfigError(f"routing column {routing!r} is not in the source table, which has {', '.join(names)}")

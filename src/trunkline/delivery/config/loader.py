@@ -1,0 +1,243 @@
+"""A pipeline from its file. Everything that is wrong is said at once; nothing is opened but the file itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.delivery.config.address_rules import (
+    DESTINATION_KINDS,
+    KINDS,
+    PLACEHOLDERS,
+    SOURCE_KINDS,
+    field_faults,
+    filled,
+    filled_text,
+    identity,
+    located,
+    placeholders,
+)
+from trunkline.delivery.config.addresses import Address
+from trunkline.delivery.config.cross_checks import (
+    Own,
+    Placed,
+    check_destinations,
+    check_own,
+    check_pattern,
+    checked_settings,
+    environment_names,
+)
+from trunkline.delivery.config.tree import DestinationConfig, DiscoverConfig, Pipeline
+from trunkline.delivery.config.values import Key, keys_of, one_of, read_mapping, shown
+from trunkline.delivery.config.yaml_file import Node, Problems, read_document
+
+READ_APART: Final = ("source", "defaults", "destinations", "discover")
+INHERITED: Final = ("mode", "duplicates", "seed")  # from the pipeline to its destinations
+OWN: Final = ("name", "values")  # of each destination, never shared
+SAMPLE: Final = "sample"  # a template is tried with it
+
+
+def load_pipeline(path: str | Path, environment: Mapping[str, str] | None = os.environ) -> Pipeline:
+    """The pipeline of a file, with absolute paths. With ``None`` for the environment, secrets need not be there.
+
+    Raises ``ConfigError`` with one line for each problem.
+    """
+    file = Path(path)
+    problems = Problems(file)
+    root = read_document(file, problems)
+    return _Loading(root, file.absolute().parent, environment, problems).pipeline()
+
+
+class _Table(Struct, frozen=True):
+    """A table of the file; without an address if something is wrong with it."""
+
+    options: dict[str, Any] = {}
+    raw: Address | None = None  # with its placeholders
+    address: Address | None = None
+
+
+class _Filling(Struct, frozen=True):
+    """What the placeholders of one destination stand for; without a name: of a sample."""
+
+    name: str | None
+    values: tuple[str, ...]
+    allowed: Collection[str]
+
+    def fill(self, text: str) -> str:
+        name = self.name or SAMPLE
+        return filled_text(text, name, self.values[0] if self.values else name)
+
+    def refusal(self, placeholder: str) -> str:
+        why = " for a destination with several values" if placeholder in PLACEHOLDERS else ""
+        words = one_of([f"{{{each}}}" for each in self.allowed])
+        return f"{{{placeholder}}} cannot be filled in{why}; use {words}"
+
+
+class _Loading:
+    """One file on its way to a pipeline. A part that is wrong becomes ``None``, and its problems are noted."""
+
+    def __init__(self, root: Node, folder: Path, environment: Mapping[str, str] | None, problems: Problems) -> None:
+        self._root = root
+        self._folder = folder
+        self._environment = environment
+        self._problems = problems
+        self._options = {name: key for name, key in keys_of(DestinationConfig).items() if name != "address"}
+        self._address_keys = {kind: keys_of(struct) for kind, struct in KINDS.items()}
+        self._defaults: dict[str, Node] = {}
+        self._inherited: dict[str, Any] = {}
+        self._own: list[Own] = []
+        self._variables: list[tuple[Node, str]] = []  # where they are named
+
+    def pipeline(self) -> Pipeline:
+        keys = keys_of(Pipeline)
+        plain = {name: key for name, key in keys.items() if name not in READ_APART}
+        found = read_mapping(self._root, plain, self._problems, elsewhere=READ_APART)
+        found |= checked_settings(self._root, found, self._folder, self._problems)
+        self._variables += environment_names(self._root, found, self._problems)
+        self._inherited = {name: found.get(name, keys[name].default) for name in INHERITED}
+        self._defaults = self._read_defaults()
+        source = self._source()
+        placed = self._destinations()
+        discover = self._discover()
+        check_destinations(self._root, source, placed, discover, self._problems)
+        check_own(self._own, self._problems)
+        self._check_variables()
+        self._problems.raise_any()
+        assert source is not None
+        return Pipeline(**found, source=source, destinations=tuple(each for _, each in placed), discover=discover)
+
+    def _read_defaults(self) -> dict[str, Node]:
+        """Checked by itself, too: there may be no destination that uses one of them."""
+        node = self._root.at("defaults")
+        if node.value is None:
+            return {}
+        shared = {name: key for name, key in self._options.items() if name not in OWN}
+        for kind in DESTINATION_KINDS:
+            shared |= self._address_keys[kind]
+        read_mapping(node, _optional(shared), self._problems, elsewhere=("type",))
+        return node.items()
+
+    def _source(self) -> Address | None:
+        node = self._root.at("source")
+        return self._table(node, node.items(), {}, SOURCE_KINDS, allowed=()).address
+
+    def _destinations(self) -> list[Placed]:
+        node = self._root.at("destinations")
+        if not isinstance(node.value, list):
+            if node.value is not None:
+                self._problems.add(node, f"must be a list of destinations, it is {shown(node.value)}")
+            return []
+        made = ((each, self._destination(each)) for each in node.value)
+        return [(each, destination) for each, destination in made if destination is not None]
+
+    def _destination(self, node: Node) -> DestinationConfig | None:
+        options = _optional(self._options, but=("name",))
+        values = node.at("values").value
+        several = isinstance(values, list) and len(values) != 1
+        allowed = ("name",) if several else PLACEHOLDERS
+        table = self._table(node, self._defaults | node.items(), options, DESTINATION_KINDS, allowed)
+        if values == []:
+            self._problems.add(node.at("values"), "is empty; list at least one routing value, or leave it out")
+        if "name" not in table.options or values == []:
+            return None
+        own = {"values": (table.options["name"],), **table.options}
+        self._own.append((node, own["name"], own["values"]))
+        return DestinationConfig(**(self._inherited | own), address=table.address) if table.address else None
+
+    def _discover(self) -> DiscoverConfig | None:
+        node = self._root.at("discover")
+        if node.value is None:
+            return None
+        before = self._problems.count
+        keys = {name: key for name, key in keys_of(DiscoverConfig).items() if name != "template"}
+        found = read_mapping(node, keys, self._problems, elsewhere=("template",))
+        check_pattern(node.at("pattern"), found.get("pattern"), self._problems)
+        template = self._template(node.at("template"))
+        return DiscoverConfig(template=template, **found) if template and self._problems.count == before else None
+
+    def _template(self, node: Node) -> DestinationConfig | None:
+        """Kept with its placeholders."""
+        if node.value is None:
+            node = Node(node.path, node.line, {})
+        options = {name: key for name, key in self._options.items() if name not in OWN}
+        table = self._table(node, self._defaults | node.items(), _optional(options), DESTINATION_KINDS, PLACEHOLDERS)
+        if table.raw is None or table.address is None:
+            return None
+        raw = located(table.raw, self._folder)
+        if identity(filled(raw, "a", "a")) == identity(filled(raw, "b", "b")):
+            why = "gives every value the same table; put {value} into its catalog, path, dsn or table"
+            self._problems.add(node, why)
+            return None
+        own = {"name": SAMPLE, "values": ()}
+        return DestinationConfig(**(self._inherited | table.options | own), address=raw)
+
+    def _table(
+        self,
+        node: Node,
+        given: dict[str, Node],
+        options: Mapping[str, Key],
+        kinds: Collection[str],
+        allowed: Collection[str],
+    ) -> _Table:
+        """``given``: its own keys and the defaults; ``allowed``: placeholders. A template is tried with a sample."""
+        before = self._problems.count
+        kind = self._kind(node, given.get("type"), kinds)
+        if kind is None:
+            anything = {name: None for keys in self._address_keys.values() for name in keys}
+            elsewhere = ("type", *anything)
+            return _Table({} if node.value is None else read_mapping(node, options, self._problems, elsewhere))
+        keys = {**options, **self._address_keys[kind]}
+        own = node
+        if isinstance(node.value, dict):  # a default of another kind is not for this one
+            used = {name: each for name, each in given.items() if name in node.value or name in keys}
+            own = Node(node.path, node.line, used)
+        found = read_mapping(own, keys, self._problems, elsewhere=("type",))
+        texts = {name: found.pop(name) for name in self._address_keys[kind] if name in found}
+        ready = self._filled(kind, texts, given, _Filling(found.get("name"), found.get("values") or (), allowed))
+        if self._problems.count > before:
+            return _Table(found)
+        return _Table(found, KINDS[kind](**texts), located(KINDS[kind](**ready), self._folder))
+
+    def _kind(self, node: Node, given: Node | None, kinds: Collection[str]) -> str | None:
+        if given is None and (node.value is None or isinstance(node.value, dict)):
+            self._problems.add(node.at("type"), f"missing; it must be {one_of(kinds)}")
+        elif given is not None:
+            if isinstance(given.value, str) and given.value in kinds:
+                return given.value
+            self._problems.add(given, f"must be {one_of(kinds)}, it is {shown(given.value)}")
+        return None
+
+    def _filled(self, kind: str, texts: dict[str, Any], given: dict[str, Node], filling: _Filling) -> dict[str, Any]:
+        """The texts of an address without placeholders, each checked by itself."""
+        ready = dict(texts)
+        for field, text in texts.items():
+            inside = placeholders(text) if text is not None and filling.allowed else set()
+            unknown = inside - set(filling.allowed)
+            for each in sorted(unknown):
+                self._problems.add(given[field], filling.refusal(each))
+            if text is not None and not unknown:
+                ready[field] = filling.fill(text) if inside else text
+                self._check_field(kind, field, ready[field], given[field], filling.name if inside else "")
+        return ready
+
+    def _check_field(self, kind: str, field: str, text: str, node: Node, name: str | None) -> None:
+        """``name``: of the destination that filled placeholders in; empty: there were none; ``None``: a sample."""
+        wrong = list(field_faults(KINDS[kind], field, text))
+        for why in wrong:
+            self._problems.add(node, why if name == "" else f"{why} (for {name or SAMPLE})")
+        if field in ("password_env", "token_env") and not wrong and name is not None:
+            self._variables.append((node, text))
+
+    def _check_variables(self) -> None:
+        for node, variable in self._variables:
+            if self._environment is not None and not self._environment.get(variable):
+                self._problems.add(node, f"the environment has no {variable}, or it is empty; set it")
+
+
+def _optional(keys: Mapping[str, Key], but: Collection[str] = ()) -> dict[str, Key]:
+    return {name: key if name in but else replace(key, required=False) for name, key in keys.items()}

@@ -1,0 +1,99 @@
+"""From a pipeline's configuration to the values that its planner and its tasks work with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from trunkline.core.delivery_messages import Life, Planned, SeedMode
+from trunkline.core.planner_tracks import PlannerConfig
+from trunkline.delivery.changes.columns import check_columns
+from trunkline.delivery.config import DestinationConfig, Pipeline
+from trunkline.delivery.config.address_rules import shared_place
+from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress, LogAddress, PostgresAddress
+from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.sources.contract import ROUTABLE, Source
+from trunkline.delivery.sources.delta import DeltaSource
+from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.sources.log import LogSource
+from trunkline.errors import ConfigError
+
+SEED_MODES = {"scan": SeedMode.SCAN, "history": SeedMode.START, "now": SeedMode.NOW}
+
+
+def source_of(pipeline: Pipeline) -> Source:
+    match pipeline.source:
+        case LakeAddress():
+            return DuckLakeSource(pipeline.source)
+        case DeltaAddress():
+            return DeltaSource(pipeline.source)
+        case LogAddress():
+            return LogSource(pipeline.source)
+        case PostgresAddress():
+            raise ConfigError("source: a PostgreSQL table is no source by itself; capture it into a log")
+
+
+def work_of(pipeline: Pipeline, source: Source, destinations: Sequence[DestinationConfig]) -> Work:
+    targets = tuple(
+        Target(each.name, each.address, each.values, each.mode, each.duplicates, each.replace_existing)
+        for each in destinations
+    )
+    return Work(source, pipeline.key, pipeline.routing.column, targets)
+
+
+def planned(pipeline: Pipeline, destination: DestinationConfig, life: Life) -> Planned:
+    digest, shared = digest_of(pipeline, destination), shared_place(destination.address)
+    return Planned(destination.name, life, SEED_MODES[destination.seed], digest, place=shared)
+
+
+def planner_config(pipeline: Pipeline) -> PlannerConfig:
+    return PlannerConfig(
+        interval_ms=pipeline.flush.interval_ms,
+        rows=pipeline.flush.rows,
+        size_bytes=pipeline.flush.bytes,
+        groups_max=pipeline.flush.groups,
+        retry_first_ms=pipeline.retry.first_ms,
+        retry_most_ms=pipeline.retry.most_ms,
+        breaker_after=pipeline.retry.breaker_after,
+    )
+
+
+def digest_of(pipeline: Pipeline, destination: DestinationConfig) -> str:
+    """Of all that decides which rows a destination holds: what is known about it is forgotten when this changes."""
+    decisive = (
+        pipeline.source,
+        pipeline.routing,
+        pipeline.key,
+        destination.address,
+        destination.values,
+        destination.mode,
+    )
+    return _digest(decisive)
+
+
+def pipeline_digest(pipeline: Pipeline) -> str:
+    """Of the whole configuration that deliverers of one pipeline must agree on."""
+    common = (pipeline.source, pipeline.routing, pipeline.key, pipeline.destinations, pipeline.discover)
+    return _digest(common)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()[:16]
+
+
+def check_source(pipeline: Pipeline, source: Source) -> None:
+    """The pre-flight of the source: it can be reached, and has what the configuration names.
+
+    Raises ``ConfigError`` or ``Unreachable``.
+    """
+    state = source.state(0)
+    columns = source.columns(state.version)
+    check_columns(columns, pipeline.key, pipeline.routing.column)
+    kind = next(column.type for column in columns if column.name == pipeline.routing.column)
+    if kind not in ROUTABLE:
+        raise ConfigError(
+            f"routing.column: {pipeline.routing.column!r} is {kind}; "
+            "rows can be routed by text, integers, BOOLEAN, UUID or DATE"
+        )

@@ -1,0 +1,247 @@
+"""Entries of a log as a source needs them: by window, in whole transactions, over a connection that is kept open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+import trunkline.sync
+from trunkline.client.cluster import ClientOptions
+from trunkline.client.entries import Entry
+from trunkline.config import ConnectionConfig
+from trunkline.core.projection import Segment
+from trunkline.delivery.changes.captured import Place, place_of
+from trunkline.delivery.config.addresses import LogAddress
+from trunkline.errors import (
+    ConfigError,
+    CorruptEntry,
+    DestinationHalted,
+    EntriesLost,
+    Hole,
+    NoSuchLog,
+    NotWritten,
+    SourceExpired,
+    Trimmed,
+    TrunklineError,
+    Unreachable,
+)
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 10.0  # of one question; a fail-over takes about a second
+LOOK_AHEAD_MOST: Final = 1000  # entries of a first transaction; one that is longer is begun behind
+
+
+class Extent(Struct, frozen=True):
+    """What there is of a log."""
+
+    cluster: str
+    trimmed: int  # positions up to here are gone
+    tail: int  # the first position that is not written yet
+    segments: tuple[Segment, ...] = ()  # those that are left
+
+
+class LogReading:
+    """A log that is read. Used by one thread at a time."""
+
+    def __init__(self, address: LogAddress) -> None:
+        self._address = address
+        self._cluster = cluster_of(address)
+        self._cluster.open()
+        try:
+            self._log = self._cluster.log(address.log)
+        except NoSuchLog as error:
+            self._cluster.close()
+            raise ConfigError(
+                f"there is no log {address.log!r} at {address.connect}; make it with `trunkline log create`, or begin "
+                "its capture"
+            ) from error
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def extent(self) -> Extent:
+        view = self._cluster.describe(self._address.log)
+        return Extent(self._cluster.id, view.trim, self._log.tail(), view.segments)
+
+    def tail(self) -> int:
+        return self._log.tail()
+
+    def at(self, glsn: int) -> Entry | None:
+        """The entry at a position; ``None`` for a hole."""
+        try:
+            return self._log.read(glsn)
+        except Hole:
+            return None
+
+    def entries(self, first: int, last: int) -> Iterator[Entry]:
+        """Every entry up to ``last``, in order.
+
+        Raises ``Unreachable`` where one does not come in time: a window is read whole or not at all.
+        """
+        with self._log.batches(first, last) as batches:
+            while arrived := batches.some(timeout=TIMEOUT_S):
+                for batch in arrived:
+                    yield from batch
+
+    def transactions(self, first: int, last: int, *, cut: bool = False) -> Iterator[list[Entry] | CorruptEntry]:
+        """Whole transactions (X2); those that were broken off are left out (X3). ``cut``: a trim may have cut one.
+
+        In the place of what is corrupt comes why: a truncation behind it may make up for it.
+        """
+        waiting: list[Entry] = []
+        expected = None if cut else 0  # None: nobody knows, as also after something corrupt
+        while first <= last:
+            try:
+                for entry in self.entries(first, last):
+                    place = self._place(entry)
+                    _check_order(entry, place, expected)
+                    if place.index == 0:
+                        waiting = []
+                    waiting.append(entry)
+                    first, expected = entry.glsn + 1, 0 if place.last else place.index + 1
+                    if place.last:
+                        yield waiting
+                        waiting = []
+            except CorruptEntry as error:
+                yield error
+                first, expected, waiting = max(error.end, first + 1), None, []
+            else:
+                return
+
+    def complete_at(self, glsn: int, oldest: int) -> int:
+        """The last position at or before ``glsn`` that ends a transaction; ``oldest - 1`` if there is none.
+
+        What is corrupt counts as an end: whoever reads up to there says so. An entry is not believed where its
+        transaction begins: the one before it must agree, and no other transaction may end where it says.
+        """
+        while glsn >= oldest:
+            try:
+                place = self._place_at(glsn)
+                if place is not None and not place.last and place.index > 0:
+                    before = self._before(glsn, oldest)
+                    if before is not None and (before.last or before.index != place.index - 1):
+                        return glsn
+                    begin = self._place_at(glsn - place.index) if glsn - place.index >= oldest else None
+                    if (oldest == 1 and glsn - place.index < 1) or (begin is not None and begin.last):
+                        return glsn
+                    glsn -= place.index
+                    continue
+            except CorruptEntry:
+                return glsn
+            if place is not None and place.last:
+                return glsn
+            glsn -= 1
+        return oldest - 1
+
+    def _before(self, glsn: int, oldest: int) -> Place | None:
+        """Of the entry before one."""
+        for earlier in range(glsn - 1, oldest - 1, -1):
+            if (place := self._place_at(earlier)) is not None:
+                return place
+        return None
+
+    def _place_at(self, glsn: int) -> Place | None:
+        entry = self.at(glsn)
+        return None if entry is None else self._place(entry)
+
+    def first_complete(self, first: int, last: int) -> int:
+        """The first position that ends a transaction with changes, or ``last`` if there is none nearby."""
+        stated = False
+        for glsn in range(first, min(last, first + LOOK_AHEAD_MOST)):
+            if (entry := self.at(glsn)) is not None:
+                stated = stated or bool(entry.payload)
+                if stated and self._place(entry).last:
+                    return glsn
+        return last
+
+    def _place(self, entry: Entry) -> Place:
+        """An event of Debezium is a transaction by itself, whatever headers its producer gave it."""
+        return Place() if self._address.format == "debezium" else place_of(entry)
+
+
+def _check_order(entry: Entry, place: Place, expected: int | None) -> None:
+    """A transaction's entries are numbered from 0 on, and nobody else's lie between them (X2)."""
+    if expected is not None and place.index not in (0, expected):
+        raise CorruptEntry(
+            f"entry {entry.glsn} says that it is number {place.index} of its transaction, and number {expected} or a "
+            "new transaction must come here",
+            entry.glsn,
+            entry.glsn + 1,
+        )
+
+
+Connection = tuple[str, str, str | None, str]  # what of an address says where a log is, and how it is read
+
+_open: dict[Connection, LogReading] = {}
+_lock = threading.Lock()
+
+
+def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
+    """Ask something over this process's connection. After an error it is made anew the next time.
+
+    Raises ``Unreachable``, ``SourceExpired`` for what was trimmed, ``DestinationHalted`` for what is lost or corrupt.
+    """
+    with _lock:
+        try:
+            kept = _open.get(_connection(address))
+            if kept is None:
+                kept = _open[_connection(address)] = LogReading(address)
+            return ask(kept)
+        except Trimmed as error:
+            raise SourceExpired(
+                f"the log {address.log} was trimmed up to {error.point}; the destination is seeded again"
+            ) from error
+        except EntriesLost as error:
+            raise DestinationHalted(
+                f"the log {address.log} has lost entries: {error}; capture a new snapshot into it, then reseed"
+            ) from error
+        except CorruptEntry as error:
+            raise DestinationHalted(
+                f"the log {address.log} cannot be understood: {error}; capture a new snapshot into it, or into another "
+                "log, then reseed"
+            ) from error
+        except (NotWritten, NoSuchLog, Unreachable) as error:
+            forget(address)
+            raise Unreachable(f"the log {address.log} cannot be read now: {error}") from error
+        except BaseException:
+            forget(address)  # its thread may be what failed
+            raise
+
+
+def forget(address: LogAddress) -> None:
+    kept = _open.pop(_connection(address), None)
+    if kept is not None:
+        with suppress(TrunklineError):  # what has failed may not end in order either
+            kept.close()
+
+
+def _connection(address: LogAddress) -> Connection:
+    return (address.connect, address.log, address.token_env, address.format)
+
+
+def cluster_of(address: LogAddress) -> trunkline.sync.Cluster:
+    """The cluster of a log, not open yet."""
+    tls = ConnectionConfig(
+        tls_ca=address.tls_ca or "", tls_cert=address.tls_cert or "", tls_key=address.tls_key or ""
+    ).tls()
+    options = ClientOptions(timeout=TIMEOUT_S, token=token_of(address))
+    return trunkline.sync.connect(address.connect.split(","), options=options, tls=tls)
+
+
+def token_of(address: LogAddress) -> str:
+    """The cluster's shared secret."""
+    if address.token_env is None:
+        return ""
+    try:
+        return os.environ[address.token_env]
+    except KeyError:
+        raise ConfigError(
+            f"the environment variable {address.token_env} is not set; it must hold the secret of the cluster at "
+            f"{address.connect}"
+        ) from None

@@ -1,0 +1,239 @@
+"""Compares two multisets of rows inside DuckDB: by count and hash of ranges of keys, then rows of those that differ.
+
+Rules
+ M1  Values are compared in the source's types, by name. NULL equals NULL; floating point numbers are compared by their
+     bits, so that -0.0 is not 0.0, but one NaN is as good as another.
+ M2  A range holds the keys whose hash falls into it; it is equal on both sides when as many rows have the same sum of
+     hashes there.
+ M3  With a key, rows are told apart by it: a key is missing, extra or different. Without one a row is all of its
+     columns, and counts as often as it is there.
+ M4  No row passes through Python, and what does not fit into memory goes to a temporary directory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+import duckdb
+import pyarrow as pa
+from msgspec import Struct
+
+from trunkline.delivery.backends.duckdb_pool import Extension, connect, identifier, literal
+from trunkline.delivery.changes.columns import Columns
+
+RANGES: Final = 1024  # more: less to look at where one differs; fewer: fewer sums
+MEMORY_MOST: Final = "1GiB"  # of one comparison; the rest goes to disk
+THREADS: Final = 2  # of one comparison: several run at a time
+TEXT_CHARACTERS_MAX: Final = 100  # of a key's value that is shown
+RANGE: Final = "_trunkline_range"
+HASH: Final = "_trunkline_hash"
+TABLES: Final = ("wanted", "held", "shared", "found")
+
+Side = Literal["wanted", "held"]
+Kind = Literal["missing", "extra", "different"]
+
+
+class Difference(Struct, frozen=True):
+    """One key (or, without keys, one row) that is not the same on both sides."""
+
+    kind: Kind
+    key: dict[str, str | None]  # column to value, as text
+    columns: tuple[str, ...] = ()  # that differ
+    wanted: int = 0  # rows of it in the source
+    held: int = 0  # rows of it in the destination
+
+
+class Differences(Struct, frozen=True):
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    first: tuple[Difference, ...] = ()
+
+
+@contextmanager
+def comparison(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB instance for one comparison; it is used again, because making one costs more than a small comparison."""
+    idle = _idle_instances(extensions)
+    try:
+        connection = idle.pop()
+    except IndexError:
+        connection = _instance(extensions)
+    try:
+        yield connection
+        for table in TABLES:
+            connection.execute(f"DROP TABLE IF EXISTS temp.{table}")
+    except BaseException:
+        connection.close()
+        raise
+    idle.append(connection)
+
+
+def _instance(extensions: tuple[Extension, ...]) -> duckdb.DuckDBPyConnection:
+    connection = connect(*extensions)
+    folder = (
+        f"{tempfile.gettempdir()}/trunkline-verify-{uuid4().hex}"  # DuckDB makes it when it needs it, and removes it
+    )
+    for setting, value in (
+        ("temp_directory", folder),
+        ("memory_limit", MEMORY_MOST),
+        ("threads", THREADS),
+        ("preserve_insertion_order", False),
+    ):
+        connection.execute(f"SET {setting} = {literal(value)}")
+    return connection
+
+
+@cache
+def _idle_instances(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPyConnection]:
+    """As many as compared at the same time in this process."""
+    return []
+
+
+class Comparison:
+    """The rows that are wanted and those that are held. ``key``: empty to compare whole rows (M3)."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, columns: Columns, key: Sequence[str]) -> None:
+        self._connection = connection
+        self._columns = columns
+        self._names = [column.name for column in columns]
+        self._key = tuple(key)
+        self._by = self._key or tuple(self._names)  # what tells rows apart
+        self._forms = {column.name: compared(identifier(column.name), column.type) for column in columns}
+        declared = ", ".join(f"{identifier(column.name)} {column.type}" for column in columns)
+        for side in ("wanted", "held"):
+            connection.execute(f"CREATE OR REPLACE TEMP TABLE {side} ({RANGE} USMALLINT, {HASH} UBIGINT, {declared})")
+
+    # --- rows ---
+
+    def add_query(self, side: Side, query: str) -> None:
+        """Add the rows of a query that has every column, by name."""
+        cast = ", ".join(
+            f"CAST({identifier(each.name)} AS {each.type}) AS {identifier(each.name)}" for each in self._columns
+        )
+        self._connection.execute(
+            f"INSERT INTO {side} SELECT hash({self._forms_of(self._by)}) % {RANGES}, "
+            f"hash({self._forms_of(self._names)}), {_listed(self._names)} FROM (SELECT {cast} FROM ({query}))"
+        )
+
+    def add_batches(self, side: Side, batches: Iterable[pa.RecordBatch]) -> None:
+        for batch in batches:
+            self._connection.register("compared_batch", batch)
+            self.add_query(side, f"SELECT {_listed(self._names)} FROM compared_batch")
+            self._connection.unregister("compared_batch")
+
+    def rows(self, side: Side) -> int:
+        return int(self._value(f"SELECT count(*) FROM {side}"))
+
+    def settle_shared(self, route: str, settle: Callable[[pa.Table], pa.Table]) -> int:
+        """Let ``settle`` choose among wanted rows that share a key; returns how many gave way.
+
+        ``settle`` gets the rows of some keys, with ``route`` (a select item) as their first column, and returns those
+        that stay. Only such rows pass through it, a range at a time.
+        """
+        before = self.rows("wanted")
+        shared = f"SELECT {RANGE}, {_listed(self._key)} FROM wanted GROUP BY ALL HAVING count(*) > 1"
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE shared AS {shared}")
+        for (range_,) in self._connection.execute(f"SELECT DISTINCT {RANGE} FROM shared ORDER BY ALL").fetchall():
+            match = f"w.{RANGE} = {range_} AND s.{RANGE} = {range_} AND {_same(self._key, 'w', 's')}"
+            rows = self._connection.sql(
+                f"SELECT {route}, {_listed(self._names)} FROM wanted w SEMI JOIN shared s ON {match}"
+            ).to_arrow_table()
+            self._connection.execute(f"DELETE FROM wanted w USING shared s WHERE {match}")
+            self.add_batches("wanted", settle(rows).to_batches())
+        return before - self.rows("wanted")
+
+    # --- differences ---
+
+    def differences(self, most: int) -> Differences:
+        """What is not the same on both sides, with the first ``most`` keys."""
+        ranges = self._differing_ranges()
+        if not ranges:
+            return Differences()
+        self._find(ranges)
+        counts = dict(self._connection.execute("SELECT kind, sum(copies)::BIGINT FROM found GROUP BY ALL").fetchall())
+        keys = [f"key_{place}" for place in range(len(self._by))]
+        shown = ", ".join(f"left(CAST({key} AS VARCHAR), {TEXT_CHARACTERS_MAX})" for key in keys)
+        rows = self._connection.execute(
+            f"SELECT kind, columns, wanted, held, {shown} FROM found ORDER BY {', '.join(keys)} LIMIT {most}"
+        ).fetchall()
+        first = [
+            Difference(kind, dict(zip(self._by, key, strict=True)), tuple(columns), wanted, held)
+            for kind, columns, wanted, held, *key in rows
+        ]
+        return Differences(counts.get("missing", 0), counts.get("extra", 0), counts.get("different", 0), tuple(first))
+
+    def _differing_ranges(self) -> list[int]:
+        """By the sums of each range (M2)."""
+        sums = f"SELECT {RANGE} AS r, count(*) AS n, sum({HASH}) AS s FROM {{}} GROUP BY 1"
+        found = self._connection.execute(
+            f"""SELECT coalesce(w.r, h.r) AS r FROM ({sums.format("wanted")}) w FULL JOIN ({sums.format("held")}) h
+            ON w.r = h.r WHERE w.n IS DISTINCT FROM h.n OR w.s IS DISTINCT FROM h.s ORDER BY r"""
+        ).fetchall()
+        return [range_ for (range_,) in found]
+
+    def _find(self, ranges: Sequence[int]) -> None:
+        """A table of what differs in these ranges: what it is, how often, its key, and the columns."""
+        others = [name for name in self._names if name not in self._by]
+        differing = ", ".join(
+            f"CASE WHEN w.other_{at} IS DISTINCT FROM h.other_{at} THEN {literal(name)} END"
+            for at, name in enumerate(others)
+        )
+        listed = f"list_filter([{differing}], lambda c: c IS NOT NULL)" if others else "[]"
+        places = range(len(self._by))
+        keys = ", ".join(f"CASE WHEN w.n IS NULL THEN h.key_{at} ELSE w.key_{at} END AS key_{at}" for at in places)
+        same = " AND ".join(f"w.form_{at} IS NOT DISTINCT FROM h.form_{at}" for at in places)
+        kind, copies = KEYED if self._key else WHOLE
+        self._connection.execute(
+            f"""CREATE OR REPLACE TEMP TABLE found AS WITH
+            w AS ({self._grouped("wanted", others, ranges)}), h AS ({self._grouped("held", others, ranges)})
+            SELECT {kind} AS kind, {copies} AS copies, coalesce(w.n, 0) AS wanted, coalesce(h.n, 0) AS held, {keys},
+            CAST(CASE WHEN w.n = 1 AND h.n = 1 THEN {listed} ELSE [] END AS VARCHAR[]) AS columns
+            FROM w FULL JOIN h ON {same} WHERE w.n IS DISTINCT FROM h.n OR w.s IS DISTINCT FROM h.s"""
+        )
+
+    def _grouped(self, side: Side, others: Sequence[str], ranges: Sequence[int]) -> str:
+        """One row for each key: how often it is there, and one of its rows."""
+        items = [f"{self._forms[name]} AS form_{at}" for at, name in enumerate(self._by)]
+        items += [f"first({identifier(name)}) AS key_{at}" for at, name in enumerate(self._by)]
+        items += [f"first({self._forms[name]}) AS other_{at}" for at, name in enumerate(others)]
+        chosen = f"WHERE {RANGE} IN ({', '.join(map(str, ranges))})" if len(ranges) < RANGES else ""
+        places = ", ".join(str(at + 1) for at in range(len(self._by)))
+        return f"SELECT {', '.join(items)}, count(*) AS n, sum({HASH}) AS s FROM {side} {chosen} GROUP BY {places}"
+
+    def _forms_of(self, names: Sequence[str]) -> str:
+        return ", ".join(self._forms[name] for name in names)
+
+    def _value(self, query: str) -> Any:
+        ((value,),) = self._connection.execute(query).fetchall()
+        return value
+
+
+KEYED: Final = ("CASE WHEN h.n IS NULL THEN 'missing' WHEN w.n IS NULL THEN 'extra' ELSE 'different' END", "1")
+WHOLE: Final = (
+    "CASE WHEN coalesce(w.n, 0) > coalesce(h.n, 0) THEN 'missing' ELSE 'extra' END",
+    "abs(coalesce(w.n, 0) - coalesce(h.n, 0))",
+)
+
+
+def compared(value: str, type_name: str, depth: int = 0) -> str:
+    """The form in which values are hashed and compared (M1)."""
+    if type_name.endswith("[]"):
+        element = f"e{depth}"
+        inner = compared(element, type_name[:-2], depth + 1)
+        return value if inner == element else f"list_transform({value}, lambda {element}: {inner})"
+    if type_name in ("FLOAT", "DOUBLE"):
+        return f"CAST(CASE WHEN isnan({value}) THEN CAST('nan' AS {type_name}) ELSE {value} END AS BIT)"
+    return value
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(identifier(name) for name in names)
+
+
+def _same(names: Sequence[str], left: str, right: str) -> str:
+    return " AND ".join(f"{left}.{identifier(name)} IS NOT DISTINCT FROM {right}.{identifier(name)}" for name in names)

@@ -1,0 +1,252 @@
+"""Compares a destination with its part of the source, at the destination's own position.
+
+Rules
+ Y1  Both sides are of one moment: the destination's rows with the standing that belongs to them, and the source at
+     exactly that version. So a pipeline may run meanwhile.
+ Y2  The source is read by its own reader (DuckLake's, delta-rs's), not by the one that windows were delivered with.
+ Y3  What is promised depends on the mode and on how the destination began:
+
+         mirror                it equals its part of the source. With policy warn, of rows that share a key one is
+                               wanted: the winner of ``rule`` R3
+         append                every row of the source is in it, as often. Rows that were changed or removed later stay,
+                               so it may hold more; where the source never changed nor removed a row, it may not
+         mirror, seed: now     what it holds is in the source; rows that did not change since it began are not in it
+         append, seed: now     where the source never changed nor removed a row, what it holds is in the source;
+                               otherwise nothing can be promised, and the figures are only told
+ Y4  A destination that cannot be compared (out of reach, nothing delivered yet, its version expired in the source) is
+     unverified and says why. That is no difference, and no equality either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Literal
+
+import duckdb
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trunkline.delivery.backends.duckdb_pool import first_line, identifier
+from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.net import settle
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.config.tree import SeedMode
+from trunkline.delivery.destinations.contract import Destination, Standing
+from trunkline.delivery.destinations.factory import open_destination
+from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges, Share
+from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.sources.ducklake_snapshot import extensions_for, lake_snapshot
+from trunkline.delivery.sources.shares import rows_of_share
+from trunkline.delivery.verification.comparison import Comparison, Difference, Differences, comparison
+from trunkline.errors import ProtocolError, TrunklineError, Unreachable
+from trunkline.plural import plural
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+KEYS_SHOWN: Final = 10  # of a destination that differs
+BUSY_S: Final = 3.0  # a catalog that another process has open is tried again for so long
+BUSY_WAIT_S: Final = 0.2
+
+Outcome = Literal["equal", "kept", "differs", "unverified"]
+
+
+class Verdict(Struct, frozen=True):
+    """How one destination compares. ``kept``: not equal, and yet all that was promised (Y3)."""
+
+    destination: str
+    outcome: Outcome
+    position: int | None = None
+    rows: int | None = None  # that it holds
+    source_rows: int | None = None  # of its part of the source
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    differences: tuple[Difference, ...] = ()  # the first of them
+    note: str = ""  # what the outcome means here, or why there is none
+
+
+def verify_all(
+    work: Work,
+    names: Sequence[str],
+    seeds: Mapping[str, SeedMode],
+    *,
+    at_once: int = 1,
+    context: SparkContext | None = None,
+) -> Iterator[Verdict]:
+    """Verify destinations in threads of this process, or (``context``) in Spark's tasks; in the order of the names."""
+    if context is not None:
+        sent = context.broadcast(work)
+        pairs = [(name, seeds[name]) for name in names]
+        slices = max(1, min(len(names), context.defaultParallelism))
+
+        def task(pair: tuple[str, SeedMode]) -> Verdict:
+            return verify_target(sent.value, pair[0], seed=pair[1])
+
+        yield from context.parallelize(pairs, slices).map(task).collect()
+        sent.destroy()
+        return
+    with ThreadPoolExecutor(at_once, thread_name_prefix="verify") as threads:
+        yield from threads.map(lambda name: verify_target(work, name, seed=seeds[name]), names)
+
+
+def verify_target(work: Work, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN) -> Verdict:
+    """Compare one destination of a pipeline; ``seed``: how it began. Raises nothing that is Trunkline's."""
+    target = work.targets[work.index[name]]
+    until = monotonic() + BUSY_S
+    while True:
+        try:
+            with closing(open_destination(target.address)) as destination:
+                return _Verification(work, target, seed, keys_shown).verdict(destination)
+        except Unreachable as error:  # such as a catalog that a flush has open at this moment
+            if monotonic() > until:
+                return Verdict(name, "unverified", note=str(error))
+            threading.Event().wait(BUSY_WAIT_S)
+        except TrunklineError as error:
+            return Verdict(name, "unverified", note=f"cannot be verified: {error}")
+
+
+class _Verification:
+    """One destination being compared."""
+
+    def __init__(self, work: Work, target: Target, seed: SeedMode, keys_shown: int) -> None:
+        self._work = work
+        self._target = target
+        self._seed = seed
+        self._keys_shown = keys_shown
+
+    def verdict(self, destination: Destination) -> Verdict:
+        standing = destination.standing()
+        if standing is None or standing.position <= 0:
+            return Verdict(self._target.name, "unverified", note="nothing was delivered to it yet; run the pipeline")
+        source = self._work.source
+        extensions = extensions_for(source.address) if isinstance(source, DuckLakeSource) else ()
+        with comparison(*extensions) as connection:
+            if strayed := self._strayed(standing):
+                return Verdict(self._target.name, "differs", standing.position, note=strayed)
+            before = source.survey(Window(standing.position, standing.position))
+            moved, batches = destination.rows()
+            # Asking the source now would keep its catalog open beside the destination's, and they may be one file.
+            found = before if moved == standing else source.survey(Window(moved.position, moved.position))
+            standing = moved
+            if found.identity != standing.source:
+                note = f"its rows are of another source table ({standing.source}, not {found.identity}); reseed it"
+                return Verdict(self._target.name, "differs", standing.position, note=note)
+            both = Comparison(connection, found.columns, self._work.key if self._target.mode == "mirror" else ())
+            if problem := _hold(both, batches, found.columns):
+                return Verdict(self._target.name, "differs", standing.position, note=problem)
+            grew = self._want(connection, both, standing.position, found.columns)
+            shared = self._settle_shared(both, found.columns)
+            return self._judged(standing.position, both, shared, only_grew=grew)
+
+    def _strayed(self, standing: Standing) -> str:
+        """Why there is nothing to compare its rows with."""
+        past = self._work.source.past([standing.position])
+        return past.strayed(standing.source, standing.position, standing.mark)
+
+    def _want(self, connection: duckdb.DuckDBPyConnection, both: Comparison, version: int, columns: Columns) -> bool:
+        """Read the part of the source; returns whether it is known that no row was ever changed or removed."""
+        source, target = self._work.source, self._target
+        if not isinstance(source, DuckLakeSource):
+            both.add_batches("wanted", source.scan(version, self._work.asked(columns), list(target.values)))
+            return False
+        with lake_snapshot(connection, source.address, version) as snapshot:
+            if _described(snapshot.columns) != _described(columns):
+                raise ProtocolError(
+                    f"the columns of version {version} are {_described(snapshot.columns)} for DuckLake, and "
+                    f"{_described(columns)} for our reader: report this"
+                )
+            routed = f"SELECT *, {self._route()} FROM {snapshot.table}"
+            with rows_of_share(connection, routed, Share(target.values)) as chosen:
+                both.add_query("wanted", chosen)
+            return snapshot.only_grew
+
+    def _settle_shared(self, both: Comparison, columns: Columns) -> int:
+        """With policy warn one of the rows that share a key is wanted, and the rule says which."""
+        if self._target.mode != "mirror" or self._target.duplicates != "warn":
+            return 0
+        asked = self._work.asked(columns)
+        removed = asked.empty_rows().select([ROUTE_COLUMN, *asked.key])
+        routes = dict.fromkeys(self._target.values, (0,))
+
+        def settled(rows: pa.Table) -> pa.Table:
+            return settle(NetChanges(removed, rows), routes, asked.key).staged.select([each.name for each in columns])
+
+        return both.settle_shared(self._route(), settled)
+
+    def _route(self) -> str:
+        return f"CAST({identifier(self._work.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+
+    def _judged(self, position: int, both: Comparison, shared: int, *, only_grew: bool) -> Verdict:
+        found = both.differences(self._keys_shown)
+        append, now = self._target.mode == "append", self._seed == "now"
+        wrong = found.different or (found.missing and not now) or (found.extra and (not append or only_grew))
+        outcome: Outcome = "differs" if wrong else "kept" if found.missing or found.extra else "equal"
+        notes = (
+            [f"{plural(shared, 'row')} of the source gave way to another with the same key (policy warn)"]
+            if shared
+            else []
+        )
+        notes += _promise(found, append=append, now=now) if outcome == "kept" else []
+        if append and only_grew and found.extra:
+            notes.append("the source never changed or removed a row, so none may be extra")
+        if append and self._work.key:
+            found = replace(found, first=tuple(_keyed(each, self._work.key) for each in found.first))
+        return Verdict(
+            self._target.name,
+            outcome,
+            position,
+            both.rows("held"),
+            both.rows("wanted"),
+            found.missing,
+            found.extra,
+            found.different,
+            found.first if outcome == "differs" else (),
+            "; ".join(notes),
+        )
+
+
+def _hold(both: Comparison, batches: Iterator[pa.RecordBatch], columns: Columns) -> str:
+    """Read the destination; returns what is wrong with its columns, if anything is."""
+    wanted = {column.name for column in columns}
+    try:
+        for batch in batches:
+            held = set(batch.schema.names)
+            if held != wanted:
+                absent = [f"it has no column {name!r}" for name in sorted(wanted - held)]
+                return "; ".join(
+                    absent + [f"its column {name!r} is not in the source" for name in sorted(held - wanted)]
+                )
+            both.add_batches("held", [batch])
+    except (duckdb.ConversionException, duckdb.OutOfRangeException) as error:
+        return f"it has a value that the source's type does not have: {first_line(error)}"
+    return ""
+
+
+def _promise(found: Differences, *, append: bool, now: bool) -> list[str]:
+    """What there is to say about differences that are not wrong."""
+    notes = []
+    if found.extra:
+        extra = plural(found.extra, "row")
+        notes.append(f"{extra} that the source no longer has: mode append keeps what is changed or removed later")
+    if found.missing:
+        missing = plural(found.missing, "row of the source is", "rows of the source are")
+        notes.append(f"{missing} not here: seed: now leaves out what was there before")
+    if append and now:
+        notes.append("so with both, only the figures can be told")
+    return notes
+
+
+def _keyed(difference: Difference, key: Sequence[str]) -> Difference:
+    """Of a whole row only what names it."""
+    return replace(difference, key={name: difference.key[name] for name in key})
+
+
+def _described(columns: Columns) -> dict[str, str]:
+    return {column.name: column.type for column in columns}

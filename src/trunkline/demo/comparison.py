@@ -1,0 +1,51 @@
+"""Compares every delivered table with its part of the shop itself, by DuckDB and delta-rs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import deltalake
+from msgspec import Struct
+
+from trunkline.delivery.backends.duckdb_pool import attach_lake, connect, literal
+from trunkline.delivery.config import DestinationConfig
+from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
+
+COLUMNS = "id, tenant, item, quantity, price, paid"
+
+
+class Compared(Struct, frozen=True):
+    tenant: str
+    rows: int
+    differences: int
+
+
+def compare(shop: LakeAddress, destinations: Sequence[DestinationConfig]) -> list[Compared]:
+    """Rows that one side has and the other has not, counted as a multiset."""
+    connection = connect("ducklake", "sqlite_scanner")
+    try:
+        attach_lake(connection, shop, "shop", read_only=True)
+        found = []
+        for destination in destinations:
+            match destination.address:
+                case LakeAddress() as address:
+                    attach_lake(connection, address, "held", read_only=True)
+                    held = f"SELECT {COLUMNS} FROM held.{address.schema}.{address.table}"
+                case DeltaAddress(path=path):
+                    connection.register("held_rows", deltalake.DeltaTable(path).to_pyarrow_table())
+                    held = f"SELECT {COLUMNS} FROM held_rows"
+                case _:
+                    raise AssertionError("the demonstration has no such destination")
+            wanted = f"SELECT {COLUMNS} FROM shop.orders WHERE tenant = {literal(destination.name)}"
+            ((rows, missing, extra),) = connection.execute(
+                f"SELECT (SELECT count(*) FROM ({held})), (SELECT count(*) FROM ({wanted} EXCEPT ALL {held})), "
+                f"(SELECT count(*) FROM ({held} EXCEPT ALL {wanted}))"
+            ).fetchall()
+            found.append(Compared(destination.name, rows, missing + extra))
+            if isinstance(destination.address, LakeAddress):
+                connection.execute("DETACH held")
+            else:
+                connection.unregister("held_rows")
+        return found
+    finally:
+        connection.close()
