@@ -6,20 +6,16 @@ import asyncio
 import logging
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from trunkline.core.status import MinuteCounts
 from trunkline.runtime import chronicle as module
-from trunkline.runtime.chronicle import FILE, LOG_EVENTS_MAX, MINUTES_MAX, OTHER_EVENTS_MAX, Chronicle, Minute, Told
+from trunkline.runtime.chronicle import FILE, LOG_EVENTS_MAX, MINUTES_MAX, OTHER_EVENTS_MAX, Chronicle
 from trunkline.runtime.event_words import Said
 
 
-def told(chronicle: Chronicle, book: str = "", after: int = 0) -> Told:
-    return msgspec.json.decode(chronicle.told(book, after), type=Told)
-
-
 def texts(chronicle: Chronicle) -> list[str]:
-    return [event.text for event in told(chronicle).events]
+    return [event.text for event in chronicle.since().events]
 
 
 def test_i1_what_happens_to_many_logs_pushes_out_no_word_on_a_node(tmp_path: Path) -> None:
@@ -27,11 +23,11 @@ def test_i1_what_happens_to_many_logs_pushes_out_no_word_on_a_node(tmp_path: Pat
     chronicle.tell([Said("bad", "node b lost", node="b", live=False)], 1)
     for number in range(10_000):
         chronicle.tell([Said("warn", f"segment of {number} sealed", log=str(number))], 2)
-        chronicle.minute(Minute(number, 60.0, 1, 1))
+        chronicle.minute(MinuteCounts(number, 60.0, 1, 1))
         chronicle.save_now()
     assert texts(chronicle)[:2] == ["node b lost", f"segment of {10_000 - LOG_EVENTS_MAX} sealed"]
     assert len(texts(chronicle)) == LOG_EVENTS_MAX + 1
-    assert len(told(chronicle).minutes) == MINUTES_MAX
+    assert len(chronicle.since().minutes) == MINUTES_MAX
     for number in range(OTHER_EVENTS_MAX + 5):
         chronicle.tell([Said("info", f"other {number}")], 3)
     assert len(texts(chronicle)) == LOG_EVENTS_MAX + OTHER_EVENTS_MAX
@@ -57,13 +53,13 @@ def test_i2_the_order_is_that_of_the_telling_though_the_clock_goes_back(tmp_path
 def test_i3_who_has_read_so_far_is_told_the_rest_and_who_knows_another_book_all(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
     chronicle.tell([Said("info", each) for each in "abc"], 1)
-    assert [event.text for event in told(chronicle, chronicle.book, 2).events] == ["c"]
-    assert [event.text for event in told(chronicle, "another", 2).events] == ["a", "b", "c"]
+    assert [event.text for event in chronicle.since(chronicle.book, 2).events] == ["c"]
+    assert [event.text for event in chronicle.since("another", 2).events] == ["a", "b", "c"]
     chronicle.save_now()
     again = Chronicle(tmp_path)
     again.tell([Said("info", "d")], 1)
     assert again.book == chronicle.book
-    assert [event.text for event in told(again, chronicle.book, 3).events] == ["d"]
+    assert [event.text for event in again.since(chronicle.book, 3).events] == ["d"]
 
 
 def test_i4_a_torn_line_is_passed_over_and_what_comes_after_it_is_kept(tmp_path: Path) -> None:

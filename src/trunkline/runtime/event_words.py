@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
 from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Projection, Segment
 from trunkline.core.space import Space
-
-Level = Literal["good", "info", "warn", "bad"]
+from trunkline.core.status import Level
 
 LISTED_MAX: Final = 8  # names in one sentence
 STATES: Final = {
