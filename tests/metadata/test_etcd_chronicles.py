@@ -15,7 +15,7 @@ from trunkline.core.messages import NodeInfo, Register, Swap, Swapped
 from trunkline.core.status import NodeStatus
 from trunkline.dashboard.feed import Memory
 from trunkline.dashboard.history import Merging
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
 from trunkline.runtime.chronicle import Chronicle
 from trunkline.runtime.chronicler import Chronicler
 
@@ -41,7 +41,7 @@ def told_by_all(chronicles: Iterable[Chronicle], words: str) -> bool:
 
 
 @asynccontextmanager
-async def writing(name: str, store: Store, chronicle: Chronicle, lease_ms: int) -> AsyncIterator[None]:
+async def writing(name: str, store: MetadataStore, chronicle: Chronicle, lease_ms: int) -> AsyncIterator[None]:
     def blocked() -> tuple[str, ...] | None:
         return () if store.active() else None
 

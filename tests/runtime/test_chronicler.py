@@ -16,7 +16,7 @@ from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.runtime import chronicler as module
 from trunkline.runtime.chronicle import Chronicle
 from trunkline.runtime.chronicler import LOG_NEWS_MAX, Chronicler, limited
-from trunkline.runtime.event_words import Said
+from trunkline.runtime.event_words import EventText
 
 LEASE_MS = 300
 WAIT_S = 20.0
@@ -168,7 +168,9 @@ def test_j4_rates_are_differences_of_what_nodes_count(tmp_path: Path) -> None:
 
 
 def test_j2_of_very_many_changes_at_once_the_rest_is_counted() -> None:
-    news = [Said("warn" if number else "bad", f"{number}", log=f"log{number}") for number in range(LOG_NEWS_MAX + 900)]
+    news = [
+        EventText("warn" if number else "bad", f"{number}", log=f"log{number}") for number in range(LOG_NEWS_MAX + 900)
+    ]
     told = limited(news)
     assert len(told) == LOG_NEWS_MAX + 1
     assert (told[-1].level, told[-1].text) == ("warn", "900 more changes at the same moment, of 900 logs")

@@ -19,7 +19,7 @@ from trunkline.storage import AnotherVersion, CorruptDirectory, SyncPolicy
 from trunkline.storage.manifest import (
     VERSION,
     Copy,
-    Entry,
+    ManifestEntry,
     Snapshot,
     WrittenLate,
     believed,
@@ -32,7 +32,7 @@ KEY = key_of("s1")
 SNAPSHOT = pack_block(msgspec.msgpack.encode(Snapshot(VERSION, SyncPolicy.NEVER, "boot", clean=False)), 5)
 
 
-def batch(sequence: int, *entries: Entry) -> bytes:
+def batch(sequence: int, *entries: ManifestEntry) -> bytes:
     return pack_block(msgspec.msgpack.encode(entries), sequence)
 
 

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.core.status import ClusterEvent, ClusterEvents, MinuteCounts
-from trunkline.runtime.event_words import Said
+from trunkline.runtime.event_words import EventText
 from trunkline.storage import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 log = logging.getLogger("trunkline.coordinator")
@@ -41,7 +41,7 @@ FILE_BYTES_MAX: Final = 16 * 1024 * 1024  # a larger one is not ours
 FILE: Final = "events.jsonl"
 
 
-class Line(Struct, frozen=True, omit_defaults=True):
+class FileLine(Struct, frozen=True, omit_defaults=True):
     """One of them."""
 
     book: str = ""
@@ -59,21 +59,21 @@ class Chronicle:
         self._others: deque[ClusterEvent] = deque(maxlen=OTHER_EVENTS_MAX)
         self._minutes: deque[MinuteCounts] = deque(maxlen=MINUTES_MAX)
         self._last = 0
-        self._unsaved: deque[Line] = deque(maxlen=FILE_LINES_MAX)
+        self._unsaved: deque[FileLine] = deque(maxlen=FILE_LINES_MAX)
         self._file_lines = 0  # 0: it is to be written anew
         self._failing = False
         self._read()
 
-    def tell(self, news: Iterable[Said], at_ms: int) -> None:
+    def tell(self, news: Iterable[EventText], at_ms: int) -> None:
         for said in news:
             text = said.text if len(said.text) <= TEXT_LETTERS_MAX else f"{said.text[:TEXT_LETTERS_MAX]}…"
             event = ClusterEvent(self._last + 1, at_ms, said.level, text, said.log, said.node, said.live)
             self._keep(event)
-            self._unsaved.append(Line(event=event))
+            self._unsaved.append(FileLine(event=event))
 
     def minute(self, minute: MinuteCounts) -> None:
         self._minutes.append(minute)
-        self._unsaved.append(Line(minute=minute))
+        self._unsaved.append(FileLine(minute=minute))
 
     def since(self, book: str = "", after: int = 0) -> ClusterEvents:
         """I3"""
@@ -102,7 +102,7 @@ class Chronicle:
             return
         for line in lines:
             try:
-                found = msgspec.json.decode(line, type=Line)
+                found = msgspec.json.decode(line, type=FileLine)
             except msgspec.DecodeError:
                 continue  # I4: torn by a crash
             if found.book:
@@ -132,8 +132,11 @@ class Chronicle:
         anew = self._file_lines == 0 or self._file_lines + len(lines) > FILE_LINES_MAX
         if anew:
             events = heapq.merge(self._others, self._of_logs, key=_number)
-            kept = [*(Line(event=each) for each in events), *(Line(minute=each) for each in self._minutes)]
-            lines = [Line(book=self.book), *kept]
+            kept = [
+                *(FileLine(event=each) for each in events),
+                *(FileLine(minute=each) for each in self._minutes),
+            ]
+            lines = [FileLine(book=self.book), *kept]
             self._file_lines = 0
         self._file_lines += len(lines)
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), anew

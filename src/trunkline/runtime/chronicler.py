@@ -28,9 +28,9 @@ from trunkline.core.messages import Get, Got, NodeInfo, NodeState
 from trunkline.core.projection import Projection
 from trunkline.core.status import MinuteCounts, NodeStatus
 from trunkline.errors import Refused, StorageError
-from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
+from trunkline.metadata.store import NODES_CHANGED, MetadataStore, StoreUnavailable
 from trunkline.runtime.chronicle import Chronicle
-from trunkline.runtime.event_words import Said, blocked_news, forgotten, log_news, named, node_news
+from trunkline.runtime.event_words import EventText, blocked_news, forgotten, log_news, named, node_news
 
 GATHER_S: Final = 0.25
 REST_SHARE: Final = 4.0  # times as long as the last look took
@@ -53,7 +53,7 @@ class Chronicler:
     def __init__(
         self,
         name: str,
-        store: Store,
+        store: MetadataStore,
         chronicle: Chronicle,
         blocked: Callable[[], Collection[str] | None],
         ask: Callable[[NodeInfo], Awaitable[NodeStatus]],
@@ -86,7 +86,7 @@ class Chronicler:
     async def run(self) -> None:
         """Until the store closes, or until cancelled."""
         changes = self._store.watch()
-        self._tell([Said("info", f"{self._name} started")])
+        self._tell([EventText("info", f"{self._name} started")])
         following = asyncio.create_task(self._follow(changes))
         others = (asyncio.create_task(self._count()), asyncio.create_task(self._save()))
         try:
@@ -189,7 +189,7 @@ class Chronicler:
         if (found is not None) != self._was_active:
             self._was_active = found is not None
             word = "is active" if self._was_active else "is no longer active"
-            self._tell([Said("info", f"{self._name} {word}")])
+            self._tell([EventText("info", f"{self._name} {word}")])
         if found is None:
             self._known_blocked = set()
             return
@@ -202,10 +202,10 @@ class Chronicler:
     def _said_silent(self, *, silent: bool) -> None:
         if silent != self._silent:
             words = "the metadata store does not answer" if silent else "the metadata store answers again"
-            self._tell([Said("bad" if silent else "good", words)])
+            self._tell([EventText("bad" if silent else "good", words)])
         self._silent = silent
 
-    def _tell(self, news: Iterable[Said]) -> None:
+    def _tell(self, news: Iterable[EventText]) -> None:
         self.chronicle.tell(news, _now_ms())
         self._told.set()
 
@@ -250,7 +250,7 @@ def _difference(before: NodeStatus, now: NodeStatus) -> tuple[int, int]:
     return max(0, written - (before.entries_appended or 0)), max(0, read - (before.entries_read or 0))
 
 
-def limited(news: list[Said]) -> list[Said]:
+def limited(news: list[EventText]) -> list[EventText]:
     """J2. Those that are left out are told as one, as bad as the worst of them."""
     if len(news) <= LOG_NEWS_MAX:
         return news
@@ -258,7 +258,7 @@ def limited(news: list[Said]) -> list[Said]:
     logs = len({said.log for said in rest})
     worst = min((said.level for said in rest), key=WORST_FIRST.index)
     more = f"{len(rest):,} more changes at the same moment, of {logs:,} log{'' if logs == 1 else 's'}"
-    return [*news[:LOG_NEWS_MAX], Said(worst, more, log="*")]
+    return [*news[:LOG_NEWS_MAX], EventText(worst, more, log="*")]
 
 
 def _now_ms() -> int:

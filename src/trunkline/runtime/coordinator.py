@@ -23,7 +23,7 @@ from trunkline.core.projection import Projection
 from trunkline.core.status import ClusterStatus, LogStatus, NodeStatus, registered_node
 from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
+from trunkline.metadata.store import NODES_CHANGED, MetadataStore, StoreUnavailable
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
@@ -97,7 +97,7 @@ async def run_coordinator(
         await coordinator.close()
 
 
-def make_store(config: CoordinatorConfig) -> Store:
+def make_store(config: CoordinatorConfig) -> MetadataStore:
     if config.etcd:
         from trunkline.metadata.etcd_gateway import EtcdOptions  # its HTTP client is loaded only if it is needed
         from trunkline.metadata.etcd_store import EtcdStore

@@ -42,11 +42,11 @@ from trunkline.storage.files import NO_ROOM, Buffer, Files, RealFiles
 from trunkline.storage.frame_reader import FrameReader
 from trunkline.storage.handles import FILES_MAX, Handles
 from trunkline.storage.layout import EXTENT_HEADER, MARK, pack_extent_header, pack_frame_header, pack_mark, padding
-from trunkline.storage.manifest import Entry, WrittenLate, entry_of
+from trunkline.storage.manifest import ManifestEntry, WrittenLate, entry_of
 from trunkline.storage.options import StorageOptions, SyncPolicy
 from trunkline.storage.recovered import RecoveredDirectory, recover_directory
 from trunkline.storage.scrub import Scrubber, ScrubStep
-from trunkline.storage.sync import Closing, SyncBatch, Work
+from trunkline.storage.sync import Closing, PendingWork, SyncBatch
 
 
 class EngineStatus(Struct, frozen=True):
@@ -79,7 +79,7 @@ class Engine:
         self._handles = Handles(found.files, files_max)
         self._lock = threading.Lock()  # over what says where frames are
         self._reader = FrameReader(self._streams, self._files, self._handles, self._lock)
-        self._work = Work()
+        self._work = PendingWork()
         self._batch: SyncBatch | None = None
         self._ticket = 0
         self._waiting: deque[tuple[Record, Buffer | None]] = deque()
@@ -289,7 +289,7 @@ class Engine:
     def _is_lazy(self) -> bool:
         return self._options.sync is not SyncPolicy.ALWAYS
 
-    def _put_entry(self, entry: Entry) -> None:
+    def _put_entry(self, entry: ManifestEntry) -> None:
         """Under ``always`` the entry waits for the group commit: a seal must not be on disk before the frames are.
 
         Under the others nobody waits for that commit, and a seal whose frames are lost says just that: they are lost.
@@ -320,7 +320,7 @@ class Engine:
         """A group commit of everything put so far. Run it on a worker thread, then call ``end_sync``."""
         if self._batch is not None:
             raise RuntimeError("a group commit is under way: end it first")
-        work, self._work = self._work, Work()
+        work, self._work = self._work, PendingWork()
         self._batch = SyncBatch(self.written, work, self._files, self._handles, self._manifest, self._space)
         return self._batch
 

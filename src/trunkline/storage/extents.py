@@ -14,20 +14,20 @@ from typing import NamedTuple
 from trunkline.core.entries import Frame
 from trunkline.core.streams import Key
 from trunkline.storage.directory import extent_name
-from trunkline.storage.layout import FRAME_HEADER, WRITER_BYTES_MAX, Footer, Writer, padded, stored_writer
+from trunkline.storage.layout import FRAME_HEADER, WRITER_BYTES_MAX, Footer, StoredWriter, padded, stored_writer
 from trunkline.storage.packed import PackedFrames
 
 WRITERS_KEPT_MAX = 1024  # writer ids of a stream that are kept in their stored form
 
 
-class Place(NamedTuple):
+class BodyPlace(NamedTuple):
     """Where a body is."""
 
     extent: Extent
     body: int
     size: int
 
-    def is_followed_by(self, other: Place) -> bool:
+    def is_followed_by(self, other: BodyPlace) -> bool:
         """Whether only a header lies between: both are then read at once."""
         gap = other.body - self.body - padded(self.size)
         return self.extent is other.extent and 0 < gap <= FRAME_HEADER.size + padded(WRITER_BYTES_MAX)
@@ -59,13 +59,13 @@ class Extent:
         self.firsts.insert(at, frame.first)
         self.next_max = max(self.next_max, frame.next)
 
-    def place_of(self, first: int) -> Place | None:
+    def place_of(self, first: int) -> BodyPlace | None:
         if first >= self.next_max:
             return None
         at = bisect.bisect_left(self.firsts, first)
         if at == len(self.firsts) or self.firsts[at] != first:
             return None
-        return Place(self, self.bodies[at], self.sizes[at])
+        return BodyPlace(self, self.bodies[at], self.sizes[at])
 
     def footer(self, *, successor: bool) -> Footer:
         assert self.frames is not None, f"{self.path} has a footer"
@@ -97,9 +97,9 @@ class StreamFiles:
         self.late = False  # frames were written behind the seal
         self.dropped = False
         self._hit: Extent | None = None
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, StoredWriter] = {}
 
-    def writer(self, name: str) -> Writer:
+    def writer(self, name: str) -> StoredWriter:
         stored = self._writers.get(name)
         if stored is None:
             if len(self._writers) >= WRITERS_KEPT_MAX:
@@ -116,7 +116,7 @@ class StreamFiles:
         self.extents.append(extent)
         self.active = extent
 
-    def place_of(self, first: int) -> Place | None:
+    def place_of(self, first: int) -> BodyPlace | None:
         """Where the frame at a position is. Readers go on from where they were, or begin near the end."""
         if self._hit is not None:
             found = self._hit.place_of(first)

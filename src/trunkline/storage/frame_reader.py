@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from trunkline.core.entries import Frame
 from trunkline.core.streams import Key
 from trunkline.storage.errors import FrameDamaged, FrameMissing
-from trunkline.storage.extents import Place, StreamFiles
+from trunkline.storage.extents import BodyPlace, StreamFiles
 from trunkline.storage.files import Buffer, Files
 from trunkline.storage.handles import Handles
 from trunkline.storage.layout import checksum
@@ -39,9 +39,9 @@ class FrameReader:
             bodies += run
         return bodies
 
-    def _places(self, key: Key, frames: Sequence[Frame], bytes_max: int) -> list[Place]:
+    def _places(self, key: Key, frames: Sequence[Frame], bytes_max: int) -> list[BodyPlace]:
         """Where the bodies are that fit, or the first one if it does not."""
-        places: list[Place] = []
+        places: list[BodyPlace] = []
         left = bytes_max
         with self._lock:
             stream = self._streams.get(key)
@@ -58,7 +58,7 @@ class FrameReader:
         return places
 
     def _read_run(
-        self, key: Key, frames: Sequence[Frame], places: Sequence[Place], *, may_block: bool
+        self, key: Key, frames: Sequence[Frame], places: Sequence[BodyPlace], *, may_block: bool
     ) -> list[Buffer] | None:
         """Bodies that lie behind each other, with one read."""
         start = places[0].body
@@ -76,7 +76,7 @@ class FrameReader:
             bodies.append(body)
         return bodies
 
-    def _fill(self, key: Key, frame: Frame, place: Place, content: bytearray, *, may_block: bool) -> int | None:
+    def _fill(self, key: Key, frame: Frame, place: BodyPlace, content: bytearray, *, may_block: bool) -> int | None:
         """None: it would block."""
         path = place.extent.path
         try:

@@ -72,16 +72,16 @@ def frame_fits(frame: Frame, body_bytes: int) -> bool:
     )
 
 
-class Writer(NamedTuple):
+class StoredWriter(NamedTuple):
     """A writer id as it is stored."""
 
     size: int
     content: bytes  # padded
 
 
-def stored_writer(name: str) -> Writer:
+def stored_writer(name: str) -> StoredWriter:
     encoded = name.encode()
-    return Writer(len(encoded), encoded + padding(len(encoded)))
+    return StoredWriter(len(encoded), encoded + padding(len(encoded)))
 
 
 # --------------------------------------------------------------------------------------------------------- small parts
@@ -141,7 +141,7 @@ def unpack_mark(salt: int, content: bytes, at: int) -> FoundMark | None:
 # -------------------------------------------------------------------------------------------------------------- frames
 
 
-def pack_frame_header(salt: int, frame: Frame, body_bytes: int, slot: int, mark: int, writer: Writer) -> bytes:
+def pack_frame_header(salt: int, frame: Frame, body_bytes: int, slot: int, mark: int, writer: StoredWriter) -> bytes:
     """The header with the writer id behind it. The body follows, then ``padding``."""
     rest = (
         FRAME_HEADER.pack(

@@ -67,7 +67,7 @@ RECORDS: dict[str, type[Record]] = {
 RECORD_NAMES = {kind: name for name, kind in RECORDS.items()}
 
 
-class StreamFacts(Struct, frozen=True, array_like=True):
+class StreamState(Struct, frozen=True, array_like=True):
     """What the manifest says of a stream."""
 
     descriptor: Descriptor
@@ -93,7 +93,7 @@ class Snapshot(Struct, frozen=True, array_like=True):
     policy: SyncPolicy  # under which frames are being written
     boot: str  # of the machine, when the directory was opened: a power cut lies between two of them
     clean: bool  # it was closed, and everything is on disk
-    streams: tuple[StreamFacts, ...] = ()
+    streams: tuple[StreamState, ...] = ()
     tombstones: tuple[Key, ...] = ()
 
 
@@ -103,7 +103,7 @@ class _Versioned(Struct, frozen=True, array_like=True):
     version: int
 
 
-class Entry(Struct, frozen=True, array_like=True):
+class ManifestEntry(Struct, frozen=True, array_like=True):
     """A record, and what the engine knew when it was put."""
 
     name: str
@@ -114,7 +114,7 @@ class Entry(Struct, frozen=True, array_like=True):
     first_slot: int = 0
 
 
-class Facts:
+class ManifestState:
     """The fold over all records."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -128,10 +128,10 @@ class Facts:
         streams = tuple(self.streams.values())
         return Snapshot(VERSION, self.policy, self.boot, self.clean, streams, tuple(self.tombstones))
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: ManifestEntry) -> None:
         match msgspec.msgpack.decode(entry.record, type=RECORDS[entry.name]):
             case StreamOpened(descriptor):
-                opened = StreamFacts(descriptor, entry.salt)
+                opened = StreamState(descriptor, entry.salt)
                 self.streams[opened.key] = opened
             case StreamSealing(key):
                 self._change(key, sealed=True, mark=entry.slots)
@@ -153,9 +153,11 @@ class Facts:
             self.streams[key] = msgspec.structs.replace(self.streams[key], **changes)
 
 
-def entry_of(record: Record, *, salt: int = 0, slots: int = 0, first_extent: int = 1, first_slot: int = 0) -> Entry:
+def entry_of(
+    record: Record, *, salt: int = 0, slots: int = 0, first_extent: int = 1, first_slot: int = 0
+) -> ManifestEntry:
     name = RECORD_NAMES[type(record)]
-    return Entry(name, msgspec.Raw(msgspec.msgpack.encode(record)), salt, slots, first_extent, first_slot)
+    return ManifestEntry(name, msgspec.Raw(msgspec.msgpack.encode(record)), salt, slots, first_extent, first_slot)
 
 
 # -------------------------------------------------------------------------------------------------------------- blocks
@@ -169,7 +171,7 @@ def pack_block(content: bytes, sequence: int) -> bytes:
 class Copy(Struct, frozen=True):
     """What can be read of one copy."""
 
-    facts: Facts | None  # None: not even its snapshot
+    facts: ManifestState | None  # None: not even its snapshot
     last: int = 0  # sequence of its last good block
     torn: bool = False  # the file ends inside a block
     bad: bool = True  # a block is there in full and bad, or the file is missing
@@ -181,7 +183,7 @@ class Copy(Struct, frozen=True):
 
 def read_copy(content: bytes) -> Copy:
     """Raises ``AnotherVersion`` for what is undamaged and cannot be understood."""
-    facts: Facts | None = None
+    facts: ManifestState | None = None
     at, last = 0, 0
     while at < len(content):
         head = content[at : at + BLOCK_BYTES]
@@ -201,15 +203,15 @@ def read_copy(content: bytes) -> Copy:
     return Copy(facts, last, bad=facts is None)
 
 
-def _with_block(facts: Facts | None, block: bytes) -> Facts:
+def _with_block(facts: ManifestState | None, block: bytes) -> ManifestState:
     """Its checksum is good: what cannot be understood was written so, by another version."""
     try:
         if facts is None:
             version = msgspec.msgpack.decode(block, type=_Versioned).version
             if version != VERSION:
                 raise AnotherVersion("the manifest", version, VERSION)
-            return Facts(msgspec.msgpack.decode(block, type=Snapshot))
-        for entry in msgspec.msgpack.decode(block, type=tuple[Entry, ...]):
+            return ManifestState(msgspec.msgpack.decode(block, type=Snapshot))
+        for entry in msgspec.msgpack.decode(block, type=tuple[ManifestEntry, ...]):
             facts.apply(entry)
     except (msgspec.MsgspecError, KeyError) as unknown:
         raise AnotherVersion("the manifest", None, VERSION) from unknown
@@ -235,13 +237,13 @@ def create_manifest(files: Files, directory: Path) -> None:
         write_whole(files, directory / name, pack_block(content, 1))
 
 
-class Found(NamedTuple):
-    facts: Facts
+class FoundManifest(NamedTuple):
+    facts: ManifestState
     last: int  # the sequence number of the last block that they include
     good: tuple[str, ...]  # the copies that hold all of it
 
 
-def read_manifest(files: Files, directory: Path) -> Found:
+def read_manifest(files: Files, directory: Path) -> FoundManifest:
     found = []
     present = files.names(directory)
     for name in COPIES:
@@ -256,7 +258,7 @@ def read_manifest(files: Files, directory: Path) -> Found:
     best = believed(*found)
     assert best.facts is not None
     good = (name for name, copy in zip(COPIES, found, strict=True) if copy.last == best.last and not copy.damaged)
-    return Found(best.facts, best.last, tuple(good))
+    return FoundManifest(best.facts, best.last, tuple(good))
 
 
 class _Copy:
@@ -270,7 +272,9 @@ class _Copy:
 class Manifest:
     """Both copies, open for more. Used by one thread at a time."""
 
-    def __init__(self, files: Files, directory: Path, space: DiskSpace, found: Found, *, growth_bytes: int) -> None:
+    def __init__(
+        self, files: Files, directory: Path, space: DiskSpace, found: FoundManifest, *, growth_bytes: int
+    ) -> None:
         """Write both copies anew, with the facts as they are now."""
         self._files = files
         self._directory = directory
@@ -282,7 +286,7 @@ class Manifest:
         self._compacted_size = 0
         self._renew(found.good)
 
-    def append(self, entries: list[Entry]) -> None:
+    def append(self, entries: list[ManifestEntry]) -> None:
         """Make entries durable (M1). ``OSError`` with one of ``NO_ROOM``: nothing has changed (M4)."""
         block = pack_block(msgspec.msgpack.encode(entries), self._last + 1)
         for copy in self._copies.values():

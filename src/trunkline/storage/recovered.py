@@ -13,7 +13,7 @@ from trunkline.core.streams import Key, StreamImage
 from trunkline.storage.directory import STREAMS, extent_number, stream_name
 from trunkline.storage.extents import StreamFiles
 from trunkline.storage.files import Files
-from trunkline.storage.manifest import Facts, Manifest, StreamFacts, read_manifest
+from trunkline.storage.manifest import Manifest, ManifestState, StreamState, read_manifest
 from trunkline.storage.options import StorageOptions, SyncPolicy
 from trunkline.storage.recovery import Judged, carry_out, judge
 from trunkline.storage.space import DiskSpace
@@ -51,7 +51,7 @@ def recover_directory(files: Files, directory: Path, options: StorageOptions, bo
     )
 
 
-def _path_of(directory: Path, facts: StreamFacts) -> Path:
+def _path_of(directory: Path, facts: StreamState) -> Path:
     return directory / STREAMS / stream_name(facts.key)
 
 
@@ -69,7 +69,7 @@ def _sync_found(files: Files, directory: Path, judged: list[Judged]) -> None:
     files.sync_directory(directory / STREAMS)
 
 
-def _remove_what_is_not_needed(files: Files, directory: Path, facts: Facts) -> None:
+def _remove_what_is_not_needed(files: Files, directory: Path, facts: ManifestState) -> None:
     needed = {stream_name(key): stream.first_extent for key, stream in facts.streams.items()}
     for name in files.names(directory / STREAMS):
         path = directory / STREAMS / name

@@ -37,7 +37,7 @@ from trunkline.storage.layout import (
     pack_extent_header,
     unpack_footer,
 )
-from trunkline.storage.manifest import StreamFacts
+from trunkline.storage.manifest import StreamState
 from trunkline.storage.packed import PackedFrames
 from trunkline.storage.scan import MISSING_SLOTS_MAX, Garbage, Piece, scan
 
@@ -47,7 +47,7 @@ GOOD, BAD, SHORT = range(len(CONDITIONS))
 _UNKNOWN = junk(1)  # the rule asks only for conditions and marks
 
 
-class Cut(NamedTuple):
+class CutPoint(NamedTuple):
     """Everything from this place on goes."""
 
     extent: int  # its index among the stream's extents
@@ -68,7 +68,7 @@ class SlotColumns:
     def next(self) -> int:
         return self.base + len(self.conditions)
 
-    def add(self, condition: int, mark: int, place: Cut, count: int = 1) -> None:
+    def add(self, condition: int, mark: int, place: CutPoint, count: int = 1) -> None:
         for _ in range(count):
             self.conditions.append(condition)
             self.marks.append(mark)
@@ -77,7 +77,7 @@ class SlotColumns:
 
     def add_vouched(self, count: int, extent: int) -> None:
         if self.conditions:
-            self.add(GOOD, 0, Cut(extent, 0), count)
+            self.add(GOOD, 0, CutPoint(extent, 0), count)
         else:
             self.base += count
 
@@ -92,14 +92,14 @@ class SlotColumns:
         return recover(slots, max(0, own_mark - self.base))
 
 
-class Reading:
+class StreamReading:
     """One pass over a stream's extents."""
 
-    def __init__(self, files: Files, facts: StreamFacts, path: Path, slots_end: int | None = None) -> None:
+    def __init__(self, files: Files, facts: StreamState, path: Path, slots_end: int | None = None) -> None:
         """``slots_end``: of slots from this one on nothing is remembered; they are being cut."""
         self._files = files
         self._slots_end = slots_end
-        self._garbage: tuple[Cut, bool] | None = None  # where it begins, and whether it may hold a frame
+        self._garbage: tuple[CutPoint, bool] | None = None  # where it begins, and whether it may hold a frame
         self._promised = False
         self.stream = StreamFiles((facts.descriptor.target.log, facts.descriptor.target.stream), path, facts.salt)
         self.frames = PackedFrames()
@@ -157,7 +157,7 @@ class Reading:
         extent.first_slot = self.slots.next
         extent.size = len(content)
         if len(content) < EXTENT_HEADER.size:  # cut short when it was made
-            self._garbage = self._garbage or (Cut(number_of, 0), False)
+            self._garbage = self._garbage or (CutPoint(number_of, 0), False)
         for piece in scan(self.stream.salt, content, self.slots.next):
             self._take_piece(extent, number_of, piece)
         extent.slots = self.slots.next - extent.first_slot
@@ -167,7 +167,7 @@ class Reading:
 
     def _take_piece(self, extent: Extent, number_of: int, piece: Piece) -> None:
         if isinstance(piece, Garbage):
-            place, before = self._garbage or (Cut(number_of, piece.start), False)
+            place, before = self._garbage or (CutPoint(number_of, piece.start), False)
             self._garbage = (place, before or piece.may_be_a_frame)
             extent.damaged = True
             return
@@ -190,12 +190,12 @@ class Reading:
         self.own_mark = max(self.own_mark, mark)
         self.marked = max(self.marked, mark)
 
-    def _skip_to(self, slot: int, start: int = 0) -> Cut:
+    def _skip_to(self, slot: int, start: int = 0) -> CutPoint:
         """The stream goes on here with this slot: those that were expected before it are missing.
 
         Returns where to cut if this slot goes: with the garbage before it, or that would be the end of the file.
         """
-        here = Cut(len(self.stream.extents) - 1, start)
+        here = CutPoint(len(self.stream.extents) - 1, start)
         before = self._garbage[0] if self._garbage is not None else here
         self._garbage = None
         missing = slot - self.slots.next
@@ -217,23 +217,23 @@ class Judged(NamedTuple):
     """A stream as it stands, with the verdict in its facts. ``cut`` is still to be done."""
 
     stream: StreamFiles
-    facts: StreamFacts
+    facts: StreamState
     frames: PackedFrames
     scanned: list[Extent]
-    cut: Cut | None
+    cut: CutPoint | None
 
 
-def judge(files: Files, facts: StreamFacts, path: Path, *, power_lost: bool) -> Judged:
+def judge(files: Files, facts: StreamState, path: Path, *, power_lost: bool) -> Judged:
     """Read a stream. ``power_lost``: the power was cut while answers did not wait for syncs."""
-    reading = Reading(files, facts, path)
+    reading = StreamReading(files, facts, path)
     verdict = reading.slots.judged(reading.own_mark)
     kept = reading.slots.base + verdict.kept
     unsynced = power_lost and (not facts.sealed or facts.late)
     cut = None
     if verdict.kept < len(reading.slots.conditions):
-        cut = Cut(reading.slots.extents[verdict.kept], reading.slots.starts[verdict.kept])
+        cut = CutPoint(reading.slots.extents[verdict.kept], reading.slots.starts[verdict.kept])
         slots = reading.slots
-        reading = Reading(files, facts, path, slots_end=kept)
+        reading = StreamReading(files, facts, path, slots_end=kept)
         _forget_behind(reading, slots, cut, kept)
     facts = msgspec.structs.replace(
         facts,
@@ -256,7 +256,7 @@ def judge(files: Files, facts: StreamFacts, path: Path, *, power_lost: bool) -> 
     return Judged(stream, facts, reading.frames, reading.scanned, cut)
 
 
-def _forget_behind(reading: Reading, slots: SlotColumns, cut: Cut, kept: int) -> None:
+def _forget_behind(reading: StreamReading, slots: SlotColumns, cut: CutPoint, kept: int) -> None:
     """Make memory agree with what the files will be after the cut."""
     extents = reading.stream.extents
     del extents[cut.extent + 1 :]

@@ -40,13 +40,13 @@ class Garbage(NamedTuple):
         return self.size >= FRAME_HEADER.size
 
 
-class Found(NamedTuple):
+class ScannedFrame(NamedTuple):
     frame: FoundFrame
     good: bool  # its body is all there and matches its checksum
     short: bool  # the file ends inside it
 
 
-Piece = Found | FoundMark | Garbage
+Piece = ScannedFrame | FoundMark | Garbage
 
 
 def scan(salt: int, content: bytes, slot: int) -> Iterator[Piece]:
@@ -73,7 +73,7 @@ def scan(salt: int, content: bytes, slot: int) -> Iterator[Piece]:
             slot = piece.frame.slot + 1
 
 
-def _piece_at(salt: int, content: bytes, at: int, slot: int) -> Found | FoundMark | None:
+def _piece_at(salt: int, content: bytes, at: int, slot: int) -> ScannedFrame | FoundMark | None:
     frame = unpack_frame(salt, content, at)
     if frame is None:
         mark = unpack_mark(salt, content, at)
@@ -81,7 +81,7 @@ def _piece_at(salt: int, content: bytes, at: int, slot: int) -> Found | FoundMar
     if not slot <= frame.slot <= slot + MISSING_SLOTS_MAX:
         return None
     short = frame.end > len(content)
-    return Found(frame, not short and frame.body_is_good(content), short)
+    return ScannedFrame(frame, not short and frame.body_is_good(content), short)
 
 
 def _next_piece(salt: int, content: bytes, start: int, slot: int) -> int:

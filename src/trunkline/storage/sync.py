@@ -21,7 +21,7 @@ from trunkline.storage.extents import Extent, StreamFiles
 from trunkline.storage.files import NO_ROOM, NO_SPACE, TOO_MANY, Files
 from trunkline.storage.handles import Handles
 from trunkline.storage.layout import pack_footer
-from trunkline.storage.manifest import Entry, Manifest
+from trunkline.storage.manifest import Manifest, ManifestEntry
 from trunkline.storage.space import DiskSpace
 
 
@@ -33,14 +33,14 @@ class Closing(NamedTuple):
     successor: bool
 
 
-class Work:
+class PendingWork:
     """What was put since the last group commit."""
 
     def __init__(self) -> None:
         self.dirty: dict[Extent, StreamFiles] = {}
         self.directories: dict[Path, None] = {}  # that have new files
         self.closing: list[Closing] = []
-        self.entries: list[Entry] = []
+        self.entries: list[ManifestEntry] = []
         self.gone: list[Extent] = []  # trimmed
         self.dropped: list[StreamFiles] = []
         self.bytes = 0
@@ -53,7 +53,7 @@ class SyncBatch:
     """``run`` it on a worker thread, then hand it to ``Engine.end_sync`` on the thread of the engine."""
 
     def __init__(
-        self, ticket: int, work: Work, files: Files, handles: Handles, manifest: Manifest, space: DiskSpace
+        self, ticket: int, work: PendingWork, files: Files, handles: Handles, manifest: Manifest, space: DiskSpace
     ) -> None:
         self.ticket = ticket  # everything up to this one is durable when ``run`` has returned
         self.work = work
