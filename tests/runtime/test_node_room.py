@@ -155,7 +155,7 @@ def test_the_registry_is_told_of_less_room_and_of_a_copy_that_was_refused(tmp_pa
             bench.host.tidy_up()
             assert lease.told == [SpaceTold(Space.ROOMY)]
             bench.host._copy_refused = asyncio.get_running_loop().time()
-            assert bench.host.told_space() is Space.TIGHT  # a status that is asked for first takes no news away
+            assert bench.host.reported_space() is Space.TIGHT  # a status that is asked for first takes no news away
             bench.host.tidy_up()
             assert lease.told[1:] == [SpaceTold(Space.TIGHT)]
             bench.host._copy_refused -= node_host.COPY_REST_S

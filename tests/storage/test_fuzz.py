@@ -53,7 +53,7 @@ def test_arbitrary_bytes_are_no_frames_no_footer_and_no_manifest(content: bytes)
     place = footer_place(SALT, content, len(content))
     assert place is None or unpack_footer(place, content) is None
     try:
-        assert read_copy(content).facts is None
+        assert read_copy(content).state is None
     except CorruptDirectory:
         pytest.fail("a checksum of chance")
 

@@ -134,7 +134,7 @@ class Node:
             self._start,
             address=self.address,
             zone=config.zone,
-            space=self.host.told_space(),
+            space=self.host.reported_space(),
         )
         process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=config.lease_ms // 3, lease_ms=config.lease_ms))
         self._serving = True
@@ -209,7 +209,7 @@ class Node:
             bytes_used=engine.stored_bytes,
             bytes_free=engine.free_bytes,
             full=engine.full,
-            tight=self.host.told_space() >= Space.TIGHT,
+            tight=self.host.reported_space() >= Space.TIGHT,
             fresh=lease is not None and lease.phase == "fresh",
             unsynced_bytes=engine.unsynced_bytes,
             connections=len(self.host.connections),
