@@ -100,7 +100,7 @@ def test_o6_what_finds_no_room_waits_and_is_answered_when_there_is_some(
             await until(lambda: len(inbox.messages) == 3)
             assert inbox.messages[1] == Opened("2.0.0")
             assert isinstance(inbox.messages[2], Stored | Rejected)  # the disk is looked at now and then
-            await asyncio.to_thread(bench.engine._space.look)
+            await asyncio.to_thread(bench.engine._space.check)
             connection.send("storage", 4, bench.write(2, b"y"), [b"y"])
             await until(lambda: len(inbox.messages) == 4)
             assert isinstance(inbox.messages[3], Stored)
@@ -116,7 +116,7 @@ def test_o6_a_request_is_judged_with_its_own_bytes(tmp_path: Path) -> None:
             connection.send("storage", 1, Open(bench.descriptor))
             await until(lambda: len(inbox.messages) == 1)
             files.free_bytes = lambda path: 1 << 20  # type: ignore[method-assign]
-            await asyncio.to_thread(bench.engine._space.look)
+            await asyncio.to_thread(bench.engine._space.check)
             connection.send("storage", 2, bench.write(1, b"x" * (2 << 20)), [b"x" * (2 << 20)])
             connection.send("storage", 3, bench.write(2, b"y"), [b"y"])
             await until(lambda: len(inbox.messages) == 3)
