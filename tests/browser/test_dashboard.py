@@ -236,11 +236,11 @@ def test_a_script_in_a_payload_and_in_an_error_is_text_and_never_runs(page: Page
 def test_a_destination_is_paused_and_resumed_and_its_store_says_so(page: Page, store: FilledStore) -> None:
     row = page.locator('#destinations tr[data-key="0/tenants/acme"]')
     row.get_by_role("button", name="Pause acme").click()
-    wait_until(lambda: store.wish_of("acme") == "paused")
+    wait_until(lambda: store.desired_state_of("acme") == "paused")
     expect(row.locator(".state")).to_have_text("ready, to be paused")
     expect(page.locator("#feed")).to_contain_text("destination acme paused")
     row.get_by_role("button", name="Resume acme").click()
-    wait_until(lambda: store.wish_of("acme") == "active")
+    wait_until(lambda: store.desired_state_of("acme") == "active")
     expect(row.locator(".state")).to_have_text("ready")
     expect(page.locator("#feed")).to_contain_text("destination acme resumed")
 

@@ -1,6 +1,6 @@
 """What every control store promises: rules C1 to C8 of ``delivery/control/contract.py``.
 
-Operators' wishes and counted rows are in ``test_control_wishes.py``; what happens when a store cannot be used, in
+Desired states and counted rows are in ``test_desired_states.py``; what happens when a store cannot be used, in
 ``test_control_store_failures.py``.
 """
 
@@ -60,11 +60,11 @@ def test_c1_a_destination_has_one_owner_and_its_token_grows_with_each(store: Con
 def test_c1_tokens_outlive_retirement_and_removal_from_the_configuration(store: ControlStore) -> None:
     configured(store, 2)
     [first, second] = acquire(store, "a").grants
-    store.wish("p", ["t0"], "retired")
-    assert acquire(store, "a").grants[0] == replace(first, wish="retired")
+    store.set_desired_state("p", ["t0"], "retired")
+    assert acquire(store, "a").grants[0] == replace(first, desired_state="retired")
     store.wound_up("p", "t0", first.token)
     assert names(acquire(store, "a")) == ["t1"]
-    assert store.wish("p", ["t0"], "active") == ("t0",)
+    assert store.set_desired_state("p", ["t0"], "active") == ("t0",)
     assert tokens(acquire(store, "a")) == {"t0": 2, "t1": second.token}
     store.configure("p", "d1b", {"t1": "x"})
     assert names(store.acquire("p", "a", "d1b", LONG_MS)) == ["t1"]
@@ -164,7 +164,7 @@ def test_c4_notes_count_only_with_the_token_of_the_present_grant(store: ControlS
         assert [grant.empty for grant in acquire(store, "b").grants] == [expected] * 2
         [one, _] = store.destinations("p")
         assert one.status == (replace(seen, error="no � here") if counted else None)
-    store.wish("p", ["t0"], "retired")
+    store.set_desired_state("p", ["t0"], "retired")
     store.wound_up("p", "t0", old["t0"])
     assert not store.destinations("p")[0].wound_up
     store.leave("p", "b")
@@ -206,9 +206,9 @@ def test_c5_a_new_seed_and_a_retirement_forget_the_empty_window(store: ControlSt
     store.record_empty("p", 20, [Emptied("t0", 1, 5), Emptied("t1", 1, 5)])
     store.ask_reseed("p", ["t0"])
     store.reseeded("p", "t0", 1, 1)
-    store.wish("p", ["t1"], "retired")
+    store.set_desired_state("p", ["t1"], "retired")
     store.wound_up("p", "t1", 1)
-    store.wish("p", ["t1"], "active")
+    store.set_desired_state("p", ["t1"], "active")
     assert [grant.empty for grant in acquire(store, "a").grants] == [NOTHING_EMPTY] * 2
 
 
@@ -276,7 +276,7 @@ def test_a_pipeline_that_was_never_configured_is_unknown(store: ControlStore) ->
     for call in (
         lambda: acquire(store, "a"),
         lambda: store.renew("p", "a", LONG_MS),
-        lambda: store.wish("p", ["t0"], "paused"),
+        lambda: store.set_desired_state("p", ["t0"], "paused"),
     ):
         with pytest.raises(ConfigError, match="'p'"):
             call()
@@ -298,7 +298,7 @@ def test_c7_the_revision_grows_with_changes_and_not_with_notes(store: ControlSto
     for change in (
         lambda: acquire(store, "a"),
         lambda: store.renew("p", "b", LONG_MS),
-        lambda: store.wish("p", ["t0"], "paused"),
+        lambda: store.set_desired_state("p", ["t0"], "paused"),
         lambda: store.ask_reseed("p", ["t0"]),
         lambda: store.release("p", "a", ["t0"]),
         lambda: store.discover("p", "d1", {"new": ("new", "x")}),
@@ -316,7 +316,7 @@ def test_c7_the_revision_grows_with_changes_and_not_with_notes(store: ControlSto
         lambda: store.record_empty("p", 9, [Emptied("t1", mine.token, 1)]),
         lambda: store.report("p", [Reported("t1", mine.token, Status(state="idle"))]),
         lambda: store.count_unrouted("p", Window(0, 9), Unrouted({"x": 1})),
-        lambda: store.wish("p", ["t0"], "paused"),
+        lambda: store.set_desired_state("p", ["t0"], "paused"),
         lambda: store.release("p", "a", []),
     ):
         note()

@@ -61,8 +61,8 @@ class FilledStore:
     def report(self, name: str, status: Status) -> None:
         self.store.report("tenants", [Reported(name, self._tokens[name], status)])
 
-    def wish_of(self, name: str) -> str:
-        return next(each.wish for each in self.store.destinations("tenants") if each.name == name)
+    def desired_state_of(self, name: str) -> str:
+        return next(each.desired_state for each in self.store.destinations("tenants") if each.name == name)
 
     def close(self) -> None:
         self.store.close()

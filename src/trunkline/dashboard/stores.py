@@ -1,4 +1,4 @@
-"""One control store of delivery: what it knows of pipelines, and an operator's word on a destination.
+"""One control store of delivery: what it knows of pipelines, and the desired state of a destination.
 
 Rules
  K1  Delivery's own packages are imported when a store is first looked at, and only those of the store itself: the
@@ -26,16 +26,16 @@ from trunkline.dashboard.views import Deliverer, Destination, Pipeline, Store
 from trunkline.errors import ConfigError, Refused, TrunklineError
 
 if TYPE_CHECKING:
-    from trunkline.delivery.control.contract import DestinationRecord, Wish
+    from trunkline.delivery.control.contract import DesiredState, DestinationRecord
     from trunkline.delivery.control.database import Database
     from trunkline.delivery.control.store import SqlControlStore
 
 T = TypeVar("T")
 
-WISHES_AT_ONCE: Final = 8  # more are refused
+REQUESTS_AT_ONCE: Final = 8  # more are refused
 CLOSE_S: Final = 1.0  # a store that hangs is left as it is
 DESTINATIONS_SHOWN_MAX: Final = 5_000  # of a pipeline
-HALT_ENDS_S: Final = 10.0  # a deliverer looks at its wishes once a second
+HALT_ENDS_S: Final = 10.0  # a deliverer reads the desired states once a second
 LOOK_AGAIN_S: Final = 0.2
 
 
@@ -55,7 +55,7 @@ class StoreWatch:
         self._given = address
         self._thread = ThreadPoolExecutor(1, f"control-store-{number}")  # K3
         self._opened: tuple[Database, SqlControlStore] | None = None
-        self._wishing = 0
+        self._requests = 0
 
     async def close(self) -> None:
         if self._opened is not None:
@@ -71,28 +71,28 @@ class StoreWatch:
         except TrunklineError as error:
             return Looked(Store(self.address, str(error), ()), {})
 
-    async def wish(self, pipeline: str, name: str, wish: Wish) -> None:
+    async def set_desired_state(self, pipeline: str, name: str, desired_state: DesiredState) -> None:
         """Pause or resume a destination; resuming one that has halted lets it try again."""
-        if self._wishing >= WISHES_AT_ONCE:
+        if self._requests >= REQUESTS_AT_ONCE:
             raise Refused("this control store is busy with other requests; try again in a moment")
-        self._wishing += 1
+        self._requests += 1
         try:
-            changed = await self._run(lambda: self._store().wish(pipeline, [name], wish))
-            if wish == "active" and not changed and await self._is_halted(pipeline, name):
+            changed = await self._run(lambda: self._store().set_desired_state(pipeline, [name], desired_state))
+            if desired_state == "active" and not changed and await self._is_halted(pipeline, name):
                 await self._end_halt(pipeline, name)
         finally:
-            self._wishing -= 1
+            self._requests -= 1
 
     async def _end_halt(self, pipeline: str, name: str) -> None:
         """A halt ends when a destination is made active. This one is active already, so it is paused for a moment."""
-        await self._run(lambda: self._store().wish(pipeline, [name], "paused"))
+        await self._run(lambda: self._store().set_desired_state(pipeline, [name], "paused"))
         try:
             with contextlib.suppress(TimeoutError):  # nobody follows now; the next deliverer begins anew
                 async with asyncio.timeout(HALT_ENDS_S):
                     while await self._is_halted(pipeline, name):
                         await asyncio.sleep(LOOK_AGAIN_S)
         finally:
-            await self._run(lambda: self._store().wish(pipeline, [name], "active"))
+            await self._run(lambda: self._store().set_desired_state(pipeline, [name], "active"))
 
     async def _is_halted(self, pipeline: str, name: str) -> bool:
         records = await self._run(lambda: self._store().destinations(pipeline))
@@ -190,8 +190,8 @@ def _shown(store: int, pipeline: str, record: DestinationRecord) -> Destination:
         "store": store,
         "pipeline": pipeline,
         "name": record.name,
-        "state": state_words(status.state if status else "", record.wish, owned=record.owner is not None),
-        "wish": record.wish,
+        "state": state_words(status.state if status else "", record.desired_state, owned=record.owner is not None),
+        "desired_state": record.desired_state,
         "owner": record.owner,
         "halted": _is_halted(record),
     }

@@ -1,4 +1,4 @@
-"""What a control store promises: ownership, operators' wishes, and notes that many deliverers of one pipeline share.
+"""What a control store promises: ownership, desired states, and notes that many deliverers of one pipeline share.
 
 No row of a destination depends on it: positions and tokens are checked in the destination itself. A store that is lost
 costs time, never data. Calls block; any thread may call, one call runs at a time. One contract suite holds every kind
@@ -11,14 +11,14 @@ Rules
      held; what nobody took is still its own when it renews.
  C3  A deliverer takes at most its share, destinations / live deliverers, rounded up. One that holds more gives the
      surplus back.
- C4  What a deliverer notes about a destination (empty windows, status, done wishes) counts only with the token of the
-     present grant.
+ C4  What a deliverer records about a destination (empty windows, status, completed reseeds) counts only with the token
+     of the present grant.
  C5  An empty window says: the source has nothing for the destination in ``(after, through]``. It holds while the
      routing that was configured does, and only for a stored position in it: one below ``after`` (a restored backup)
      must not skip to ``through``. It holds in the history of the source that has the mark of ``through``.
  C6  One configuration at a time: the last one given to ``configure``. Whoever works by another gets ``ConfigError``.
- C7  ``revision`` grows with every change of configuration, wishes, owners and deliverers; renewing, notes and statuses
-     leave it alone.
+ C7  ``revision`` grows with every change of configuration, desired states, owners and deliverers. Renewals, empty
+     windows and statuses do not change it.
  C8  Every call may be repeated: after ``OutcomeUnknown`` do the same again. ``Unreachable`` means that nothing changed,
      and time may mend it; ``ConfigError`` that a person has to (address, credential, permission, a file that is not
      ours); ``StorageError`` that the store is damaged.
@@ -33,7 +33,7 @@ from msgspec import Struct
 
 from trunkline.delivery.changes.windows import Window
 
-Wish = Literal["active", "paused", "draining", "retired"]
+DesiredState = Literal["active", "paused", "draining", "retired"]
 
 UNROUTED_VALUES_MAX: Final = 10_000  # values counted one by one, later ones as others; more: a larger answer to status
 ERROR_CHARACTERS_MAX: Final = 4_000  # of a status; the rest is cut off
@@ -55,7 +55,7 @@ class Grant(Struct, frozen=True):
 
     name: str
     token: int
-    wish: Wish
+    desired_state: DesiredState
     empty: Window  # (C5); NOTHING_EMPTY: nothing is known
     reseed: int  # number of an operator's request to seed it again, 0 without one
     empty_mark: str = ""  # of the version at which ``empty`` ends; empty: not known
@@ -102,7 +102,7 @@ class DestinationRecord(Struct, frozen=True):
     name: str
     value: str | None  # the routing value for which it was discovered; None: it is in the configuration file
     configured: bool  # False: neither in the present configuration nor discovered by it
-    wish: Wish
+    desired_state: DesiredState
     wound_up: bool  # it was retired, and nobody looks after it any more
     reseed: int
     owner: str | None  # None: nobody, or a deliverer whose lease ran out
@@ -200,14 +200,19 @@ class ControlStore(Protocol):
         """Note what was last seen (C4). To be called when something changed, not to say that nothing did."""
         ...
 
-    def wish(
-        self, pipeline: str, names: Sequence[str], wish: Wish, *, instead_of: Wish | None = None
+    def set_desired_state(
+        self,
+        pipeline: str,
+        names: Sequence[str],
+        desired_state: DesiredState,
+        *,
+        instead_of: DesiredState | None = None,
     ) -> tuple[str, ...]:
-        """An operator's word on destinations; returns those that it changed.
+        """Set the desired state of destinations; returns those that it changed.
 
-        ``instead_of``: only where that is the present wish (a deliverer that has drained one makes it paused so). One
-        that was wound up and is made active begins anew. A name that the pipeline does not have: ``ConfigError``, and
-        nothing changes.
+        ``instead_of``: only where that is the present one (so a deliverer pauses a destination that it has drained).
+        A retired destination that becomes active starts over. A name that the pipeline does not have: ``ConfigError``,
+        and nothing changes.
         """
         ...
 
@@ -222,7 +227,7 @@ class ControlStore(Protocol):
     def wound_up(self, pipeline: str, name: str, token: int) -> None:
         """A retired destination has no position record any more (C4): it has no owner, and gets none until made active.
 
-        If the wish has changed meanwhile, it only loses its owner, and begins anew with the next.
+        If the desired state has changed meanwhile, it only loses its owner, and begins anew with the next.
         """
         ...
 

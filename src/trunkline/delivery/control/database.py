@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 FORMAT_VERSION: Final = 1  # of the tables
+# Columns keep their first names on disk: ``wish`` is the desired state, ``wound_up`` means retired.
 TABLES: Final = (
     """CREATE TABLE _trunkline_pipelines (
            pipeline text PRIMARY KEY, digest text NOT NULL, revision bigint NOT NULL,

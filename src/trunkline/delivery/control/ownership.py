@@ -123,6 +123,6 @@ class Ownership(Tables):
             me=deliverer,
         )
         return tuple(
-            Grant(name, token, wish, Window(after, through), reseed, mark, bool(insists))
-            for name, token, wish, after, through, reseed, mark, insists in sorted(rows)
+            Grant(name, token, desired_state, Window(after, through), reseed, mark, bool(insists))
+            for name, token, desired_state, after, through, reseed, mark, insists in sorted(rows)
         )

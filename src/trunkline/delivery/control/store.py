@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from trunkline.delivery.changes.windows import Window
-from trunkline.delivery.control.contract import DelivererRecord, DestinationRecord, PipelineRecord, Status, Wish
+from trunkline.delivery.control.contract import DelivererRecord, DesiredState, DestinationRecord, PipelineRecord, Status
 from trunkline.delivery.control.database import Row
 from trunkline.delivery.control.notes import Notes
 from trunkline.delivery.control.ownership import Ownership
@@ -16,7 +16,7 @@ from trunkline.errors import ConfigError
 
 
 class SqlControlStore(Ownership, Notes):
-    """The configuration (C6), operators' wishes, and what there is to see."""
+    """The configuration (C6), desired states, and what there is to see."""
 
     def pipeline(self, pipeline: str) -> PipelineRecord | None:
         with self._database.transaction(writing=False):
@@ -97,20 +97,25 @@ class SqlControlStore(Ownership, Notes):
 
     # -------------------------------------------------------------------------------------------------------- operators
 
-    def wish(
-        self, pipeline: str, names: Sequence[str], wish: Wish, *, instead_of: Wish | None = None
+    def set_desired_state(
+        self,
+        pipeline: str,
+        names: Sequence[str],
+        desired_state: DesiredState,
+        *,
+        instead_of: DesiredState | None = None,
     ) -> tuple[str, ...]:
         with self._database.transaction(writing=True):
             self._require(pipeline, names)
             changed = self._run(
-                self._given("name text") + "UPDATE _trunkline_destinations SET wish = :wish, wound_up = 0, "
+                self._given("name text") + "UPDATE _trunkline_destinations SET wish = :desired_state, wound_up = 0, "
                 "empty_after = CASE WHEN wound_up = 1 THEN 0 ELSE empty_after END, "
                 "empty_through = CASE WHEN wound_up = 1 THEN 0 ELSE empty_through END "
                 "FROM i WHERE pipeline = :pipeline "
-                "AND _trunkline_destinations.name = i.name AND wish <> :wish "
+                "AND _trunkline_destinations.name = i.name AND wish <> :desired_state "
                 "AND wish = coalesce(CAST(:before AS text), wish) RETURNING _trunkline_destinations.name",
                 pipeline,
-                wish=wish,
+                desired_state=desired_state,
                 before=instead_of,
                 items=json_text([[name] for name in names]),
             )
@@ -186,12 +191,12 @@ class SqlControlStore(Ownership, Notes):
 
 
 def _destination(row: Row, live: set[str | None]) -> DestinationRecord:
-    name, value, digest, wish, wound_up, reseed, owner, token, after, through, status = row
+    name, value, digest, desired_state, wound_up, reseed, owner, token, after, through, status = row
     return DestinationRecord(
         name=name,
         value=None if value is None else value_kept(value),
         configured=digest is not None,
-        wish=wish,
+        desired_state=desired_state,
         wound_up=bool(wound_up),
         reseed=reseed,
         owner=owner if owner in live else None,

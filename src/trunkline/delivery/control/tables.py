@@ -1,7 +1,8 @@
 """The tables of the control store, and what all that is done with them shares.
 
-Whoever writes owners, wishes or the configuration of a pipeline first takes its row in ``_trunkline_pipelines``, so
-that they come one after another. Renewing and noting touch only rows of their own deliverer.
+A transaction that writes owners, desired states or the configuration of a pipeline first locks its row in
+``_trunkline_pipelines``, so such transactions run one after another. Renewals and statuses touch only rows of their
+own deliverer.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
 HOST = Address("self", "host")
-TICK_MS = 1_000  # how often operators' wishes and leases are looked at
+TICK_MS = 1_000  # how often desired states and leases are checked
 LOOK_S_MOST = 60.0  # a look at the source that takes longer is told; too small: a slow catalog counts as away
 
 
@@ -252,7 +252,9 @@ class Deliverer:
                 self._jobs.submit(self._threads.run, "job", lambda: self._wind_up(destination))
             case Drained(destination):
                 self._ownership.submit(
-                    lambda: self._store.wish(self._pipeline.name, [destination], "paused", instead_of="draining")
+                    lambda: self._store.set_desired_state(
+                        self._pipeline.name, [destination], "paused", instead_of="draining"
+                    )
                 )
 
     def _wind_up(self, name: str) -> None:

@@ -157,8 +157,8 @@ class Ownership:
         self._lose([name for name, grant in self._grants.items() if name not in now or now[name].token != grant.token])
         for name, grant in now.items():
             before = self._grants.get(name)
-            if before is None or before.wish != grant.wish:
-                self._tell(LifeChanged(name, Life(grant.wish)))
+            if before is None or before.desired_state != grant.desired_state:
+                self._tell(LifeChanged(name, Life(grant.desired_state)))
             if before is not None and grant.reseed > before.reseed:
                 self._tell(ReseedAsked(name, grant.reseed, grant.insists))
         fresh = [grant for name, grant in now.items() if name not in self._grants]

@@ -1,4 +1,4 @@
-"""Operators' wishes, and the rows that no destination takes, as every control store keeps them."""
+"""Desired states, and the rows that no destination takes, as every control store keeps them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from trunkline.delivery.control.contract import UNROUTED_VALUES_MAX, ControlStor
 from trunkline.errors import ConfigError
 
 
-def test_an_operators_wishes_reach_the_owner(control_place: Place, store: ControlStore) -> None:
+def test_desired_states_reach_the_owner(control_place: Place, store: ControlStore) -> None:
     configured(store, 3)
     acquire(store, "a")
     operator = control_place.open()
-    assert operator.wish("p", ["t0", "t1"], "draining") == ("t0", "t1")
+    assert operator.set_desired_state("p", ["t0", "t1"], "draining") == ("t0", "t1")
     operator.ask_reseed("p", ["t2"])
     operator.close()
-    assert [(grant.wish, grant.reseed) for grant in acquire(store, "a").grants] == [
+    assert [(grant.desired_state, grant.reseed) for grant in acquire(store, "a").grants] == [
         ("draining", 0),
         ("draining", 0),
         ("active", 1),
     ]
-    assert store.wish("p", ["t0", "t1"], "active", instead_of="paused") == ()
-    assert store.wish("p", ["t0"], "paused", instead_of="draining") == ("t0",)
+    assert store.set_desired_state("p", ["t0", "t1"], "active", instead_of="paused") == ()
+    assert store.set_desired_state("p", ["t0"], "paused", instead_of="draining") == ("t0",)
 
 
 def test_a_request_to_seed_again_that_came_meanwhile_stays(store: ControlStore) -> None:
@@ -43,31 +43,31 @@ def test_a_request_to_seed_again_that_came_meanwhile_stays(store: ControlStore) 
 def test_a_destination_that_nobody_has_is_named_and_nothing_changes(store: ControlStore) -> None:
     store.configure("p", "d1", {"acme": "x", "globex": "x"})
     with pytest.raises(ConfigError, match="no destination 'acne'; did you mean 'acme'"):
-        store.wish("p", ["globex", "acne"], "paused")
+        store.set_desired_state("p", ["globex", "acne"], "paused")
     with pytest.raises(ConfigError, match="acne"):
         store.ask_reseed("p", ["globex", "acne"])
-    assert {(record.wish, record.reseed) for record in store.destinations("p")} == {("active", 0)}
+    assert {(record.desired_state, record.reseed) for record in store.destinations("p")} == {("active", 0)}
 
 
 def test_a_destination_whose_owner_died_is_still_wound_up(store: ControlStore) -> None:
     configured(store, 1)
-    store.wish("p", ["t0"], "retired")
+    store.set_desired_state("p", ["t0"], "retired")
     [grant] = acquire(store, "a").grants
     store.wound_up("p", "t0", grant.token)
     assert acquire(store, "a").grants == ()
     assert acquire(store, "a").share.free == 0
     [record] = store.destinations("p")
-    assert (record.wish, record.wound_up, record.owner, record.token) == ("retired", True, None, 1)
+    assert (record.desired_state, record.wound_up, record.owner, record.token) == ("retired", True, None, 1)
 
 
-def test_a_wish_that_changed_while_it_was_wound_up_is_kept(store: ControlStore) -> None:
+def test_a_desired_state_that_changed_during_retirement_is_kept(store: ControlStore) -> None:
     configured(store, 1)
-    store.wish("p", ["t0"], "retired")
+    store.set_desired_state("p", ["t0"], "retired")
     acquire(store, "a")
-    store.wish("p", ["t0"], "active")
+    store.set_desired_state("p", ["t0"], "active")
     store.wound_up("p", "t0", 1)
     [grant] = acquire(store, "a").grants
-    assert (grant.token, grant.wish) == (2, "active")
+    assert (grant.token, grant.desired_state) == (2, "active")
 
 
 def test_rows_of_a_window_are_counted_once(store: ControlStore) -> None:
