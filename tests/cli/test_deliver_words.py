@@ -49,7 +49,7 @@ def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], wo
 
 
 def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
-    record = {"configured": True, "wound_up": False, "desired_state": "active", "owner": "d-1", "empty": {"through": 8}}
+    record = {"configured": True, "retired": False, "desired_state": "active", "owner": "d-1", "empty": {"through": 8}}
     halted = {"state": "halted", "position": 3, "error": "a: its table is gone", "rows_total": 7}
     facts = {
         "pipeline": "orders",
@@ -58,7 +58,7 @@ def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
         "destinations": [
             {**record, "name": "a", "status": halted},
             {**record, "name": "b", "status": {"state": "ready"}, "desired_state": "paused", "owner": None},
-            {**record, "name": "c", "status": None, "wound_up": True},
+            {**record, "name": "c", "status": None, "retired": True},
         ],
         "unrouted": {"through": 9, "rows": 12, "values": {"x": 9}, "nulls": 2, "others": 1},
     }

@@ -62,7 +62,7 @@ def test_c1_tokens_outlive_retirement_and_removal_from_the_configuration(store: 
     [first, second] = acquire(store, "a").grants
     store.set_desired_state("p", ["t0"], "retired")
     assert acquire(store, "a").grants[0] == replace(first, desired_state="retired")
-    store.wound_up("p", "t0", first.token)
+    store.retired("p", "t0", first.token)
     assert names(acquire(store, "a")) == ["t1"]
     assert store.set_desired_state("p", ["t0"], "active") == ("t0",)
     assert tokens(acquire(store, "a")) == {"t0": 2, "t1": second.token}
@@ -165,8 +165,8 @@ def test_c4_notes_count_only_with_the_token_of_the_present_grant(store: ControlS
         [one, _] = store.destinations("p")
         assert one.status == (replace(seen, error="no � here") if counted else None)
     store.set_desired_state("p", ["t0"], "retired")
-    store.wound_up("p", "t0", old["t0"])
-    assert not store.destinations("p")[0].wound_up
+    store.retired("p", "t0", old["t0"])
+    assert not store.destinations("p")[0].retired
     store.leave("p", "b")
     assert store.record_empty("p", 30, [Emptied("t0", mine["t0"], 5)]) == 0  # nobody's: the next owner may differ
 
@@ -207,7 +207,7 @@ def test_c5_a_new_seed_and_a_retirement_forget_the_empty_window(store: ControlSt
     store.ask_reseed("p", ["t0"])
     store.reseeded("p", "t0", 1, 1)
     store.set_desired_state("p", ["t1"], "retired")
-    store.wound_up("p", "t1", 1)
+    store.retired("p", "t1", 1)
     store.set_desired_state("p", ["t1"], "active")
     assert [grant.empty for grant in acquire(store, "a").grants] == [NOTHING_EMPTY] * 2
 

@@ -49,15 +49,15 @@ def test_a_destination_that_nobody_has_is_named_and_nothing_changes(store: Contr
     assert {(record.desired_state, record.reseed) for record in store.destinations("p")} == {("active", 0)}
 
 
-def test_a_destination_whose_owner_died_is_still_wound_up(store: ControlStore) -> None:
+def test_a_destination_whose_owner_died_is_still_retired(store: ControlStore) -> None:
     configured(store, 1)
     store.set_desired_state("p", ["t0"], "retired")
     [grant] = acquire(store, "a").grants
-    store.wound_up("p", "t0", grant.token)
+    store.retired("p", "t0", grant.token)
     assert acquire(store, "a").grants == ()
     assert acquire(store, "a").share.free == 0
     [record] = store.destinations("p")
-    assert (record.desired_state, record.wound_up, record.owner, record.token) == ("retired", True, None, 1)
+    assert (record.desired_state, record.retired, record.owner, record.token) == ("retired", True, None, 1)
 
 
 def test_a_desired_state_that_changed_during_retirement_is_kept(store: ControlStore) -> None:
@@ -65,7 +65,7 @@ def test_a_desired_state_that_changed_during_retirement_is_kept(store: ControlSt
     store.set_desired_state("p", ["t0"], "retired")
     acquire(store, "a")
     store.set_desired_state("p", ["t0"], "active")
-    store.wound_up("p", "t0", 1)
+    store.retired("p", "t0", 1)
     [grant] = acquire(store, "a").grants
     assert (grant.token, grant.desired_state) == (2, "active")
 

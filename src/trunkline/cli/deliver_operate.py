@@ -88,7 +88,7 @@ def _source(pipeline: Pipeline) -> Facts:
 
 def status_text(facts: Facts) -> str:
     version = facts["source"]["version"]
-    known = [each for each in facts["destinations"] if each["configured"] and not each["wound_up"]]
+    known = [each for each in facts["destinations"] if each["configured"] and not each["retired"]]
     gone = len(facts["destinations"]) - len(known)
     live = [each["name"] for each in facts["deliverers"] if each["live"]]
     who = ", ".join(live) if live else "NOBODY: start one with `trunkline deliver run`"
@@ -191,7 +191,7 @@ def _check_names(options: argparse.Namespace) -> None:
 def _names(options: argparse.Namespace, pipeline: Pipeline, store: ControlStore) -> list[str]:
     if options.destinations:
         return list(dict.fromkeys(options.destinations))
-    return [each.name for each in store.destinations(pipeline.name) if each.configured and not each.wound_up]
+    return [each.name for each in store.destinations(pipeline.name) if each.configured and not each.retired]
 
 
 def _say(options: argparse.Namespace, names: Sequence[str], changed: Sequence[str], *, live: bool) -> None:

@@ -117,7 +117,7 @@ class StoreWatch:
         found: dict[str, Destination] = {}
         for name, unrouted in pipelines_with_unrouted(database).items():
             deliverers = tuple(Deliverer(each.name, each.live, each.held) for each in store.deliverers(name))
-            records = [each for each in store.destinations(name) if each.configured and not each.wound_up]
+            records = [each for each in store.destinations(name) if each.configured and not each.retired]
             pipelines.append(Pipeline(self.number, name, deliverers, len(records), unrouted))
             for record in records[:DESTINATIONS_SHOWN_MAX]:
                 shown = _shown(self.number, name, record)

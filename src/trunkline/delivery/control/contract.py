@@ -103,7 +103,7 @@ class DestinationRecord(Struct, frozen=True):
     value: str | None  # the routing value for which it was discovered; None: it is in the configuration file
     configured: bool  # False: neither in the present configuration nor discovered by it
     desired_state: DesiredState
-    wound_up: bool  # it was retired, and nobody looks after it any more
+    retired: bool  # its retirement is complete: it has no owner and no position
     reseed: int
     owner: str | None  # None: nobody, or a deliverer whose lease ran out
     token: int  # the last one granted
@@ -167,7 +167,7 @@ class ControlStore(Protocol):
         """Renew the lease, take free destinations up to the share, and tell all that is held.
 
         ``deliverer`` names one start of one process and is never used again. A destination that is to be retired is
-        granted until it is ``wound_up``.
+        granted until it is ``retired``.
         """
         ...
 
@@ -224,7 +224,7 @@ class ControlStore(Protocol):
         """The request was carried out (C4); a later request stays. The empty window is forgotten."""
         ...
 
-    def wound_up(self, pipeline: str, name: str, token: int) -> None:
+    def retired(self, pipeline: str, name: str, token: int) -> None:
         """A retired destination has no position record any more (C4): it has no owner, and gets none until made active.
 
         If the desired state has changed meanwhile, it only loses its owner, and begins anew with the next.

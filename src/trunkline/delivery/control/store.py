@@ -146,7 +146,7 @@ class SqlControlStore(Ownership, Notes):
                 request=request,
             )
 
-    def wound_up(self, pipeline: str, name: str, token: int) -> None:
+    def retired(self, pipeline: str, name: str, token: int) -> None:
         with self._database.transaction(writing=True):
             self._take(pipeline)
             done = self._run(
@@ -191,13 +191,13 @@ class SqlControlStore(Ownership, Notes):
 
 
 def _destination(row: Row, live: set[str | None]) -> DestinationRecord:
-    name, value, digest, desired_state, wound_up, reseed, owner, token, after, through, status = row
+    name, value, digest, desired_state, retired, reseed, owner, token, after, through, status = row
     return DestinationRecord(
         name=name,
         value=None if value is None else value_kept(value),
         configured=digest is not None,
         desired_state=desired_state,
-        wound_up=bool(wound_up),
+        retired=bool(retired),
         reseed=reseed,
         owner=owner if owner in live else None,
         token=token,

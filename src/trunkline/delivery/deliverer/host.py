@@ -249,7 +249,7 @@ class Deliverer:
         self._observer.event(event)
         match event:
             case Retired(destination):
-                self._jobs.submit(self._threads.run, "job", lambda: self._wind_up(destination))
+                self._jobs.submit(self._threads.run, "job", lambda: self._retire(destination))
             case Drained(destination):
                 self._ownership.submit(
                     lambda: self._store.set_desired_state(
@@ -257,7 +257,7 @@ class Deliverer:
                     )
                 )
 
-    def _wind_up(self, name: str) -> None:
+    def _retire(self, name: str) -> None:
         """Forget a retired destination's position, so that its table belongs to nobody."""
         grant = self._ownership.grants.get(name)
         try:
@@ -270,7 +270,7 @@ class Deliverer:
             logger.warning("%s could not be retired, and is tried again when this starts anew: %s", name, error)
             return
         if grant is not None:
-            self._ownership.submit(lambda: self._store.wound_up(self._pipeline.name, name, grant.token))
+            self._ownership.submit(lambda: self._store.retired(self._pipeline.name, name, grant.token))
 
     # --- jobs ---
 
