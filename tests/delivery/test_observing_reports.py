@@ -18,7 +18,7 @@ from trunkline.core.delivery_messages import (
     SourceAt,
 )
 from trunkline.delivery.control.contract import ControlStore, Reported, Unrouted
-from trunkline.delivery.deliverer.progress import SIGHTINGS_MAX, Sightings
+from trunkline.delivery.deliverer.progress import VERSION_TIMES_MAX, VersionTimes
 from trunkline.delivery.job.work import Counted
 from trunkline.errors import Unreachable
 
@@ -293,14 +293,14 @@ def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
 
 
 def test_of_many_versions_the_older_are_told_apart_less_finely_and_never_too_young() -> None:
-    sightings = Sightings()
-    for version in range(1, 5 * SIGHTINGS_MAX):
-        sightings.note(version, float(version))
-    for effective in range(0, 5 * SIGHTINGS_MAX - 1, 97):
-        since = sightings.lacking_since(effective)
+    times = VersionTimes()
+    for version in range(1, 5 * VERSION_TIMES_MAX):
+        times.note(version, float(version))
+    for effective in range(0, 5 * VERSION_TIMES_MAX - 1, 97):
+        since = times.lacking_since(effective)
         assert since is not None
         assert since <= effective + 1
-    newest = 5 * SIGHTINGS_MAX - 1
-    assert sightings.lacking_since(newest - 100) == newest - 99
-    assert sightings.lacking_since(newest) is None
-    assert sightings.newest_before(newest - 10.5) == newest - 11
+    newest = 5 * VERSION_TIMES_MAX - 1
+    assert times.lacking_since(newest - 100) == newest - 99
+    assert times.lacking_since(newest) is None
+    assert times.newest_before(newest - 10.5) == newest - 11

@@ -19,7 +19,7 @@ from trunkline.core.planner_tracks import Track
 from trunkline.delivery.control.contract import Unrouted
 from trunkline.delivery.job.work import Counted
 
-SIGHTINGS_MAX: Final = 1_000  # versions of which it is known when they were seen; older ones are told apart less finely
+VERSION_TIMES_MAX: Final = 1_000  # versions with a known time; beyond, the older half is thinned out
 SHOWN_AFTER_S: Final = 5.0  # what takes less is not worth a word
 SPEED_WEIGHT: Final = 0.3  # of the last job in the speed that estimates use
 SHARE_MOST: Final = 0.99  # by an estimate nothing is ever done
@@ -60,7 +60,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     through: int
     destinations: int
     elapsed_ms: int
-    rows: int | None = None  # in the window, by the source's own books
+    rows: int | None = None  # in the window, as the source estimates it
     size_bytes: int | None = None
     percent: float | None = None
     left_ms: int | None = None
@@ -99,7 +99,7 @@ class DelivererView(Struct, frozen=True, kw_only=True):
     destinations: tuple[DestinationView, ...] = ()
 
 
-class Books:
+class DestinationStats:
     """What is kept of one destination."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Books:
         )
 
 
-class Sightings:
+class VersionTimes:
     """When versions of the source were first seen. One thread notes, any may ask."""
 
     def __init__(self) -> None:
@@ -172,8 +172,10 @@ class Sightings:
         versions, times = self._seen
         if versions and version <= versions[-1]:
             return
-        if len(versions) >= SIGHTINGS_MAX:
-            half = SIGHTINGS_MAX // 2  # of two the later version with the earlier time: a lag is not told too small
+        if len(versions) >= VERSION_TIMES_MAX:
+            half = (
+                VERSION_TIMES_MAX // 2
+            )  # of two keep the later version with the earlier time: a lag is never too small
             versions, times = versions[1:half:2] + versions[half:], times[0:half:2] + times[half:]
         self._seen = ([*versions, version], [*times, now])
 
