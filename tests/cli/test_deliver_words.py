@@ -8,7 +8,7 @@ import pytest
 
 from trunkline.cli.deliver_operate import status_text
 from trunkline.cli.deliver_run import progress
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView, StretchView
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView, ProgressView
 
 
 def destination(name: str, stage: str, **options: Any) -> DestinationView:
@@ -33,7 +33,7 @@ def destination(name: str, stage: str, **options: Any) -> DestinationView:
     ],
 )
 def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], words: str | None) -> None:
-    late = StretchView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
+    late = ProgressView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
     view = DelivererView(
         pipeline="orders",
         deliverer="d",

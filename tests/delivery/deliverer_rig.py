@@ -26,7 +26,7 @@ from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.control.contract import ControlStore, Status
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.ownership import Ownership
-from trunkline.delivery.deliverer.progress import DestinationView
+from trunkline.delivery.deliverer.views import DestinationView
 from trunkline.delivery.job.runner import JobReport
 from trunkline.delivery.job.work import Counted
 from trunkline.errors import TrunklineError

@@ -28,7 +28,7 @@ from trunkline.delivery.deliverer.metrics import (
     reference,
 )
 from trunkline.delivery.deliverer.observer import Observer
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView, JobView, StretchView
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView, JobView, ProgressView
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
 
@@ -52,7 +52,7 @@ A = DestinationView(
 )
 B = DestinationView(name="b", stage="halted", life="active", owned=True, error="b: add column x, and resume")
 ELSEWHERE = DestinationView(name="c", stage="unowned", life="active", owned=False)
-STRETCH = StretchView(done=1, total=4, elapsed_ms=6000, percent=25.0, left_ms=18_000)
+STRETCH = ProgressView(done=1, total=4, elapsed_ms=6000, percent=25.0, left_ms=18_000)
 VIEW = DelivererView(
     pipeline="orders",
     deliverer="one",

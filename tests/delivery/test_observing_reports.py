@@ -18,7 +18,7 @@ from trunkline.core.delivery_messages import (
     SourceAt,
 )
 from trunkline.delivery.control.contract import ControlStore, Reported, Unrouted
-from trunkline.delivery.deliverer.progress import VERSION_TIMES_MAX, VersionTimes
+from trunkline.delivery.deliverer.statistics import VERSION_TIMES_MAX, VersionTimes
 from trunkline.delivery.job.work import Counted
 from trunkline.errors import Unreachable
 

@@ -28,7 +28,7 @@ from trunkline.delivery.deliverer.assembly import check_source, source_of
 from trunkline.delivery.deliverer.health import HealthServer
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import JsonLines, KeyValueLines, Observer
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.threads import Threads

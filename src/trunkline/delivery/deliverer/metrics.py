@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from trunkline.core.planner_tracks import Stage
 from trunkline.delivery.control.contract import Unrouted
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 
 PREFIX: Final = "trunkline_delivery_"
 DESTINATIONS_MAX: Final = 1_000  # with more, series of single destinations are left out unless they are asked for

@@ -40,13 +40,9 @@ from trunkline.core.planner_tracks import Stage
 from trunkline.delivery.control.contract import ERROR_CHARACTERS_MAX, Reported, Status, Unrouted
 from trunkline.delivery.deliverer.metrics import Metrics
 from trunkline.delivery.deliverer.ownership import Ownership
-from trunkline.delivery.deliverer.progress import (
-    DelivererView,
-    DestinationStats,
-    DestinationView,
-    Progress,
-    VersionTimes,
-)
+from trunkline.delivery.deliverer.progress import WorkProgress
+from trunkline.delivery.deliverer.statistics import DestinationStats, VersionTimes
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.delivery.job.runner import JobReport
 
 logger = logging.getLogger(__name__)
@@ -94,7 +90,7 @@ class Observer:
         self._ownership: Ownership | None = None
         self._stats: dict[str, DestinationStats] = {}
         self._version_times = VersionTimes()
-        self._progress = Progress(clock)
+        self._progress = WorkProgress(clock)
         self._view = DelivererView(pipeline=pipeline, deliverer=deliverer, state="starting", at_ms=0, turned_ms_ago=0)
         self._turned = clock()
         self._unrouted: tuple[int, Unrouted] | None = None
@@ -226,12 +222,6 @@ class Observer:
 
     # --- from any thread ---
 
-    def job_known(
-        self, job: int, *, rows: int | None = None, size_bytes: int | None = None, share: float | None = None
-    ) -> None:
-        """What a job in flight has to read, or which share of it (0 to 1) is done: for estimates. Any thread."""
-        self._progress.know(job, rows=rows, size_bytes=size_bytes, share=share)
-
     def source_error(self, text: str) -> None:
         """The source cannot be reached (or can again: an empty text). Any thread."""
         if text:
@@ -317,7 +307,7 @@ class Observer:
                 seeding.append(track.name)
             elif track.stage in PASSING and track.known:
                 under_way.append(track.effective)
-        self._progress.look(seeding, min(under_way, default=None), planner.schedule.source.version)
+        self._progress.update(seeding, min(under_way, default=None), planner.schedule.source.version)
 
     # --- reports to the control store ---
 
