@@ -335,7 +335,7 @@ def pipeline_file(folder: Path, text: str = "", **changes: str) -> Path:
         ({"column": "tenants"}, 2, "routing column 'tenants' is not in the source table"),
         ({"column": "price"}, 2, "routing.column: 'price' is DECIMAL(10,2)"),
         ({"key": "[order]"}, 2, "key column 'order' is not in the source table"),
-        ({"store": "sqlite:nowhere/control.db"}, 2, "there is no folder"),
+        ({"store": "sqlite:nowhere/control.db"}, 2, "does not exist; create it"),
         ({"store": "sqlite:orders.yaml"}, 2, "orders.yaml"),
     ],
 )

@@ -28,8 +28,7 @@ from trunkline.delivery.config.tree import (
     RetryConfig,
     RoutingConfig,
 )
-from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.views import DestinationView

@@ -17,7 +17,8 @@ from trunkline.core.delivery_messages import (
     Shutdown,
     SourceAt,
 )
-from trunkline.delivery.control.contract import ControlStore, Reported, Unrouted
+from trunkline.delivery.control.contract import Reported, UnroutedCounts
+from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.statistics import VERSION_TIMES_MAX, VersionTimes
 from trunkline.delivery.job.work import Counted
 from trunkline.errors import Unreachable
@@ -55,13 +56,13 @@ def test_v3_a_destination_that_a_window_does_not_touch_is_not_reported(
 ) -> None:
     one = started(rig, ["a", "b", "c"])
     reported: list[str] = []
-    forward = one.ownership.report
+    forward = one.leases.report
 
     def report(reports: list[Reported]) -> None:
         reported.extend(each.name for each in reports)
         forward(reports)
 
-    monkeypatch.setattr(one.ownership, "report", report)
+    monkeypatch.setattr(one.leases, "report", report)
     for version in range(11, 16):
         one.tell(SourceAt(version))
         one.tick()  # in flight
@@ -92,7 +93,7 @@ def test_what_lags_for_long_is_reported_now_and_then_and_when_it_is_over(rig: Ma
 def test_v3_a_report_waits_for_the_one_before_it(rig: Make) -> None:
     one = started(rig, ["a"])
     go_on = threading.Event()
-    one.ownership.submit(go_on.wait)
+    one.leases.submit(go_on.wait)
     for version in (11, 12, 13):
         one.tell(SourceAt(version))
         one.work({"a": Counted("a", written=1)})
@@ -132,7 +133,7 @@ def test_v4_what_got_lost_is_sent_again(rig: Make, store: ControlStore, monkeypa
         raise Unreachable("control store: gone; start it")
 
     with monkeypatch.context() as broken:
-        broken.setattr(store, "report", lost)
+        broken.setattr(store.statistics, "report", lost)
         one.tell(SourceAt(11))
         one.work({"a": Counted("a", written=1)})
         one.tick()
@@ -175,8 +176,8 @@ def test_totals_begin_anew_with_each_grant(rig: Make, store: ControlStore) -> No
     one.work({"a": Counted("a", written=5)})
     one.tick()
     assert one.seen("a").written == 5
-    store.raise_tokens(PIPELINE, {"a": 7})
-    one.ownership.tick()
+    store.ownerships.raise_tokens(PIPELINE, {"a": 7})
+    one.leases.tick()
     one.settle()
     one.take()
     one.work()
@@ -275,7 +276,7 @@ def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
     one.observer.source_error("the lake is away")
     one.observer.source_error("")
     one.observer.store_error("the store is away")
-    one.observer.unrouted(11, Unrouted({"x": 5}))
+    one.observer.unrouted(11, UnroutedCounts({"x": 5}))
     one.tick()
     found = {}
     for family in text_string_to_metric_families(one.observer.metrics.text()[0].decode()):

@@ -13,8 +13,7 @@ import pytest
 
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import Pipeline, ReadingConfig, RoutingConfig
-from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.deliverer.health import HealthServer, readiness
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
@@ -75,8 +74,8 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 PLANTS: dict[str, Callable[[Parts, pytest.MonkeyPatch], None]] = {
     "source": lambda parts, patch: patch.setattr(parts.source, "mark", broken),
-    "control": lambda parts, patch: patch.setattr(parts.store, "revision", broken),
-    "unrouted": lambda parts, patch: patch.setattr(parts.store, "unrouted", broken),
+    "control": lambda parts, patch: patch.setattr(parts.store.configurations, "revision", broken),
+    "unrouted": lambda parts, patch: patch.setattr(parts.store.unrouted, "counts", broken),
     "health": lambda parts, patch: patch.setattr(parts.health._server, "service_actions", broken),
 }
 

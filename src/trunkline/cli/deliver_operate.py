@@ -19,7 +19,8 @@ from trunkline.cli import WrongInput
 from trunkline.cli.deliver_pipeline import pipeline_of, store_of_a_pipeline_that_ran
 from trunkline.cli.tables import plural, print_json, table
 from trunkline.delivery.config import Pipeline
-from trunkline.delivery.control.contract import ControlStore, DesiredState, DestinationRecord
+from trunkline.delivery.control.contract import DesiredState, DestinationRecord
+from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.assembly import source_of
 from trunkline.errors import TrunklineError
 
@@ -69,7 +70,7 @@ def _show_again(facts: Facts, *, as_json: bool) -> None:
 
 def gather(pipeline: Pipeline, store: ControlStore) -> Facts:
     """All that is known, as plain values."""
-    through, unrouted = store.unrouted(pipeline.name)
+    through, unrouted = store.unrouted.counts(pipeline.name)
     return {
         "pipeline": pipeline.name,
         "source": _source(pipeline),
@@ -166,11 +167,11 @@ def set_desired_state(options: argparse.Namespace) -> int:
     with store_of_a_pipeline_that_ran(pipeline, options.config) as store:
         names = _names(options, pipeline, store)
         if options.action == "reseed":
-            store.ask_reseed(pipeline.name, names)
+            store.desired_states.request_reseed(pipeline.name, names)
             changed = tuple(names)
         else:
             halted = _halted(pipeline, store, names) if options.action == "resume" else ()
-            changed = store.set_desired_state(pipeline.name, names, DESIRED_STATES[options.action])
+            changed = store.desired_states.set(pipeline.name, names, DESIRED_STATES[options.action])
             changed += _end_halts(pipeline, store, [name for name in halted if name not in changed])
         live = any(each.live for each in store.deliverers(pipeline.name))
     _say(options, names, changed, live=live)
@@ -226,11 +227,11 @@ def _end_halts(pipeline: Pipeline, store: ControlStore, names: Sequence[str]) ->
     """A halt ends when a destination is made active. These are active already, so they are paused for a moment."""
     if not names:
         return ()
-    store.set_desired_state(pipeline.name, names, "paused")
+    store.desired_states.set(pipeline.name, names, "paused")
     try:
         until = time.monotonic() + HALT_ENDS_S
         while _halted(pipeline, store, names) and time.monotonic() < until:
             threading.Event().wait(LOOK_AGAIN_S)
     finally:
-        store.set_desired_state(pipeline.name, names, "active")
+        store.desired_states.set(pipeline.name, names, "active")
     return tuple(names)

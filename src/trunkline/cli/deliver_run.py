@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     check_source(pipeline, source_of(pipeline))
     with ExitStack() as stack:
         store = stack.enter_context(control_store(pipeline))
-        store.pipeline(pipeline.name)  # one that cannot be used is better found out before Spark starts
+        store.configurations.record(pipeline.name)  # an unusable store is reported before Spark starts
         observer, threads = Observer(pipeline.name, name), Threads()
         if pipeline.listen is not None:
             server = HealthServer(

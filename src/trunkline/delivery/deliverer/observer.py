@@ -37,9 +37,9 @@ from trunkline.core.delivery_messages import FlushGroup, Outcome, ReadStandings,
 from trunkline.core.effects import Event, Message
 from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import Stage
-from trunkline.delivery.control.contract import ERROR_CHARACTERS_MAX, Reported, Status, Unrouted
+from trunkline.delivery.control.contract import ERROR_CHARACTERS_MAX, Reported, Status, UnroutedCounts
+from trunkline.delivery.deliverer.leases import LeaseKeeper
 from trunkline.delivery.deliverer.metrics import Metrics
-from trunkline.delivery.deliverer.ownership import Ownership
 from trunkline.delivery.deliverer.progress import WorkProgress
 from trunkline.delivery.deliverer.statistics import DestinationStats, VersionTimes
 from trunkline.delivery.deliverer.views import DelivererView, DestinationView
@@ -87,13 +87,13 @@ class Observer:
         self._clock = clock
         self._wall = wall
         self._planner: Planner | None = None
-        self._ownership: Ownership | None = None
+        self._leases: LeaseKeeper | None = None
         self._stats: dict[str, DestinationStats] = {}
         self._version_times = VersionTimes()
         self._progress = WorkProgress(clock)
         self._view = DelivererView(pipeline=pipeline, deliverer=deliverer, state="starting", at_ms=0, turned_ms_ago=0)
         self._turned = clock()
-        self._unrouted: tuple[int, Unrouted] | None = None
+        self._unrouted: tuple[int, UnroutedCounts] | None = None
         self._source_error = self._store_error = ""
         self._died: tuple[str, ...] = ()
         self._news = True  # since all destinations were last looked at
@@ -109,9 +109,9 @@ class Observer:
 
     # --- the deliverer's life ---
 
-    def began(self, planner: Planner, ownership: Ownership) -> None:
+    def began(self, planner: Planner, leases: LeaseKeeper) -> None:
         self._planner = planner
-        self._ownership = ownership
+        self._leases = leases
         self._say(logging.INFO, "began", deliverer=self._view.deliverer, destinations=len(planner.tracks))
         self.tick()
 
@@ -239,7 +239,7 @@ class Observer:
         """Any thread."""
         self._died = (*self._died, why)
 
-    def unrouted(self, through: int, counts: Unrouted) -> None:
+    def unrouted(self, through: int, counts: UnroutedCounts) -> None:
         """Rows that no destination takes, all of the pipeline up to this version. Any thread."""
         self._unrouted = (through, counts)
 
@@ -342,10 +342,10 @@ class Observer:
         return Reported(view.name, token, _status(view, str(stats.told[0])))
 
     def _send(self, reports: list[Reported]) -> None:
-        assert self._ownership is not None
+        assert self._leases is not None
         self._reporting = True
-        self._ownership.report(reports)
-        self._ownership.submit(self._report_ended)
+        self._leases.report(reports)
+        self._leases.submit(self._report_ended)
 
     def releasing(self, message: Message) -> None:
         """Before the control store is told: what is given back is reported while it still counts."""

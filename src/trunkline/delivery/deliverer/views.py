@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from trunkline.delivery.control.contract import Unrouted
+from trunkline.delivery.control.contract import UnroutedCounts
 
 JobKind = Literal["reading", "flush", "seed"]
 
@@ -71,7 +71,7 @@ class DelivererView(Struct, frozen=True, kw_only=True):
     died: tuple[str, ...] = ()  # threads that failed, each with the reason; the deliverer then stops
     held: int = 0  # leases
     waiting_rows: int | None = None  # for the end of the interval, in all; None: the source gives no estimate
-    unrouted: Unrouted | None = None  # of the whole pipeline; None: not known yet
+    unrouted: UnroutedCounts | None = None  # of the whole pipeline; None: not known yet
     unrouted_through: int | None = None  # up to this version
     jobs: tuple[JobView, ...] = ()
     seeding: ProgressView | None = None  # None: no seed takes long

@@ -25,7 +25,7 @@ from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.changes.columns import Columns, check_columns, evolution
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import open_control_store
 from trunkline.delivery.deliverer.assembly import source_of
 from trunkline.delivery.destinations.contract import Destination
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
@@ -143,7 +143,7 @@ def _check_control(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterat
             yield from _check_control_server(place, environment.get(control.password_env or ""))
         else:
             with closing(open_control_store(control.store)) as store:
-                store.pipeline(pipeline.name)
+                store.configurations.record(pipeline.name)
     except TrunklineError as error:
         yield Problem("control.store", str(error))
 
