@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from contract.destination_place import PATIENCE_S, Change, Row, Step, Table, apply, content, forking, run_until, worker
 from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.windows import Op
-from trunkline.delivery.destinations.contract import Applied, Flush, Mode, Seed, Standing
+from trunkline.delivery.changes.rows import Mode, Op
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
 from trunkline.errors import Unreachable
 
 ORDERS: Final = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("amount", "INTEGER"))

@@ -14,8 +14,9 @@ from trunkline.client.cluster import ClientOptions
 from trunkline.delivery.capture.capture_log import CaptureLog, Transaction
 from trunkline.delivery.capture.runner import Capture, ChangeSource
 from trunkline.delivery.changes.captured import place_of
+from trunkline.delivery.changes.rows import ROUTE_COLUMN
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
+from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.log import LogSource
 from trunkline.delivery.sources.log_reader import forget
 from trunkline.errors import OutcomeUnknown, Unreachable

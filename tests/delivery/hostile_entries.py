@@ -14,7 +14,8 @@ import msgspec
 from trunkline.client.entries import Entry
 from trunkline.delivery.changes.captured import Place, change_rows, encoded, truncation
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.ordered import Kind, net_of_ordered
+from trunkline.delivery.changes.ordered import net_of_ordered
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import Asked
@@ -156,8 +157,8 @@ def honest_entries() -> list[tuple[bytes, bytes]]:
     """A captured log: a snapshot of three entries, a mark, and transactions of one and of two."""
     from delivery.payload_samples import rows_of  # which imports this module
 
-    rows = encoded(KEY, change_rows(Kind.INSERT, rows_of(KEY)))
-    gone = encoded(KEY, change_rows(Kind.DELETE, rows_of(KEY, 2)))
+    rows = encoded(KEY, change_rows(ChangeKind.INSERT, rows_of(KEY)))
+    gone = encoded(KEY, change_rows(ChangeKind.DELETE, rows_of(KEY, 2)))
     emptied = encoded(KEY, truncation(KEY))
     places = [(emptied, 0, False), (rows, 1, False), (rows, 2, True), (b"", 0, True), (rows, 0, True)]
     places += [(gone, 0, False), (rows, 1, True)]

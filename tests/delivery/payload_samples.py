@@ -24,8 +24,8 @@ from trunkline.core.entries import Frame, Kind
 from trunkline.dashboard.payloads import shown
 from trunkline.delivery.changes.captured import COLUMNS_KEY, change_rows, decoded, encoded, truncation
 from trunkline.delivery.changes.columns import ARROW_TYPES, Column, Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN, net_of_ordered
-from trunkline.delivery.changes.ordered import Kind as ChangeKind
+from trunkline.delivery.changes.ordered import net_of_ordered
+from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.log import _placed
 from trunkline.errors import ProtocolError

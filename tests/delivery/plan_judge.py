@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Settled, settle, settle_live, touched_keys
-from trunkline.delivery.changes.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN, Window
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.delivery.fuzz.histories import History, made_history
@@ -25,9 +26,9 @@ from trunkline.delivery.fuzz.shapes import routes
 from trunkline.delivery.fuzz.truth import plain_rows
 from trunkline.delivery.job.large import SharedKeys, by_destination, routes_frame, settled_frame, settled_live_frame
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges
+from trunkline.delivery.sources.contract import EVERYTHING, Asked
 from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.ducklake_spark import WindowFrames
+from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
 from trunkline.errors import SourceExpired
 
 PARTITIONS = 2
@@ -58,7 +59,7 @@ def compared(spark: SparkSession, history: History, chosen: Iterable[Window]) ->
         except SourceExpired:
             continue
         plan = source.plan(window)
-        frames = WindowFrames(spark, source, plan, asked)
+        frames = LakeWindowFrames(spark, source, plan, asked)
         wrong = (
             _differs("removed", frames.removed(), net.removed)
             or _differs("arrived", frames.arrived(), net.arrived)
@@ -80,7 +81,7 @@ def _settled_wrong(
     history: History,
     source: DuckLakeSource,
     asked: Asked,
-    frames: WindowFrames,
+    frames: LakeWindowFrames,
     net: NetChanges,
     window: Window,
 ) -> str | None:
@@ -91,7 +92,7 @@ def _settled_wrong(
         live = source.live(window.through, asked, touched_keys(net, asked.key, known))
         wanted = settle_live(net, live, known, asked.key)
         state = Window(BEFORE_ALL, window.through)
-        everything = WindowFrames(spark, source, source.plan(state), asked).arrived()
+        everything = LakeWindowFrames(spark, source, source.plan(state), asked).arrived()
         frame = settled_live_frame(frames.removed(), frames.arrived(), everything, routed, asked.key, PARTITIONS)
     else:
         wanted = settle(net, known, asked.key)

@@ -27,11 +27,11 @@ from trunkline.delivery.changes.captured import (
     place_of,
 )
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN, Kind
+from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.errors import CorruptEntry
 
 OURS = ("plain", "several batches", "zstd", "lz4", "lists", "lists, zstd", "truncation", "nothing")
-ROWS = change_rows(Kind.INSERT, rows_of(KEY))
+ROWS = change_rows(ChangeKind.INSERT, rows_of(KEY))
 PLAIN = encoded(KEY, ROWS)
 
 
@@ -166,7 +166,7 @@ def test_m3_the_end_of_a_day_is_a_time_and_what_is_after_it_is_corrupt() -> None
         columns = (KEY[0], Column("at", kind))
         for micros, sound in ((0, True), (day, True), (day + 1, False), (-1, False)):
             times = pa.array([None, wrap(micros)], arrow).view(arrow_schema(columns).field("at").type)
-            payload = encoded(columns, change_rows(Kind.INSERT, pa.table({"id": pa.array([1, 2]), "at": times})))
+            payload = encoded(columns, change_rows(ChangeKind.INSERT, pa.table({"id": pa.array([1, 2]), "at": times})))
             if sound:
                 assert decoded(payload)[1].column("at").chunk(0).view(arrow).to_pylist() == [None, wrap(micros)]
             else:

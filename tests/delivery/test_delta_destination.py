@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from contract.delta_destination import DeltaPlace, WatchedDelta
 from contract.destination_place import Change, Row, content, plain, staged
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations import delta_files, delta_log, delta_merge
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing

@@ -17,9 +17,10 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.errors import ConfigError, SourceExpired
 

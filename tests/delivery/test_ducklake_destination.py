@@ -21,9 +21,10 @@ from contract.destination_place import Change, Row, apply, content, plain, run_u
 from contract.destination_steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED
 from contract.ducklake_destination import LakeKind, LakeTable, WatchedCatalogs, unwatched
 from postgres_server import PostgresServer
-from trunkline.delivery.backends.duckdb_pool import borrowed, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import WIDER, Column
-from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations import ducklake_catalogs
 from trunkline.delivery.destinations.contract import Applied, Flush
@@ -48,7 +49,7 @@ def table(tmp_path: Path) -> LakeTable:
 
 def ask(table: LakeTable, *statements: str) -> list[tuple[Any, ...]]:
     """What somebody else does with the lake, attached as ``l``; the table is ``{t}``."""
-    with borrowed("ducklake", "sqlite_scanner") as connection:
+    with pooled_duckdb("ducklake", "sqlite_scanner") as connection:
         connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
         connection.execute(f"SET disabled_optimizers = {literal(MISLED)}")
         for statement in statements:
@@ -97,7 +98,7 @@ def test_a_catalog_in_a_duckdb_file_that_somebody_has_open_is_unreachable_for_no
     table = LakeKind("duckdb").make(tmp_path, no_server)
     destination = table.open()
     apply(destination, (SEED, SEEDED))
-    with borrowed("ducklake") as connection:
+    with pooled_duckdb("ducklake") as connection:
         connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
         with pytest.raises(Unreachable, match="cannot be reached"):
             destination.standing()

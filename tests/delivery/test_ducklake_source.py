@@ -17,12 +17,14 @@ import pyarrow as pa
 import pytest
 
 from postgres_server import PostgresServer
-from trunkline.delivery.backends.duckdb_pool import attach_lake, borrowed, connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb, pooled_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.fuzz.shapes import VALUES, value
 from trunkline.delivery.fuzz.truth import plain_rows
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import LakeCatalog
 from trunkline.errors import ConfigError, ProtocolError, SourceExpired, Unreachable
@@ -55,7 +57,7 @@ class Lake:
 
     @contextmanager
     def opened(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        with borrowed("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
+        with pooled_duckdb("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
             attach_lake(connection, self.address, "lake", read_only=False)
             yield connection
             connection.execute("DETACH lake")
@@ -420,7 +422,7 @@ def test_a_file_that_is_gone_makes_the_source_unreachable(lake: Lake, tmp_path: 
 
 def test_a_lake_that_is_encrypted_is_refused(tmp_path: Path) -> None:
     address = LakeAddress(str(tmp_path / "catalog"), "items")
-    with connect("ducklake") as connection:
+    with new_duckdb("ducklake") as connection:
         connection.execute("SET force_mbedtls_unsafe = 'true'")
         connection.execute(f"ATTACH 'ducklake:{address.catalog}' AS lake (DATA_PATH '{tmp_path}/data', ENCRYPTED)")
         connection.execute("CREATE TABLE lake.items (id BIGINT, tenant VARCHAR)")

@@ -22,7 +22,7 @@ from trunkline.client.headers import encode_headers
 from trunkline.client.log import Log
 from trunkline.delivery.capture.capture_log import CaptureLog
 from trunkline.delivery.changes.captured import Place, change_rows, encoded, truncation
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import EVERYTHING, Asked
@@ -33,7 +33,7 @@ from trunkline.delivery.sources.log import LogSource
 from trunkline.errors import CorruptEntry, DestinationHalted
 
 NUMBERS = itertools.count(1)
-CHANGES = encoded(KEY, change_rows(Kind.INSERT, rows_of(KEY)))
+CHANGES = encoded(KEY, change_rows(ChangeKind.INSERT, rows_of(KEY)))
 DECIMAL = {"field": "id", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal"}
 
 

@@ -18,7 +18,7 @@ import trunkline.sync
 from delivery.direct_delivery import Direct
 from local_cluster import RunningCluster, local_cluster
 from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.destinations.factory import open_destination
@@ -243,7 +243,7 @@ def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
         Column("at", "TIMESTAMP"),
     )  # fmt: skip
     (_, _), (kind, found) = changes_of(made, shape, Asked(shape.columns, ("id",), "tenant"))
-    assert kind is Kind.UPDATE_POSTIMAGE
+    assert kind is ChangeKind.UPDATE_POSTIMAGE
     midnight = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     assert found == {
         "id": 7, "tenant": "acme", "price": Decimal("-12.34"), "at": midnight.replace(tzinfo=None),

@@ -20,7 +20,7 @@ from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.fuzz.histories import made_history
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import ReadPath
-from trunkline.delivery.sources.ducklake_spark import WindowFrames
+from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
 
 RESULT_BYTES_MOST = 128 * 1024  # that all tasks of a job together may answer; a result takes a kilobyte or two
 READ_BYTES_MOST = 2 * 1024 * 1024  # that the driver may read from files: the catalog, and Python's own modules
@@ -121,7 +121,7 @@ def test_the_catalogs_bytes_choose_the_path_and_both_read_inlined_and_deleted_ro
     plan = shop.table.source.plan(window)
     assert (len(plan.files), len(plan.deletes), len(plan.inlined_dead)) == (2, 1, 1)
     assert plan.size_bytes == shop.table.source.survey(window).backlog.size_bytes > 0
-    frames = WindowFrames(spark, shop.table.source, plan, shop.work.asked(shop.table.source.columns(through)))
+    frames = LakeWindowFrames(spark, shop.table.source, plan, shop.work.asked(shop.table.source.columns(through)))
     assert frames.native
     assert "FileScan parquet" in frames.arrived()._jdf.queryExecution().executedPlan().toString()
     thresholds: dict[ReadPath, int] = {"small": plan.size_bytes, "large": plan.size_bytes - 1}

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from delivery.direct_delivery import ORDERS, Direct, Lake, delta_target, lake_source
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.columns import Column, arrow_schema
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.factory import open_destination

@@ -13,7 +13,8 @@ from msgspec import to_builtins
 from trunkline.cli.deliver_pipeline import known_destinations
 from trunkline.cli.tables import Bar, plural, print_json, table
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
-from trunkline.delivery.deliverer.assembly import source_of, work_of
+from trunkline.delivery.deliverer.assembly import work_of
+from trunkline.delivery.sources.factory import source_of
 from trunkline.delivery.verification.comparison import Difference
 from trunkline.delivery.verification.preflight import preflight
 from trunkline.delivery.verification.verify import Verdict, verify_all
@@ -51,7 +52,7 @@ def verify(options: argparse.Namespace) -> int:
     pipeline = load_pipeline(options.config)
     chosen = _chosen(options, pipeline)
     names = [each.name for each in chosen]
-    work = work_of(pipeline, source_of(pipeline), chosen)
+    work = work_of(pipeline, source_of(pipeline.source), chosen)
     seeds = {each.name: each.seed for each in chosen}
     verdicts = []
     with _context(pipeline) as context, Bar("verify", len(names)) as bar:

@@ -25,6 +25,7 @@ from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, TrunklineError, Unreachable
 
 CONNECT_S: Final = 10  # longer: a dead server holds up its worker; shorter: a busy one seems dead
@@ -279,3 +280,13 @@ def give_back(session: PostgresSession) -> None:
     if known.users == 0:
         del _shared()[name]
         session.close()
+
+
+def password_of(address: PostgresAddress) -> str | None:
+    if address.password_env is None:
+        return None
+    if (password := os.environ.get(address.password_env)) is None:
+        raise ConfigError(
+            f"the environment variable {address.password_env} is not set; set it to the password for {address.dsn}"
+        )
+    return password

@@ -19,7 +19,7 @@ from msgspec import Struct
 import trunkline.sync
 from trunkline.delivery.changes.captured import MARK, Place, encoded, payloads, place_of
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN
+from trunkline.delivery.changes.rows import KIND_COLUMN
 from trunkline.errors import ConfigError, Hole, NoSuchLog, Trimmed
 
 APPEND_BYTES_MOST: Final = 4 * 1024 * 1024  # of one append; a large transaction takes several

@@ -22,10 +22,10 @@ from msgspec import Struct
 from trunkline.delivery.capture.capture_log import Transaction
 from trunkline.delivery.changes.captured import change_rows, truncation
 from trunkline.delivery.changes.columns import Columns
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, ChangeKind
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, SourceState, Survey
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, SourceState, Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.errors import ProtocolError, SourceExpired
 
@@ -122,11 +122,11 @@ class LakeCapture:
     def _rows(self, version: int, asked: Asked) -> Iterator[pa.Table]:
         yield truncation(asked.columns)
         for batch in self._source.scan(version, asked, None):
-            yield change_rows(Kind.INSERT, pa.Table.from_batches([batch]).drop_columns([ROUTE_COLUMN]))
+            yield change_rows(ChangeKind.INSERT, pa.Table.from_batches([batch]).drop_columns([ROUTE_COLUMN]))
 
     def _changes(self, window: Window, asked: Asked) -> Iterator[pa.Table]:
         net = self._source.net_changes(window, asked, EVERYTHING)
-        for kind, rows in ((Kind.DELETE, net.removed), (Kind.INSERT, net.arrived)):
+        for kind, rows in ((ChangeKind.DELETE, net.removed), (ChangeKind.INSERT, net.arrived)):
             if rows.num_rows:
                 yield change_rows(kind, rows.drop_columns([ROUTE_COLUMN]))
 

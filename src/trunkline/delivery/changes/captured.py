@@ -26,7 +26,7 @@ from msgspec import Struct
 from trunkline.client.entries import Entry
 from trunkline.delivery.changes.arrow_stream import Malformed, read_stream
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN, Kind
+from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.errors import ConfigError, CorruptEntry
 
 COLUMNS_KEY: Final = b"trunkline.columns"
@@ -82,7 +82,7 @@ def _index(text: bytes) -> int:
     return int(text)
 
 
-def change_rows(kind: Kind, rows: pa.Table) -> pa.Table:
+def change_rows(kind: ChangeKind, rows: pa.Table) -> pa.Table:
     """Rows as changes of one kind."""
     kinds = pa.array([kind.value], pa.string()).take(pa.array([0] * rows.num_rows, pa.int32()))
     return rows.append_column(KIND_COLUMN, kinds)
@@ -91,7 +91,7 @@ def change_rows(kind: Kind, rows: pa.Table) -> pa.Table:
 def truncation(columns: Columns) -> pa.Table:
     """One change: every earlier row is gone."""
     nothing = pa.table({field.name: pa.nulls(1, field.type) for field in arrow_schema(columns)})
-    return change_rows(Kind.TRUNCATE, nothing)
+    return change_rows(ChangeKind.TRUNCATE, nothing)
 
 
 def encoded(columns: Columns, changes: pa.Table) -> bytes:
@@ -154,6 +154,6 @@ def _schema(columns: Columns) -> pa.Schema:
 
 
 def _check_kinds(kinds: pa.ChunkedArray) -> None:
-    known = pa.array([kind.value for kind in Kind], pa.string())
+    known = pa.array([kind.value for kind in ChangeKind], pa.string())
     if kinds.null_count or pc.all(pc.is_in(kinds, value_set=known)).as_py() is False:
         raise Malformed("a change is of no kind that is known")

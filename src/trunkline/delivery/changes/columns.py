@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.errors import ConfigError
 
 
@@ -49,6 +49,10 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "TIMESTAMP_NS": pa.timestamp("ns"),
     "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
 }
+ROUTABLE: Final = frozenset(
+    {"VARCHAR", "BOOLEAN", "UUID", "DATE"}
+    | {f"{sign}{size}" for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")}
+)  # types whose text form is the same in every engine
 NEVER_KEYS: Final = ("FLOAT", "DOUBLE", "JSON")  # equal values of these may differ in form
 WIDER: Final[dict[str, tuple[str, ...]]] = {
     "TINYINT": ("SMALLINT", "INTEGER", "BIGINT"),
@@ -144,3 +148,13 @@ def check_columns(columns: Sequence[Column], key: Sequence[str], routing: str | 
             )
     if routing is not None and routing not in names:
         raise ConfigError(f"routing column {routing!r} is not in the source table, which has {', '.join(names)}")
+
+
+def check_routing(columns: Sequence[Column], routing: str) -> None:
+    """Refuse a routing column whose type has no common text form."""
+    kind = next((column.type for column in columns if column.name == routing), None)
+    if kind is not None and kind not in ROUTABLE:
+        raise ConfigError(
+            f"routing.column: {routing!r} is {kind}; rows can be routed by text, integers, BOOLEAN, UUID or DATE: "
+            "name such a column"
+        )

@@ -19,7 +19,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from trunkline.delivery.backends.delta_types import columns_of, conformed, stored_schema
-from trunkline.delivery.backends.duckdb_pool import borrowed, identifier
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.columns import Columns, arrow_schema, check_columns, evolution
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached
@@ -153,7 +154,7 @@ class DeltaDestination:
     def _check_unique(self, key: tuple[str, ...], keys: pa.Table) -> None:
         """By DuckDB, which needs a third of the memory that Arrow needs for it, and compares NULL-safe here as well."""
         names = ", ".join(identifier(name) for name in key)
-        with borrowed() as connection:
+        with pooled_duckdb() as connection:
             connection.register("seeded_keys", keys)
             shared = connection.sql(
                 f"SELECT {names}, count(*) FROM seeded_keys GROUP BY {names} HAVING count(*) > 1 LIMIT 1"

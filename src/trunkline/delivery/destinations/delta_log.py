@@ -28,7 +28,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from msgspec import Struct
 
-from trunkline.delivery.backends.delta_types import source_of
+from trunkline.delivery.backends.delta_types import source_identity
 from trunkline.delivery.changes.lineage import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta_files import DataFile, data_files
@@ -208,7 +208,7 @@ class DeltaLog:
 
     def _state(self, table: DeltaTable, stored: dict[str, int]) -> Loaded:
         version, schema = table.version(), pa.schema(table.schema())
-        source, standing = source_of(schema), None
+        source, standing = source_identity(schema), None
         position, token = stored.get(POSITION), stored.get(TOKEN)
         if source is not None and position is not None and token is not None and position != NOBODY.position:
             mark = f"{stored[MARK]:0{MARK_DIGITS}x}" if stored.get(MARKED) == position else ""

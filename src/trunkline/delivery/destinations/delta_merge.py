@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trunkline.delivery.backends.delta_types import conformed
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
-from trunkline.delivery.destinations.contract import Applied, DuplicatePolicy, Mode
+from trunkline.delivery.changes.rows import OP_COLUMN, DuplicatePolicy, Mode, Op
+from trunkline.delivery.destinations.contract import Applied
 from trunkline.delivery.destinations.delta_files import SMALL_FILES_MOST, DataFile, bounded
 from trunkline.errors import DuplicateKey, Unreachable
 

@@ -25,9 +25,9 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import first_line, identifier, literal
+from trunkline.delivery.backends.sql import first_line, identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema, check_columns, evolution
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.contract import (
     Applied,

@@ -25,15 +25,9 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import (
-    Extension,
-    catalog_place,
-    connect,
-    extension_file,
-    first_line,
-    literal,
-    password_part,
-)
+from trunkline.delivery.backends.duckdb_pool import extension_file, new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners, lake_url, password_part
+from trunkline.delivery.backends.sql import first_line, literal
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
 
@@ -42,7 +36,6 @@ from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreach
 ATTACHED_MOST: Final = {"duckdb": 0, "sqlite": 8192, "postgres": 16}
 MEMORY_MB_MOST: Final = 1024  # of an instance; what does not fit goes to a temporary file
 TEXT_MOST: Final = 400  # characters of a foreign error message that are worth showing
-SCANNERS: Final[dict[str, Extension]] = {"sqlite": "sqlite_scanner", "postgres": "postgres_scanner"}
 # Most of a small flush is the planning of DuckLake's own queries against its catalog: only these optimizers are worth
 # their time. Some of the others also believe DuckLake's statistics, which can be wrong for older versions.
 OPTIMIZERS: Final = ("filter_pushdown", "unused_columns", "join_filter_pushdown")
@@ -193,7 +186,7 @@ class LakeCatalogs:
         with self._lock:
             attached = self._attached.get(catalog)
             if attached is None:
-                kind, _ = catalog_place(address.catalog)
+                kind, _ = catalog_location(address.catalog)
                 attached = _Attached(catalog, kind, self._attach_when_free(address, create=create))
                 self._attached[catalog] = attached
             self._attached.move_to_end(catalog)
@@ -224,18 +217,17 @@ class LakeCatalogs:
 
     def _attach(self, address: LakeAddress, *, create: bool) -> str:
         instance = self._running()
-        kind, place = catalog_place(address.catalog)
-        if kind in SCANNERS:
-            instance.execute(f"LOAD {literal(str(extension_file(SCANNERS[kind])))}")
+        kind, place = catalog_location(address.catalog)
+        for extension in catalog_scanners(address):
+            instance.execute(f"LOAD {literal(str(extension_file(extension)))}")
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
         if kind != "postgres" and not _found(Path(place), address, create=create) and kind == "sqlite":
             options.append("META_JOURNAL_MODE 'WAL'")  # who reads does not keep us from writing; the file remembers it
-        prefix = "ducklake:" if kind == "duckdb" else f"ducklake:{kind}:"
         self._numbered += 1
         alias = f"lake{self._numbered}"
         waits = f" connect_timeout={CONNECT_S_MOST}" if kind == "postgres" and "connect_timeout" not in place else ""
-        where = literal(f"{prefix}{place}{waits}{password_part(address)}")
+        where = literal(lake_url(address, waits))
         try:
             self.run(instance, f"ATTACH {where} AS {alias} ({', '.join(options)})")
         except duckdb.Error as error:
@@ -274,7 +266,7 @@ class LakeCatalogs:
         self._attached.clear()
 
     def _new_instance(self) -> duckdb.DuckDBPyConnection:
-        instance = connect("ducklake")
+        instance = new_duckdb("ducklake")
         names = [name for (name,) in instance.execute("SELECT name FROM duckdb_optimizers()").fetchall()]
         for setting, value in (
             ("threads", self._threads),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.destinations.ducklake_catalogs import LakeSession
 
 COMPACT_EVERY: Final = 16  # flushes; fewer: more rewriting, more: each flush looks into more files

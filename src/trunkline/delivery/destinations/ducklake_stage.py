@@ -10,9 +10,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.ducklake_catalogs import LakeSession
 

@@ -16,7 +16,6 @@ Rules
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Final
@@ -26,21 +25,19 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
-from trunkline.delivery.backends.postgres_session import BULK_MS, REBUILD_MS, PostgresSession, borrow, give_back
-from trunkline.delivery.changes.columns import Columns, check_columns, evolution
-from trunkline.delivery.changes.windows import OP_COLUMN, RESERVED_PREFIX, Op
-from trunkline.delivery.config.addresses import PostgresAddress
-from trunkline.delivery.destinations.contract import (
-    Applied,
-    Flush,
-    Mode,
-    Seed,
-    Standing,
-    judged,
-    reached,
-    stored_mark,
+from trunkline.delivery.backends.postgres_session import (
+    BULK_MS,
+    REBUILD_MS,
+    PostgresSession,
+    borrow,
+    give_back,
+    password_of,
 )
+from trunkline.delivery.backends.sql import identifier, literal
+from trunkline.delivery.changes.columns import Columns, check_columns, evolution
+from trunkline.delivery.changes.rows import OP_COLUMN, RESERVED_PREFIX, Mode, Op
+from trunkline.delivery.config.addresses import PostgresAddress
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached, stored_mark
 from trunkline.delivery.destinations.postgres_copy import Chunk, chunks, filled_columns, read, select, shared_encoder
 from trunkline.delivery.destinations.postgres_table import (
     Found,
@@ -376,13 +373,3 @@ class PostgresDestination:
             f"{self._what}: two rows of the source share a key: {detail} "
             "Remove one of them in the source, or set duplicates: warn"
         )
-
-
-def password_of(address: PostgresAddress) -> str | None:
-    if address.password_env is None:
-        return None
-    if (password := os.environ.get(address.password_env)) is None:
-        raise ConfigError(
-            f"the variable {address.password_env} is not set; it should hold the password for {address.dsn}"
-        )
-    return password

@@ -24,10 +24,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from psycopg.abc import Buffer
 
-from trunkline.delivery.backends.duckdb_pool import connect, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.backends.postgres_session import Packed
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.postgres_types import from_text, key_form, read_expression, written
 from trunkline.errors import DestinationHalted
 
@@ -86,7 +87,7 @@ class Encoder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._duck = connect("postgres_scanner")
+        self._duck = new_duckdb("postgres_scanner")
         self._duck.execute("SET threads = 1")  # several would write rows, and the keys of one row, in different orders
         self._duck.execute("PRAGMA disable_optimizer")  # nothing to optimise, and it took a third of a small statement
         self._file = os.memfd_create("trunkline-copy")

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
 from trunkline.delivery.backends.postgres_session import PostgresSession
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.windows import RESERVED_PREFIX, Op
+from trunkline.delivery.changes.rows import RESERVED_PREFIX, Op
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import Standing, mark_of
 from trunkline.delivery.destinations.postgres_types import key_form, native_type, stored_type

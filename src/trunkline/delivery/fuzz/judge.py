@@ -21,12 +21,13 @@ from msgspec import Struct
 
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_live, touched_keys
-from trunkline.delivery.changes.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN, Op, Window
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, NetChanges, Op
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.fuzz.histories import History
 from trunkline.delivery.fuzz.readings import Exact, Reading
 from trunkline.delivery.fuzz.shapes import routes
 from trunkline.delivery.fuzz.truth import Row, Truth, plain_rows
-from trunkline.delivery.sources.contract import Asked, NetChanges
+from trunkline.delivery.sources.contract import Asked
 from trunkline.errors import SourceExpired
 
 Rule = Callable[[NetChanges, Routes, tuple[str, ...]], Settled]

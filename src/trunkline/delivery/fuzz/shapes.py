@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import identifier
+from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.net import Routes
 
 INLINING: Final = (0, 3, 10)

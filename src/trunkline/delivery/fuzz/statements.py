@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.fuzz.shapes import DEFAULTS, INLINING, VALUES, WIDENED, Field, Layout, Shape, value
 
 KEYS: Final = 12

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from trunkline.delivery.backends.duckdb_pool import borrowed, identifier
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.fuzz.histories import History
 from trunkline.delivery.fuzz.shapes import Layout
@@ -54,7 +55,7 @@ class Truth:
             stored = identifier(held[field.uid].name) if field.uid in held else (field.default or "NULL")
             own = held[field.uid].type if field.uid in held else field.type
             chosen.append(f"CAST(CAST({stored} AS {own}) AS {field.type}) AS {identifier(field.name)}")
-        with borrowed() as connection:
+        with pooled_duckdb() as connection:
             connection.register("state", self._history.states[version])
             found = connection.sql(f"SELECT {', '.join(chosen)} FROM state").to_arrow_table()
             connection.unregister("state")

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from trunkline.core.delivery_messages import Member, Result
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_append, settle_live, touched_keys
-from trunkline.delivery.changes.windows import BEFORE_ALL, DESTINATION_COLUMN, Window
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.job.apply import flush_destination, seed_destination
 from trunkline.delivery.job.outcomes import failed
 from trunkline.delivery.job.work import Counted, FlushWork, Portion, SeedWork, TaskReport, Work
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.errors import DuplicateKey, SourceExpired
 from trunkline.plural import plural
 

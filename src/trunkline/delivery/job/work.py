@@ -11,10 +11,10 @@ from msgspec import Struct
 from trunkline.core.delivery_messages import Member, Result
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes
+from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.address_rules import shared_place
 from trunkline.delivery.config.addresses import Address
-from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
 from trunkline.delivery.sources.contract import Asked, Source
 
 ReadPath = Literal["small", "large"]

@@ -30,7 +30,7 @@ import msgspec
 import pyarrow as pa
 
 from trunkline.delivery.changes.columns import Columns, arrow_type
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.debezium_values import Form, Shape, is_unavailable, stated_shape, value_of
 from trunkline.errors import ConfigError, ProtocolError
@@ -49,7 +49,7 @@ FLATTENED: Final = (
 )
 
 Row = Mapping[str, Any]
-Change = tuple[Kind, Row | None]  # no row: a truncation
+Change = tuple[ChangeKind, Row | None]  # no row: a truncation
 
 
 def event_shape(event: Any) -> Shape | None:
@@ -95,21 +95,21 @@ def changes_of(event: Any, shape: Shape | None, asked: Asked) -> list[Change]:
     if op in ("t", "m"):
         if before is not None or after is not None or not body.keys() <= ENVELOPE:
             raise ProtocolError(_no_envelope(body, asked))
-        return [(Kind.TRUNCATE, None)] if op == "t" else []
+        return [(ChangeKind.TRUNCATE, None)] if op == "t" else []
     if op not in (*ARRIVALS, "d"):
         raise ProtocolError(f"op is {op!r:.100}; it must be one of c, r, u, d, t and m")
     if shape is None:
         raise ProtocolError("it has no schema; name the table's columns under columns of the source")
     removed: list[Change] = []
     if op == "d" or (op == "u" and before is not None):
-        kind = Kind.DELETE if op == "d" else Kind.UPDATE_PREIMAGE
+        kind = ChangeKind.DELETE if op == "d" else ChangeKind.UPDATE_PREIMAGE
         removed = [(kind, _removed(before, shape, asked))] if asked.key else []  # without a key there are arrivals only
     if op == "d":
         return removed
     if not isinstance(after, dict):
         raise ProtocolError(f"an event with op {op} has no after")
     arrival = _arrival(after, before, shape, asked)
-    return [*removed, (Kind.UPDATE_PREIMAGE, arrival), (Kind.UPDATE_POSTIMAGE, arrival)]
+    return [*removed, (ChangeKind.UPDATE_PREIMAGE, arrival), (ChangeKind.UPDATE_POSTIMAGE, arrival)]
 
 
 def _says_nothing(body: Row, asked: Asked) -> bool:

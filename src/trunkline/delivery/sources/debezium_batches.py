@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from trunkline.client.entries import Entry
 from trunkline.delivery.changes.net import filled
-from trunkline.delivery.changes.ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN, Kind
+from trunkline.delivery.changes.rows import KIND_COLUMN, ORDINAL_COLUMN, ROUTE_COLUMN, VERSION_COLUMN, ChangeKind
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
+from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.dead_letters import DeadLetter
 from trunkline.delivery.sources.debezium import (
     REASON_LETTERS,
@@ -25,7 +25,7 @@ from trunkline.delivery.sources.debezium import (
 from trunkline.delivery.sources.debezium_values import Shape, declared_shape
 from trunkline.errors import ProtocolError
 
-Placed = tuple[int, int, Kind, Row | None]  # a change with its entry's position and its number there
+Placed = tuple[int, int, ChangeKind, Row | None]  # a change with its entry's position and its number there
 
 
 class EventBatches:

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.delivery.changes.columns import PRECISION_MOST, Column, Columns, arrow_type, decimal_of
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.errors import ConfigError, ProtocolError
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)

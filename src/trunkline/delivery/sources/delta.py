@@ -28,21 +28,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import type_name
-from trunkline.delivery.backends.duckdb_pool import borrowed, first_line, identifier
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb, registered
+from trunkline.delivery.backends.sql import first_line, identifier
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.lineage import Past, version_mark
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.sources.contract import (
-    EVERYTHING,
-    ROUTE_COLUMN,
-    Asked,
-    Backlog,
-    NetChanges,
-    Share,
-    SourceState,
-    Survey,
-)
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, Share, SourceState, Survey
 from trunkline.delivery.sources.delta_feed import KIND, read_feed
 from trunkline.delivery.sources.delta_history import DeltaHistory, feed_is_on
 from trunkline.delivery.sources.shares import rows_of_share
@@ -130,14 +123,14 @@ class DeltaSource(Struct, frozen=True):
             ):
                 arrived = connection.sql(chosen).to_arrow_table()
             return NetChanges(removed.empty_table(), _typed(arrived, asked.empty_rows().schema))
-        with self._reading(lambda: self.survey(window)), borrowed() as connection:
+        with self._reading(lambda: self.survey(window)), pooled_duckdb() as connection:
             table = self._table(window.through)
             partitioned = bool(table.metadata().partition_columns)
             changes = self._history().changes(window, partitioned=partitioned)
             feed = read_feed(connection, changes, asked.columns)
             signed = f"SELECT {_with_route(asked)}, {SIGN} AS sign FROM window_feed"
             with (
-                _registered(connection, window_feed=feed),
+                registered(connection, window_feed=feed),
                 rows_of_share(connection, signed, share, of_files=False) as chosen,
             ):
                 connection.execute(_summed(asked, chosen))
@@ -152,7 +145,7 @@ class DeltaSource(Struct, frozen=True):
         match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
         with (
             self._rows(version, asked) as (connection, rows),
-            _registered(connection, window_keys=keys.select(names)),
+            registered(connection, window_keys=keys.select(names)),
         ):
             chosen = f"SELECT t.* FROM ({rows}) t SEMI JOIN window_keys k ON {match}"
             found = connection.sql(chosen).to_arrow_table()
@@ -167,6 +160,12 @@ class DeltaSource(Struct, frozen=True):
         ):
             for batch in connection.sql(chosen).to_arrow_reader(BATCH_ROWS):
                 yield from _typed(pa.Table.from_batches([batch]), schema).to_batches()
+
+    def large_reads(self) -> None:
+        return None
+
+    def native_reads(self) -> None:
+        return None
 
     # --- opening ---
 
@@ -191,9 +190,9 @@ class DeltaSource(Struct, frozen=True):
     def _rows(self, version: int, asked: Asked) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
         """All rows at a version, as a query."""
         table = self._table(version)
-        with self._reading(lambda: self._check_files(table)), borrowed() as connection:
+        with self._reading(lambda: self._check_files(table)), pooled_duckdb() as connection:
             found = table.scan(columns=[column.name for column in asked.columns])
-            with _registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
+            with registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
                 yield connection, f"SELECT {_with_route(asked)} FROM window_state"
             self._check_mark(table, asked.mark)
 
@@ -265,13 +264,3 @@ def _copies(names: Sequence[str], sign: str) -> str:
 def _typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The same rows in the types in which they travel; DuckDB has other names for some."""
     return rows if rows.schema == schema else rows.select(schema.names).cast(schema)
-
-
-@contextmanager
-def _registered(connection: duckdb.DuckDBPyConnection, **found: pa.Table | pa.RecordBatchReader) -> Iterator[None]:
-    """Arrow data under names for SQL. An instance on which anything failed is thrown away, with its names."""
-    for name, data in found.items():
-        connection.register(name, data)
-    yield
-    for name in found:
-        connection.unregister(name)

@@ -12,13 +12,18 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import Extension, borrowed, catalog_place, first_line
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners
+from trunkline.delivery.backends.sql import first_line
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.rows import NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, NetChanges, Share, SourceState, Survey
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, Share, SourceState, Survey
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain, restatement
+from trunkline.delivery.sources.ducklake_snapshot import LakeSnapshots
+from trunkline.delivery.sources.ducklake_spark import LakeLargeReads
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
 from trunkline.errors import Unreachable
 
@@ -29,7 +34,6 @@ OUTSIDE = (  # errors of files and servers; one that a server of PostgreSQL caus
     duckdb.HTTPException,
     duckdb.ConnectionException,
 )
-EXTENSIONS: dict[str, tuple[Extension, ...]] = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
 
 
 class DuckLakeSource(Struct, frozen=True):
@@ -43,7 +47,7 @@ class DuckLakeSource(Struct, frozen=True):
 
     def mark(self) -> object:
         """Sizes and times of a catalog's files: whoever commits changes them."""
-        kind, place = catalog_place(self.address.catalog)
+        kind, place = catalog_location(self.address.catalog)
         if kind == "postgres":
             return None
         return tuple(_file_mark(place + suffix) for suffix in ("", ".wal", "-wal"))
@@ -98,6 +102,12 @@ class DuckLakeSource(Struct, frozen=True):
         with self.reader(Window(BEFORE_ALL, version), asked) as reader:
             yield from reader.arrived(EVERYTHING if routes is None else Share(tuple(routes)))
 
+    def large_reads(self) -> LakeLargeReads:
+        return LakeLargeReads(self)
+
+    def native_reads(self) -> LakeSnapshots:
+        return LakeSnapshots(self.address)
+
     # --- opening ---
 
     @contextmanager
@@ -114,8 +124,7 @@ class DuckLakeSource(Struct, frozen=True):
 
     @contextmanager
     def _instance(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        kind, _ = catalog_place(self.address.catalog)
-        with self._reachable(), borrowed(*EXTENSIONS.get(kind, ())) as connection:
+        with self._reachable(), pooled_duckdb(*catalog_scanners(self.address)) as connection:
             connection.execute(f"SET threads = {THREADS}")
             yield connection
 

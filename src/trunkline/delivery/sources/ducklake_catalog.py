@@ -26,7 +26,8 @@ from typing import Any, Final
 import duckdb
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import attach_catalog, catalog_place, identifier, literal
+from trunkline.delivery.backends.ducklake_attachment import attach_catalog, catalog_location
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.lineage import Past, version_mark
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
@@ -98,7 +99,7 @@ class LakeCatalog:
     """An attached catalog. Use it inside one transaction of the connection: then all answers are of one moment."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
-        self.kind, _ = catalog_place(address.catalog)
+        self.kind, _ = catalog_location(address.catalog)
         self._connection = connection
         self._address = address
         self._data_path = ""

@@ -17,11 +17,13 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked
-from trunkline.delivery.sources.ducklake import DuckLakeSource
+from trunkline.delivery.changes.rows import ROUTE_COLUMN
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.sources.contract import EVERYTHING, Asked
 from trunkline.delivery.sources.ducklake_catalog import DataFile, DeleteFile
 from trunkline.delivery.sources.ducklake_window import POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
 from trunkline.errors import Unreachable
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
+
+    from trunkline.delivery.sources.ducklake import DuckLakeSource
 
 NATIVE_TYPES = {
     "BOOLEAN": "boolean",
@@ -78,7 +82,16 @@ def carrier_type(column: Column) -> pa.DataType:
     return CARRIERS.get(column.type) or arrow_type(column)
 
 
-class WindowFrames:
+class LakeLargeReads(Struct, frozen=True):
+    """Windows of a lake's table, read by Spark."""
+
+    source: DuckLakeSource
+
+    def frames(self, spark: SparkSession, window: Window, asked: Asked) -> LakeWindowFrames:
+        return LakeWindowFrames(spark, self.source, self.source.plan(window, asked.mark), asked)
+
+
+class LakeWindowFrames:
     """The removed and the arrived rows of a window, as data frames of ROUTE_COLUMN and columns.
 
     Values of some types are carried in others (``carrier_type``); a cast brings them back.

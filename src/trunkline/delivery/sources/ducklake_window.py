@@ -32,10 +32,12 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.backends.duckdb_pool import registered
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.net import less
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.ducklake_catalog import (
     DataFile,
     DeleteFile,
@@ -161,7 +163,7 @@ class WindowReader:
         with (
             self._dead_positions(self._plan),
             self._rows_of(self._arrived(), self._inlined_arrived, EVERYTHING) as found,
-            _registered(self._connection, window_keys=keys.select(names)),
+            registered(self._connection, window_keys=keys.select(names)),
         ):
             chosen = f"SELECT t.* FROM arrived_rows t SEMI JOIN window_keys k ON {match}"
             return found.query("arrived_rows", chosen).to_arrow_table()
@@ -180,7 +182,7 @@ class WindowReader:
             parts = [*parts, f"SELECT {named} FROM window_inlined"]
         query = f"SELECT {named} FROM ({' UNION ALL '.join(parts)})"
         with (
-            _registered(self._connection, window_inlined=inlined),
+            registered(self._connection, window_inlined=inlined),
             rows_of_share(self._connection, query, share) as chosen,
         ):
             yield self._connection.sql(chosen)
@@ -199,7 +201,7 @@ class WindowReader:
         )
         events = [f"SELECT file, position, died, {FAR} AS ended FROM window_dead"]
         events += [self._deletions(plan.deletes)] if plan.deletes else []
-        with _registered(self._connection, window_dead=inlined_dead):
+        with registered(self._connection, window_dead=inlined_dead):
             self._connection.execute(
                 f"""CREATE OR REPLACE TEMP TABLE dead AS SELECT file, position,
                 bool_or(died <= {window.after} AND ended > {window.after}) AS by_after,
@@ -308,16 +310,6 @@ def _inlined_arrived(window: Window) -> str:
 
 def _inlined_removed(window: Window) -> str:
     return f"begin_snapshot <= {window.after} AND end_snapshot > {window.after} AND end_snapshot <= {window.through}"
-
-
-@contextmanager
-def _registered(connection: duckdb.DuckDBPyConnection, **tables: pa.Table) -> Iterator[None]:
-    """Arrow tables under names for SQL. An instance on which anything failed is thrown away, with its names."""
-    for name, table in tables.items():
-        connection.register(name, table)
-    yield
-    for name in tables:
-        connection.unregister(name)
 
 
 def parquet(paths: Sequence[str], fields: Mapping[int, tuple[str, str, str | None]]) -> str:

@@ -29,26 +29,18 @@ from trunkline.delivery.changes.captured import decoded
 from trunkline.delivery.changes.columns import Columns, arrow_schema
 from trunkline.delivery.changes.lineage import Past, version_mark
 from trunkline.delivery.changes.net import filled, row_codes
-from trunkline.delivery.changes.ordered import (
+from trunkline.delivery.changes.ordered import arrivals_only, net_of_ordered
+from trunkline.delivery.changes.rows import (
     KIND_COLUMN,
     ORDINAL_COLUMN,
+    ROUTE_COLUMN,
     VERSION_COLUMN,
-    Kind,
-    arrivals_only,
-    net_of_ordered,
+    ChangeKind,
+    NetChanges,
 )
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import (
-    EVERYTHING,
-    ROUTE_COLUMN,
-    Asked,
-    Backlog,
-    NetChanges,
-    Share,
-    SourceState,
-    Survey,
-)
+from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, Share, SourceState, Survey
 from trunkline.delivery.sources.dead_letters import DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium import check_schema_of_no_row, event_shape, parsed
 from trunkline.delivery.sources.debezium_batches import EventBatches
@@ -174,6 +166,12 @@ class LogSource(Struct, frozen=True):
         rows = self._state_at(version, asked)
         yield from (rows if routes is None else _chosen(rows, Share(tuple(routes)))).to_batches(BATCH_ROWS)
 
+    def large_reads(self) -> None:
+        return None
+
+    def native_reads(self) -> None:
+        return None
+
     def _state_at(self, version: int, asked: Asked) -> pa.Table:
         """A look: whoever delivers these rows has put aside what is malformed."""
         changes = self._understood(Window(0, version), asked, put_aside=False)
@@ -205,7 +203,7 @@ class LogSource(Struct, frozen=True):
             tables = [self._fitted(*each, asked) for each in _captured(transactions)]
         empty = _marked_schema(asked).empty_table()
         changes = pa.concat_tables([empty, *tables]) if tables else empty
-        if not begins and not pc.any(pc.equal(changes.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():
+        if not begins and not pc.any(pc.equal(changes.column(KIND_COLUMN), ChangeKind.TRUNCATE)).as_py():
             raise DestinationHalted(
                 f"the log {self.address.log} was trimmed up to {extent.trimmed}, so the rows at {window.through} "
                 "cannot be told from it; capture a new snapshot into it, then reseed"
@@ -244,7 +242,7 @@ def _captured(transactions: Iterable[list[Entry] | CorruptEntry]) -> list[tuple[
                 if not entry.payload:
                     continue
                 changes = _decoded(entry)[1]
-                if pc.any(pc.equal(changes.column(KIND_COLUMN), Kind.TRUNCATE)).as_py():
+                if pc.any(pc.equal(changes.column(KIND_COLUMN), ChangeKind.TRUNCATE)).as_py():
                     found, corrupt = [], None
                 found.append((entry.glsn, changes))
         except CorruptEntry as error:

@@ -13,8 +13,9 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from trunkline.delivery.backends.duckdb_pool import identifier
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Share
+from trunkline.delivery.backends.sql import identifier
+from trunkline.delivery.changes.rows import ROUTE_COLUMN
+from trunkline.delivery.sources.contract import EVERYTHING, Share
 
 VALUES: Final = "share_values"
 

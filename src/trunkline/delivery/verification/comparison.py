@@ -23,7 +23,8 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import Extension, connect, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import Extension, new_duckdb
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Columns
 
 RANGES: Final = 1024  # more: less to look at where one differs; fewer: fewer sums
@@ -74,7 +75,7 @@ def comparison(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _instance(extensions: tuple[Extension, ...]) -> duckdb.DuckDBPyConnection:
-    connection = connect(*extensions)
+    connection = new_duckdb(*extensions)
     folder = (
         f"{tempfile.gettempdir()}/trunkline-verify-{uuid4().hex}"  # DuckDB makes it when it needs it, and removes it
     )

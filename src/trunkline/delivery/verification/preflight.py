@@ -20,20 +20,19 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import catalog_place
+from trunkline.delivery.backends.ducklake_attachment import catalog_location
 from trunkline.delivery.backends.postgres_session import PostgresSession
-from trunkline.delivery.changes.columns import Columns, check_columns, evolution
+from trunkline.delivery.changes.columns import Columns, check_columns, check_routing, evolution
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
 from trunkline.delivery.control.factory import open_control_store
-from trunkline.delivery.deliverer.assembly import source_of
 from trunkline.delivery.destinations.contract import Destination
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
 from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.engine.java import find_java
 from trunkline.delivery.engine.master import check_master
-from trunkline.delivery.sources.contract import ROUTABLE
+from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
 ANSWER_S: Final = 15.0  # too small: a slow server counts as lost; too big: a lost one is waited for as long
@@ -87,7 +86,7 @@ def _located(line: str) -> Problem:
 
 def source_facts(pipeline: Pipeline) -> SourceFacts:
     """Raises what the source does: it is out of reach, has no such table, or is of a form that is not understood."""
-    source = source_of(pipeline)
+    source = source_of(pipeline.source)
     state = source.state(0)
     return SourceFacts(state.identity, source.columns(state.version))
 
@@ -109,19 +108,14 @@ def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[Problem]:
     if routing in broken:
         return
     yield from _refusals("routing.column", lambda: check_columns(sound, (), routing))
-    kind = next((column.type for column in sound if column.name == routing), None)
-    if kind is not None and kind not in ROUTABLE:
-        yield Problem(
-            "routing.column",
-            f"{routing!r} is {kind}; rows can be routed by text, integers, BOOLEAN, UUID or DATE: name such a column",
-        )
+    yield from _refusals("routing.column", lambda: check_routing(sound, routing))
 
 
 def _refusals(where: str, check: Callable[[], object]) -> Iterator[Problem]:
     try:
         check()
     except (ConfigError, Unreachable) as error:
-        yield Problem(where, str(error))
+        yield Problem(where, str(error).removeprefix(f"{where}: "))
 
 
 def _check_engine(master: str) -> Iterator[Problem]:
@@ -251,7 +245,7 @@ def _not_made_yet(address: Address) -> Path | None:
         case DeltaAddress(path=path) if not Path(path).exists():
             return Path(path).parent
         case LakeAddress(catalog=catalog):
-            kind, place = catalog_place(catalog)
+            kind, place = catalog_location(catalog)
             if kind != "postgres" and not Path(place).exists():
                 return Path(place).parent
     return None

@@ -31,17 +31,16 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.delivery.backends.duckdb_pool import first_line, identifier
+from trunkline.delivery.backends.sql import first_line, identifier
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import settle
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.tree import SeedMode
 from trunkline.delivery.destinations.contract import Destination, Standing
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges, Share
-from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.ducklake_snapshot import extensions_for, lake_snapshot
+from trunkline.delivery.sources.contract import Share
 from trunkline.delivery.sources.shares import rows_of_share
 from trunkline.delivery.verification.comparison import Comparison, Difference, Differences, comparison
 from trunkline.errors import ProtocolError, TrunklineError, Unreachable
@@ -126,8 +125,8 @@ class _Verification:
         if standing is None or standing.position <= 0:
             return Verdict(self._target.name, "unverified", note="nothing was delivered to it yet; run the pipeline")
         source = self._work.source
-        extensions = extensions_for(source.address) if isinstance(source, DuckLakeSource) else ()
-        with comparison(*extensions) as connection:
+        native = source.native_reads()
+        with comparison(*(native.extensions if native else ())) as connection:
             if strayed := self._strayed(standing):
                 return Verdict(self._target.name, "differs", standing.position, note=strayed)
             before = source.survey(Window(standing.position, standing.position))
@@ -153,10 +152,11 @@ class _Verification:
     def _want(self, connection: duckdb.DuckDBPyConnection, both: Comparison, version: int, columns: Columns) -> bool:
         """Read the part of the source; returns whether it is known that no row was ever changed or removed."""
         source, target = self._work.source, self._target
-        if not isinstance(source, DuckLakeSource):
+        native = source.native_reads()
+        if native is None:
             both.add_batches("wanted", source.scan(version, self._work.asked(columns), list(target.values)))
             return False
-        with lake_snapshot(connection, source.address, version) as snapshot:
+        with native.snapshot(connection, version) as snapshot:
             if _described(snapshot.columns) != _described(columns):
                 raise ProtocolError(
                     f"the columns of version {version} are {_described(snapshot.columns)} for DuckLake, and "
