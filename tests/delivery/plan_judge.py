@@ -14,16 +14,16 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
+from lake_fuzz.histories import History, made_history
+from lake_fuzz.judge import windows
+from lake_fuzz.shapes import routes
+from lake_fuzz.truth import plain_rows
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Settled, settle, settle_live, touched_keys
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
-from trunkline.delivery.fuzz.histories import History, made_history
-from trunkline.delivery.fuzz.judge import windows
-from trunkline.delivery.fuzz.shapes import routes
-from trunkline.delivery.fuzz.truth import plain_rows
 from trunkline.delivery.job.large import SharedKeys, by_destination, routes_frame, settled_frame, settled_live_frame
 from trunkline.delivery.job.work import Target, Work
 from trunkline.delivery.sources.contract import EVERYTHING, Asked

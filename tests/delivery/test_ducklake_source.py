@@ -16,14 +16,14 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from lake_fuzz.shapes import VALUES, value
+from lake_fuzz.truth import plain_rows
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.duckdb_pool import new_duckdb, pooled_duckdb
 from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.fuzz.shapes import VALUES, value
-from trunkline.delivery.fuzz.truth import plain_rows
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import LakeCatalog

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from delivery.pipe import PATHS, Pipe, all_well, make_sites
 from delivery.pipe_sources import LakeSource
 from delivery.plan_judge import Compared, compared, some_windows
+from lake_fuzz.histories import made_history
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup
 from trunkline.delivery.changes.windows import Window
-from trunkline.delivery.fuzz.histories import made_history
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import ReadPath
 from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames

@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lake_fuzz.shapes import DEFAULTS, INLINING, VALUES, WIDENED, Field, Layout, Shape, value
 from trunkline.delivery.backends.sql import identifier, literal
-from trunkline.delivery.fuzz.shapes import DEFAULTS, INLINING, VALUES, WIDENED, Field, Layout, Shape, value
 
 KEYS: Final = 12
 SALTS: Final = 5  # kinds of values that one row may get: few, so that equal rows come back

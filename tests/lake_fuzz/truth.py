@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from lake_fuzz.histories import History
+from lake_fuzz.shapes import Layout
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.fuzz.histories import History
-from trunkline.delivery.fuzz.shapes import Layout
 
 Row = tuple[Any, ...]  # the routing value as text, and every column
 

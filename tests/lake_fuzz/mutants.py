@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lake_fuzz.histories import History
+from lake_fuzz.judge import Check, Rule, Suspect
+from lake_fuzz.readings import Exact, Reading
+from lake_fuzz.truth import Row, plain_rows
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.net import Routes, Settled, less, settle
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.fuzz.histories import History
-from trunkline.delivery.fuzz.judge import Check, Rule, Suspect
-from trunkline.delivery.fuzz.readings import Exact, Reading
-from trunkline.delivery.fuzz.truth import Row, plain_rows
 from trunkline.delivery.sources.contract import Asked
 from trunkline.delivery.sources.ducklake_catalog import DeleteFile
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_passage, plan_window

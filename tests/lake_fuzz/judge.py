@@ -19,14 +19,14 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from lake_fuzz.histories import History
+from lake_fuzz.readings import Exact, Reading
+from lake_fuzz.shapes import routes
+from lake_fuzz.truth import Row, Truth, plain_rows
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_live, touched_keys
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, NetChanges, Op
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.fuzz.histories import History
-from trunkline.delivery.fuzz.readings import Exact, Reading
-from trunkline.delivery.fuzz.shapes import routes
-from trunkline.delivery.fuzz.truth import Row, Truth, plain_rows
 from trunkline.delivery.sources.contract import Asked
 from trunkline.errors import SourceExpired
 

@@ -17,12 +17,12 @@ import duckdb
 import pyarrow as pa
 from msgspec.structs import replace
 
+from lake_fuzz.shapes import Layout, draw_shape
+from lake_fuzz.statements import CLEAN_UP, MAINTENANCE, REWRITE, Statements
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.fuzz.shapes import Layout, draw_shape
-from trunkline.delivery.fuzz.statements import CLEAN_UP, MAINTENANCE, REWRITE, Statements
 
 TRANSACTIONS: Final = 14  # of a history, some of which change nothing and make no version
 EXTENSIONS: Final = ("ducklake", "sqlite_scanner", "postgres_scanner")

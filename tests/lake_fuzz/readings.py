@@ -9,9 +9,9 @@ from typing import Protocol
 import duckdb
 import pyarrow as pa
 
+from lake_fuzz.histories import History
 from trunkline.delivery.changes.rows import NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.fuzz.histories import History
 from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import LakeCatalog
