@@ -27,7 +27,7 @@ from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import EVERYTHING, Asked
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog
 from trunkline.delivery.sources.ducklake_window import WindowReader, plan_window
@@ -120,9 +120,9 @@ class Delivery:
             self._columns = DuckLakeSource(self._source).columns(window.through)
         with LakeCatalog(self._connection, self._source) as catalog:
             plan = plan_window(catalog, window)
-            reader = WindowReader(self._connection, catalog, plan, Asked(self._columns, KEY, ROUTING))
+            reader = WindowReader(self._connection, catalog, plan, ReadRequest(self._columns, KEY, ROUTING))
         self._connection.execute(f"DETACH {CATALOG}")
-        return reader.read(EVERYTHING)
+        return reader.read(ALL_ROUTES)
 
     def _settle(self, net: NetChanges) -> None:
         """Each row's own routing value decides: a row that moved leaves one destination and comes to another."""

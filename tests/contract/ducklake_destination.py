@@ -20,7 +20,7 @@ from trunkline.delivery.backends.ducklake_attachment import SCANNERS, catalog_lo
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
-from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs
+from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
 
 TABLE: Final = "orders 50%"
 LAKE: Final = "independent"
@@ -31,14 +31,14 @@ _numbers = itertools.count()
 @cache
 def instance() -> duckdb.DuckDBPyConnection:
     """What the children of a process inherit: loading extensions takes longer than anything they do with them."""
-    made = LakeCatalogs()._new_instance()
+    made = AttachedLakes()._new_instance()
     for scanners in SCANNERS.values():
         for scanner in scanners:
             made.execute(f"LOAD {literal(str(extension_file(scanner)))}")
     return made
 
 
-class WatchedCatalogs(LakeCatalogs):
+class WatchedCatalogs(AttachedLakes):
     """Tells of every statement before it is run."""
 
     def __init__(self, watch: Watch | None) -> None:
@@ -56,7 +56,7 @@ class WatchedCatalogs(LakeCatalogs):
 
 
 @cache
-def unwatched() -> LakeCatalogs:
+def unwatched() -> AttachedLakes:
     return WatchedCatalogs(None)
 
 

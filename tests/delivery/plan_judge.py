@@ -26,7 +26,7 @@ from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.delivery.job.large import SharedKeys, by_destination, routes_frame, settled_frame, settled_live_frame
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.sources.contract import EVERYTHING, Asked
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
 from trunkline.errors import SourceExpired
@@ -53,9 +53,9 @@ def compared(spark: SparkSession, history: History, chosen: Iterable[Window]) ->
     source = DuckLakeSource(history.address)
     for window in chosen:
         layout = history.layouts[window.through]
-        asked = Asked(tuple(Column(each.name, each.type) for each in layout), history.shape.key, "tenant")
+        asked = ReadRequest(tuple(Column(each.name, each.type) for each in layout), history.shape.key, "tenant")
         try:
-            net = source.net_changes(window, asked, EVERYTHING)
+            net = source.net_changes(window, asked, ALL_ROUTES)
         except SourceExpired:
             continue
         plan = source.plan(window)
@@ -80,7 +80,7 @@ def _settled_wrong(
     spark: SparkSession,
     history: History,
     source: DuckLakeSource,
-    asked: Asked,
+    asked: ReadRequest,
     frames: LakeWindowFrames,
     net: NetChanges,
     window: Window,

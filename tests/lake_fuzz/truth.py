@@ -13,7 +13,7 @@ from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 
-Row = tuple[Any, ...]  # the routing value as text, and every column
+PlainRow = tuple[Any, ...]  # the routing value as text, and every column
 
 
 class Truth:
@@ -21,10 +21,12 @@ class Truth:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._rows: dict[tuple[int, Layout], Counter[Row]] = {}
-        self._written: dict[int, list[tuple[int, Row]]] = {}  # each row of a version with the version that wrote it
+        self._rows: dict[tuple[int, Layout], Counter[PlainRow]] = {}
+        self._written: dict[
+            int, list[tuple[int, PlainRow]]
+        ] = {}  # each row of a version with the version that wrote it
 
-    def rows(self, version: int, layout: Layout) -> Counter[Row]:
+    def rows(self, version: int, layout: Layout) -> Counter[PlainRow]:
         """The state at a version, with the columns of a layout: by their own identity, with defaults for those that it
         did not have."""
         if version == BEFORE_ALL:
@@ -33,7 +35,7 @@ class Truth:
             self._rows[version, layout] = Counter(plain_rows(self._converted(version, layout)))
         return self._rows[version, layout]
 
-    def written(self, window: Window) -> Counter[Row]:
+    def written(self, window: Window) -> Counter[PlainRow]:
         """The rows at `through` that were written after `after`."""
         through = window.through
         if through not in self._written:
@@ -62,7 +64,7 @@ class Truth:
         return found
 
 
-def plain_rows(table: pa.Table) -> list[Row]:
+def plain_rows(table: pa.Table) -> list[PlainRow]:
     """Rows of values that Python compares: numbers for times (which may be infinite), text for floats and lists."""
     return list(zip(*(_plain(column) for column in table.columns), strict=True))
 

@@ -63,8 +63,8 @@ WIDER: Final[dict[str, tuple[str, ...]]] = {
     "UINTEGER": ("UBIGINT",),
     "FLOAT": ("DOUBLE",),
 }
-PRECISION_MOST: Final = 38
-LISTS_DEEP_MOST: Final = 16  # lists of lists; a type may be somebody else's word
+PRECISION_MAX: Final = 38
+LISTS_DEEP_MAX: Final = 16  # lists of lists; a type may be somebody else's word
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d{1,4}),\s*(\d{1,4})\)")
 
 
@@ -76,9 +76,9 @@ def decimal_of(type_name: str) -> tuple[int, int] | None:
 
 def arrow_type(column: Column) -> pa.DataType:
     """The type in which a column's values travel; raises ``ConfigError`` for a type that cannot be delivered."""
-    if (decimal := decimal_of(column.type)) is not None and max(1, decimal[1]) <= decimal[0] <= PRECISION_MOST:
+    if (decimal := decimal_of(column.type)) is not None and max(1, decimal[1]) <= decimal[0] <= PRECISION_MAX:
         return pa.decimal128(*decimal)
-    if column.type.endswith("[]") and column.type.count("[]") <= LISTS_DEEP_MOST:
+    if column.type.endswith("[]") and column.type.count("[]") <= LISTS_DEEP_MAX:
         return pa.list_(arrow_type(Column(column.name, column.type[:-2])))
     if (known := ARROW_TYPES.get(column.type)) is not None:
         return known

@@ -106,8 +106,8 @@ class JobRunner:
         try:
             survey = self._survey(Window(group.after, group.through))
         except SourceExpired:
-            past = self._work.source.past([group.after])
-            if past.has(group.after, group.mark) and group.through <= past.version:
+            lineage = self._work.source.lineage([group.after])
+            if lineage.has(group.after, group.mark) and group.through <= lineage.version:
                 raise
             raise SourceReplaced from None
         if group.mark and survey.after_mark and group.mark != survey.after_mark:
@@ -158,14 +158,14 @@ class JobRunner:
         self, large: LargeReads, work: FlushWork | SeedWork, members: Sequence[Member], window: Window
     ) -> TaskReport:
         places = {self._work.index[member.destination]: member for member in members}
-        asked = self._work.asked(work.columns, work.mark)
-        frames = large.frames(self._spark, window, asked)
+        request = self._work.request(work.columns, work.mark)
+        frames = large.frames(self._spark, window, request)
         live = Window(BEFORE_ALL, window.through)
         apply = applier(self._work, work, places)
         everywhere = routes_frame(self._spark, self._work, set(range(len(self._work.targets))))
         answers = unrouted_frame(frames.arrived(), everywhere)
         alike = [
-            self._settled(work, policy, each, frames, lambda: large.frames(self._spark, live, asked))
+            self._settled(work, policy, each, frames, lambda: large.frames(self._spark, live, request))
             for policy, each in self._work.by_policy(places).items()
         ]
         rows = one_frame(alike, self._work.key, min(len(places), LARGE_PARTITIONS_MOST))

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import Extension
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.lineage import Lineage
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 
@@ -58,17 +58,17 @@ class Survey(Struct, frozen=True):
     mark: str = ""  # of `through`
 
 
-class Share(Struct, frozen=True):
+class RouteFilter(Struct, frozen=True):
     """A part of the routing values: one task reads one share of a window."""
 
     values: tuple[str | None, ...]
-    unless: tuple[str | None, ...] | None = None  # also the rows whose value is none of these
+    all_but: tuple[str | None, ...] | None = None  # also the rows whose value is none of these
 
 
-EVERYTHING: Final = Share((), ())
+ALL_ROUTES: Final = RouteFilter((), ())
 
 
-class Asked(Struct, frozen=True):
+class ReadRequest(Struct, frozen=True):
     """Which columns of a window are wanted."""
 
     columns: Columns  # as of `through`
@@ -95,7 +95,7 @@ class WindowFrames(Protocol):
 class LargeReads(Protocol):
     """Reads windows that are too large for one task, by Spark."""
 
-    def frames(self, spark: SparkSession, window: Window, asked: Asked) -> WindowFrames:
+    def frames(self, spark: SparkSession, window: Window, request: ReadRequest) -> WindowFrames:
         """Raises as ``Source.net_changes``."""
         ...
 
@@ -124,7 +124,7 @@ class NativeReads(Protocol):
 class Source(Protocol):
     """A snapshot source. Instances are values that can be sent to a Spark task, where they open what they need."""
 
-    def mark(self) -> object:
+    def change_hint(self) -> object:
         """What differs whenever the source may have changed, at next to no cost; ``None``: it must be asked."""
         ...
 
@@ -132,7 +132,7 @@ class Source(Protocol):
         """The newest version, and the stops after ``known``."""
         ...
 
-    def past(self, versions: Collection[int]) -> Past:
+    def lineage(self, versions: Collection[int]) -> Lineage:
         """What the source says of these versions now."""
         ...
 
@@ -142,16 +142,16 @@ class Source(Protocol):
         """Raises ``SourceExpired`` if the window can no longer be read."""
         ...
 
-    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
+    def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
         """The rows of one share, read where this is called. Raises ``SourceExpired``, ``Unreachable``; the latter also
         where the source was replaced since it was surveyed."""
         ...
 
-    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         """Every row live at a version whose (route, key) is in ``keys``: a look-up, NULL-safe."""
         ...
 
-    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
+    def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
         """All rows at a version, or those of some routing values; ROUTE_COLUMN and every column."""
         ...
 
