@@ -27,7 +27,8 @@ from local_cluster import Command
 from postgres_server import PostgresServer
 from trunkline.cli.deliver_init import make_sample
 from trunkline.cli.main import main
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.config import example as example_text
 from trunkline.delivery.config import load_pipeline
 from trunkline.delivery.config.addresses import LakeAddress
@@ -79,7 +80,7 @@ def change_source(folder: Path, *statements: str) -> int:
     versions: list[int] = []
 
     def changed() -> bool:
-        connection = connect("ducklake")
+        connection = new_duckdb("ducklake")
         try:
             attach_lake(connection, address, "lake", read_only=False)
             for statement in statements:
@@ -97,7 +98,7 @@ def change_source(folder: Path, *statements: str) -> int:
 
 def change_lake(catalog: str, *statements: str) -> list[list[tuple[Any, ...]]]:
     """Returns what each one does."""
-    connection = connect("ducklake")
+    connection = new_duckdb("ducklake")
     connection.execute(f"ATTACH 'ducklake:{catalog}' AS lake")
     found = [connection.execute(statement).fetchall() for statement in statements]
     connection.close()

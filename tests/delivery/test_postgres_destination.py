@@ -19,7 +19,7 @@ from contract.postgres_destination import PostgresKind, PostgresTable, WatchedDe
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
 from trunkline.delivery.destinations.postgres import PostgresDestination

@@ -220,8 +220,8 @@ def test_a_delta_table_that_was_restored_from_a_copy_halts_what_is_ahead_and_wha
     assert {name: sorted(each["id"] for each in business.tables[name].held() or []) for name in ALL} == wanted
     moved = tmp_path / "moved"  # the same history in another place is the same source
     shutil.copytree(table.path, moved)
-    assert table.source.past([3]).marks == DeltaSource(DeltaAddress(str(moved))).past([3]).marks
-    assert str(DeltaTable(table.path).metadata().id) == table.source.past([]).identity
+    assert table.source.lineage([3]).marks == DeltaSource(DeltaAddress(str(moved))).lineage([3]).marks
+    assert str(DeltaTable(table.path).metadata().id) == table.source.lineage([]).identity
 
 
 def test_a_log_that_was_made_anew_under_its_name_strays_from_what_was_delivered_of_it(tmp_path: Path) -> None:

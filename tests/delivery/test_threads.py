@@ -36,7 +36,7 @@ def broken(*_: object, **__: object) -> Any:
 class QuietSource:
     """A source where nothing happens."""
 
-    def mark(self) -> object:
+    def change_hint(self) -> object:
         return None
 
     def state(self, known: int) -> SourceState:
@@ -73,7 +73,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 PLANTS: dict[str, Callable[[Parts, pytest.MonkeyPatch], None]] = {
-    "source": lambda parts, patch: patch.setattr(parts.source, "mark", broken),
+    "source": lambda parts, patch: patch.setattr(parts.source, "change_hint", broken),
     "control": lambda parts, patch: patch.setattr(parts.store.configurations, "revision", broken),
     "unrouted": lambda parts, patch: patch.setattr(parts.store.unrouted, "counts", broken),
     "health": lambda parts, patch: patch.setattr(parts.health._server, "service_actions", broken),
@@ -123,7 +123,7 @@ def test_a_look_at_the_source_that_does_not_end_is_told(parts: Parts, monkeypatc
 
     def plant(*arguments: Any) -> None:
         began(*arguments)
-        monkeypatch.setattr(parts.source, "mark", lambda: stuck.wait(WAIT_S))
+        monkeypatch.setattr(parts.source, "change_hint", lambda: stuck.wait(WAIT_S))
 
     monkeypatch.setattr(parts.observer, "source_error", listening)
     monkeypatch.setattr(parts.observer, "began", plant)

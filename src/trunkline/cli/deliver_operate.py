@@ -21,7 +21,7 @@ from trunkline.cli.tables import plural, print_json, table
 from trunkline.delivery.config import Pipeline
 from trunkline.delivery.control.contract import DesiredState, DestinationRecord
 from trunkline.delivery.control.store import ControlStore
-from trunkline.delivery.deliverer.assembly import source_of
+from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError
 
 WATCH_S: Final = 2.0
@@ -82,7 +82,7 @@ def gather(pipeline: Pipeline, store: ControlStore) -> Facts:
 
 def _source(pipeline: Pipeline) -> Facts:
     try:
-        return {"version": source_of(pipeline).state(0).version, "error": ""}
+        return {"version": source_of(pipeline.source).state(0).version, "error": ""}
     except TrunklineError as error:
         return {"version": None, "error": str(error)}
 

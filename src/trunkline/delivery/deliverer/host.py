@@ -31,7 +31,7 @@ from trunkline.core.planner import Planner
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.control.store import ControlStore
-from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, source_of, work_of
+from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, work_of
 from trunkline.delivery.deliverer.discovery import Discovery
 from trunkline.delivery.deliverer.leases import LeaseKeeper
 from trunkline.delivery.deliverer.observer import Observer
@@ -40,6 +40,7 @@ from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, take_
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import Work
+from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError
 from trunkline.threads import Threads
 
@@ -62,7 +63,7 @@ class Deliverer:
         threads: Threads | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._source = source_of(pipeline)
+        self._source = source_of(pipeline.source)
         self._make_runner = runner
         self._store = store
         self._observer = observer
