@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, CoordinatorConfig, CoordinatorState
 from trunkline.core.duties import EndTheSegment
 from trunkline.core.effects import Address, Choose, Complete, Effects, Event, Message, Record
 from trunkline.core.entries import Kind
@@ -155,11 +155,11 @@ class LogDuties:
 
     def _stepped(self) -> None:
         role = self._coordinator
-        if role.state != "viewing" and not isinstance(role.duty, EndTheSegment):  # L5
+        if role.state is not CoordinatorState.VIEWING and not isinstance(role.duty, EndTheSegment):  # L5
             self.blocked = role.done.blocked >= 0
-        if role.state == "idle" or role.procedure is not None:
+        if role.state is CoordinatorState.IDLE or role.procedure is not None:
             self._turns.give_back(self.log)  # L1
-        if role.state == "idle" and self._is_over():
+        if role.state is CoordinatorState.IDLE and self._is_over():
             self._finished(self.log)
 
     def _is_over(self) -> bool:

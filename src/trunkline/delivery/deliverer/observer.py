@@ -292,7 +292,7 @@ class Observer:
         views = (books.view for books in self._books.values())
         self._view = replace(
             self._view,
-            state=planner.state,
+            state=planner.phase,
             source_version=version,
             source_oldest=planner.schedule.source.oldest,
             held=sum(track.token > 0 for track in planner.tracks.values()),
