@@ -65,12 +65,13 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Group, Member, Policy, Projection, Segment
 from trunkline.core.refusals import NO_SUCH_LOG, append_refused, closed, lost_condition, no_space
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 
 
 class AppenderConfig(Struct, frozen=True):
     log: str
     writer: str  # new for every process start
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
+    timing: Timing = DEFAULT_TIMING
     in_flight_max: int = 64  # too small: throughput; too big: a dying client leaves that many holes
     seal_looks: int = 4  # how often to look whether whoever sealed has finished, before finishing it oneself
     seal_look_ms: int = 100  # too small: clients race each other to the end; too big: they wait for the dead
@@ -311,10 +312,10 @@ class Appender:
         return effects
 
     def _suspect_later(self, attempt: Attempt) -> SetTimer:
-        return SetTimer(attempt.timer, self.config.suspect_after_ms << self.doubts)
+        return SetTimer(attempt.timer, self.config.timing.suspect_after_ms << self.doubts)
 
     def _try_later(self, attempt: Attempt) -> SetTimer:
-        return SetTimer(attempt.timer, self.config.suspect_after_ms)
+        return SetTimer(attempt.timer, self.config.timing.suspect_after_ms)
 
     # ---------------------------------------------------------------------------------------------------- the bad paths
 

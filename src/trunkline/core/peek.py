@@ -34,6 +34,7 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Policy, Projection
 from trunkline.core.refusals import DELETED, NO_SUCH_LOG
 from trunkline.core.siblings import EndOpenSegment, Refresh, ViewChanged
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 
 
 class PeekerState(enum.Enum):
@@ -46,8 +47,7 @@ class PeekerState(enum.Enum):
 
 class PeekerConfig(Struct, frozen=True):
     log: str
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: a peek stalls this long
-    poll_ms: int = 50  # how soon to look again where a segment could not be ended
+    timing: Timing = DEFAULT_TIMING
 
 
 class Peeker:
@@ -106,8 +106,8 @@ class Peeker:
             return self._done(PeekIs(last.end))
         if ended and last.index == self.ending:
             self.state = PeekerState.WAITING  # it could not be ended now
-            return [SetTimer("wait", self.config.poll_ms)]
-        return [self._ask(projection), SetTimer("wait", self.config.suspect_after_ms)]
+            return [SetTimer("wait", self.config.timing.poll_ms)]
+        return [self._ask(projection), SetTimer("wait", self.config.timing.suspect_after_ms)]
 
     def _ask(self, projection: Projection) -> Send:
         self.state = PeekerState.ASKING

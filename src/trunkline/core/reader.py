@@ -75,6 +75,7 @@ from trunkline.core.projection import Member, Policy, Projection, Segment
 from trunkline.core.refusals import DELETED
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
 from trunkline.core.tail import TailConfig, TailFinder
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 
 
 class ReaderState(enum.Enum):
@@ -95,9 +96,8 @@ ACCEPTS_FRAMES = (ReaderState.READING, ReaderState.IDLE, ReaderState.VIEWING)  #
 class ReaderConfig(Struct, frozen=True):
     register: Address
     log: str
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: readers stall this long
-    fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
-    doublings_max: int = 6  # of that, for who was beaten; too small: nothing gets over a slow link
+    timing: Timing = DEFAULT_TIMING
+    doublings_max: int = 6  # of ``fill_after_ms``, for a writer that was beaten; too small: a slow link never succeeds
     quiet_ms: int = 500  # too small: idle readers load the metadata; too big: a reader learns of a lost member late
     read_limit: int = 64  # frames per request
     seal_looks: int = 1  # how often to look whether whoever sealed has finished, before finishing it oneself
@@ -230,7 +230,10 @@ class Reader:
         self.state = ReaderState.READING
         member = self._member(segment)
         read = Read(target_of(view, segment, member), self.next, self.config.read_limit)
-        return [Send(Address(member.node, "storage"), read), SetTimer("wait", self.config.suspect_after_ms)]
+        return [Send(Address(member.node, "storage"), read), self._suspect_later()]
+
+    def _suspect_later(self) -> SetTimer:
+        return SetTimer("wait", self.config.timing.suspect_after_ms)
 
     def _skip(self, end: int, why: str) -> Effects:
         event = PositionsSkipped(self.config.log, self.next, end, why)
@@ -286,7 +289,7 @@ class Reader:
             return []
         self.state = ReaderState.PEEKING
         peek = Peek(self.config.log, segment, self.next)
-        return [Send(Address(segment.owner.process, "sequencer"), peek), SetTimer("wait", self.config.suspect_after_ms)]
+        return [Send(Address(segment.owner.process, "sequencer"), peek), self._suspect_later()]
 
     def _on_unreleased(self, segment: Segment) -> Effects:
         """The member has more than was released to it, or is sealed: ask the others, at last end the segment (D7)."""
@@ -304,7 +307,7 @@ class Reader:
             return self._fill(self.waited)
         self.state, self.waited = ReaderState.HOLE, max(self.next + 1, min(answer.alike, answer.next))  # D4
         doublings = min(answer.beaten, self.config.doublings_max)
-        return [SetTimer("wait", self.config.fill_after_ms << doublings)]
+        return [SetTimer("wait", self.config.timing.fill_after_ms << doublings)]
 
     def _on_rejected(self, reason: Reason) -> Effects:
         segment = self._current()
@@ -348,7 +351,7 @@ class Reader:
     def _measure(self, request: SubscribeRequested) -> Effects:
         """Find the tail as of now: what was acknowledged before this read began lies below it (D6)."""
         self.state = ReaderState.MEASURING
-        config = TailConfig(self.config.register, self.config.log, self.config.suspect_after_ms)
+        config = TailConfig(self.config.register, self.config.log, self.config.timing)
         self.finder = TailFinder(config)
         return self._measured(
             self.finder.on_message(Address(SELF, "reader"), TailRequested(request.operation, request.log))

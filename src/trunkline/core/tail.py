@@ -35,6 +35,7 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Member, Policy, Projection
 from trunkline.core.refusals import DELETED
 from trunkline.core.siblings import EndOpenSegment, ViewChanged
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 
 
 class TailState(enum.Enum):
@@ -48,8 +49,7 @@ class TailState(enum.Enum):
 class TailConfig(Struct, frozen=True):
     register: Address
     log: str
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: a tail call stalls this long
-    poll_ms: int = 50  # broadcast: how soon to ask again while the owner has not released its last entry
+    timing: Timing = DEFAULT_TIMING
 
 
 class TailFinder:
@@ -109,13 +109,13 @@ class TailFinder:
 
     def _later(self) -> Effects:
         self.state = TailState.WAITING
-        return [SetTimer("wait", self.config.poll_ms)]
+        return [SetTimer("wait", self.config.timing.poll_ms)]
 
     def _look(self) -> Effects:
         self.state = TailState.VIEWING  # T1
         known = self.view.epoch if self.view is not None else 0
         ask = Send(self.config.register, Get(self.config.log, self.operation, known))
-        return [ask, SetTimer("wait", self.config.suspect_after_ms)]
+        return [ask, SetTimer("wait", self.config.timing.suspect_after_ms)]
 
     def _end(self) -> Effects:
         assert self.view is not None
@@ -144,7 +144,7 @@ class TailFinder:
             return self._done(min(self.contiguous, held.end))  # T3
         self.state, self.found = TailState.ASKING, {}
         asks: Effects = [self._ask(projection, member) for member in self._members(projection)]
-        return [*asks, SetTimer("wait", self.config.suspect_after_ms)]
+        return [*asks, SetTimer("wait", self.config.timing.suspect_after_ms)]
 
     def _members(self, projection: Projection) -> list[Member]:
         if projection.last.policy is Policy.BROADCAST:

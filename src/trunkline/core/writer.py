@@ -58,6 +58,7 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Member, Owner, Projection, Segment
 from trunkline.core.refusals import NO_SUCH_LOG, append_refused, closed, no_space, owned
 from trunkline.core.siblings import EndOpenSegment, Refresh, ViewChanged
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 
 
 class WriterState(enum.Enum):
@@ -71,7 +72,7 @@ class WriterState(enum.Enum):
 class WriterConfig(Struct, frozen=True):
     log: str
     me: Owner
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
+    timing: Timing = DEFAULT_TIMING
     in_flight_max: int = 64  # too small: throughput; too big: memory, and more to send again after a roll
 
     @property
@@ -235,10 +236,10 @@ class Writer:
         return Send(Address(member.node, "storage"), Append(target, self.config.me, frame, self.committed - 1))
 
     def _suspect_later(self) -> SetTimer:
-        return SetTimer("ack", self.config.suspect_after_ms << self.doubts)
+        return SetTimer("ack", self.config.timing.suspect_after_ms << self.doubts)
 
     def _try_later(self) -> SetTimer:
-        return SetTimer("ack", self.config.suspect_after_ms)
+        return SetTimer("ack", self.config.timing.suspect_after_ms)
 
     def _on_stored(self, stream: str, frame: Frame) -> Effects:
         sending = self._sending(frame)

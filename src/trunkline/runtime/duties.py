@@ -37,7 +37,6 @@ from trunkline.runtime.turns import Turns
 
 log = logging.getLogger("trunkline.coordinator")
 
-SUSPECT_AFTER_MS = 1000
 TURNS_MAX = 32  # fewer: a lost node is replaced late in many logs; more: nodes answer too late to be counted as there
 TURN_S = 5.0  # shorter: more at once while nodes are slow, which makes them slower; longer: a hung one holds up others
 REST_TICKS = 120  # fewer: idle work; more: what no store told is noticed late
@@ -89,7 +88,7 @@ class LogDuties:
         self._finished = finished
         self._turns = turns
         self._recorder = Recorder(recording, cluster, name, start) if recording is not None else None
-        filler = Filler(SUSPECT_AFTER_MS)
+        filler = Filler()
         self._carried = CarriedBodies(lambda: carried_by(filler))
         config = CoordinatorConfig(
             log,

@@ -59,7 +59,7 @@ def _tail_first(self: Filling, projection: Projection, segment: Segment, glsn: i
 
 def _past_peek(self: Reader, answer: Peeked) -> Effects:
     self.state = ReaderState.HOLE
-    return [SetTimer("wait", self.config.fill_after_ms)]
+    return [SetTimer("wait", self.config.timing.fill_after_ms)]
 
 
 def _leaves_early(self: Reader, answer: Any) -> Effects:
@@ -187,7 +187,7 @@ def _asks_sequencer(self: TailFinder, projection: Projection | None) -> Effects:
     assert last.policy is Policy.CHAIN
     return [
         Send(Address(last.owner.process, "sequencer"), Peek(self.config.log, last)),
-        SetTimer("wait", self.config.suspect_after_ms),
+        SetTimer("wait", self.config.timing.suspect_after_ms),
     ]
 
 

@@ -43,7 +43,7 @@ def _fills_ahead(self: Reader, answer: Peeked) -> Effects:
     if self.next >= answer.next:
         return self._at_tail(push=True)
     self.state, self.waited = ReaderState.HOLE, answer.next + 1
-    return [SetTimer("wait", self.config.fill_after_ms)]
+    return [SetTimer("wait", self.config.timing.fill_after_ms)]
 
 
 def _believes_nodes(self: Reader, *, push: bool) -> Effects:
@@ -107,7 +107,7 @@ def _remembers_view(self: TailFinder) -> Effects:
     if self.view is None:
         self.state = TailState.VIEWING
         ask = Send(self.config.register, Get(self.config.log, self.operation))
-        return [ask, SetTimer("wait", self.config.suspect_after_ms)]
+        return [ask, SetTimer("wait", self.config.timing.suspect_after_ms)]
     return self._on_projection(self.view)
 
 
@@ -127,7 +127,7 @@ def _asks_the_same(self: TailFinder) -> Effects:
 def _asks_closed(self: Peeker, projection: Projection | None) -> Effects:
     if projection is not None and not projection.deleted and projection.last.end is not None:
         self.view, self.state = projection, PeekerState.ASKING
-        return [self._ask(projection), SetTimer("wait", self.config.suspect_after_ms)]
+        return [self._ask(projection), SetTimer("wait", self.config.timing.suspect_after_ms)]
     return _peek_view(self, projection)
 
 
