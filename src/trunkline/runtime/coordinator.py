@@ -19,6 +19,7 @@ from trunkline.core.effects import Address, Event, Message
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
 from trunkline.core.names import NAME_BYTES_MAX, is_bounded
 from trunkline.core.projection import Projection
+from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
@@ -76,7 +77,7 @@ class CoordinatorConfig(Struct, frozen=True):
     etcd_login: str = ""  # user:password
     name: str = "coordinator"
     token: str = ""
-    lease_ms: int = 3000  # too small: a busy node looks dead; too big: a dead one is replaced late
+    lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
     tick_ms: int = 500  # too small: idle work; too big: a dead node is replaced late
     record: Path | None = None
     default_policy: str = "chain"

@@ -18,6 +18,7 @@ from trunkline.core.messages import NodeInfo, Space
 from trunkline.core.projection import Owner
 from trunkline.core.sequencer import Sequencer
 from trunkline.core.storage import NodeImage, StorageNode
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 from trunkline.errors import ConfigError, StorageError
 from trunkline.net.addresses import parse_address
 from trunkline.net.admin import ClusterAnswer, ClusterRequest, Leaving, StatusAnswer, StatusRequest
@@ -55,7 +56,7 @@ class NodeConfig(Struct, frozen=True):
     advertise: str = ""  # where others reach this node; "" is where it listens
     zone: str = ""  # members of a group are put into distinct zones
     token: str = ""
-    lease_ms: int = 3000  # too small: a busy node looks dead; too big: a dead one is replaced late
+    lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
     record: Path | None = None  # a directory for recordings
     storage: StorageOptions = StorageOptions()
     scrub: bool = True
@@ -135,7 +136,8 @@ class Node:
             zone=config.zone,
             space=self.host.told_space(),
         )
-        process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=config.lease_ms // 3, lease_ms=config.lease_ms))
+        timing = Timing(lease_ms=config.lease_ms)
+        process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=timing.renew_ms, lease_ms=timing.lease_ms))
         self._serving = True
         self._say_listening()
         self._tasks.append(asyncio.create_task(self._tidy_up()))

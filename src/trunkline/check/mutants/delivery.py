@@ -13,7 +13,7 @@ from trunkline.core import planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
 from trunkline.core.fence import Decision, Held, Step, decide
-from trunkline.core.planner import Planner
+from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_schedule import Schedule
 from trunkline.core.planner_tracks import GroupKey, Job, Track
 
@@ -143,7 +143,7 @@ def _grant_overrules(self: Planner, grant: Grant) -> Effects:
 
 
 def _deaf_in_the_end(self: Planner, source: Address, message: Message) -> Effects:
-    return [] if self.state == "stopped" else _on_news(self, message) + self._go_on()
+    return [] if self.state is PlannerState.STOPPED else _on_news(self, message) + self._go_on()
 
 
 def _expiry_unseen(self: Planner, message: Message) -> Effects:
