@@ -156,7 +156,6 @@ class ValuesDisk:
 class NoLostAck:
     """What was acknowledged is there after a restart."""
 
-    allowed_losses: int = 0
     name: str = "NoLostAck"
 
     def initial(self) -> tuple[int, ...]:
@@ -168,7 +167,7 @@ class NoLostAck:
             return (*state, event.result.value)
         if isinstance(event, Recovered):
             lost = [value for value in state if value not in event.values]
-            if len(lost) > self.allowed_losses:
+            if lost:
                 raise Violation(f"acknowledged, but lost: {lost}")
         return state
 

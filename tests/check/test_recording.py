@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from check.histories import ENDED, FIRST, NEXT, SEQUENCER, A, B, C, committed, data, read, recovered
 from check.recordings import busy_history, judged, write_recording
+from trunkline.check.recording import RecordingError
 from trunkline.check.recording_judge import RecordingVerdict
 from trunkline.check.scenario import Observed
 from trunkline.check.scenarios.cluster import LOG
-from trunkline.check.trace import TraceError
 from trunkline.core.calls import AppendRequested, SubscribeRequested, TailRequested, TrimRequested
 from trunkline.core.effects import Event
 from trunkline.core.entries import Frame
@@ -247,19 +247,23 @@ EVENT = encode_event("n1", "storage", 9, StreamFinalized("n1", LOG, 0, A, 4))
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({}, "no \\*.trace file is in this directory"),
+        ({}, "no \\*.trace files in this directory"),
         ({"n1-1": b"noise\n"}, "n1-1.trace line 1: not a JSON object"),
         ({"n1-1": b'{"format":"trunkline-trace","version":1}\n'}, "line 1: not a recording"),
         ({"n1-1": HEADER.replace(b"cluster", b"c", 1)}, "line 1: the header lacks 'cluster'"),
         ({"n1-1": HEADER + b'{"torn\n' + EVENT}, "n1-1.trace line 2: not a JSON object"),
         ({"n1-1": HEADER + EVENT.replace(b"Finalized", b"Finished")}, "line 2: no Event type is called"),
+        ({"n1-1": HEADER + EVENT.replace(b',"end":4', b"")}, "StreamFinalized lacks the field end"),
+        ({"n1-1": HEADER + EVENT.replace(b'"end":4', b'"end":"x"')}, "Expected `int`"),
+        ({"n1-1": HEADER + EVENT.replace(b'"end":4', b'"end":4,"x":1')}, "StreamFinalized has no field x"),
+        ({"n1-1": HEADER + b'{"process":"n1","role":"r","at":9,"event":3}\n'}, "expected an object"),
         ({"n1-1": HEADER + EVENT.replace(b',"at":9', b"")}, "line 2: expected exactly process"),
-        ({"n1-1": HEADER + EVENT.replace(b'"n1"', b'"n2"')}, "line 2: tells of n2 in a file of n1"),
-        ({"n1-1": HEADER + EVENT.replace(b":9", b":3")}, "line 2: its time is before that of the line above"),
-        ({"n1-1": HEADER, "n2-1": HEADER}, "two files are of start 1 of n1"),
+        ({"n1-1": HEADER + EVENT.replace(b'"n1"', b'"n2"')}, "line 2: an event of n2 in a file of n1"),
+        ({"n1-1": HEADER + EVENT.replace(b":9", b":3")}, "line 2: its time is before that of the previous line"),
+        ({"n1-1": HEADER, "n2-1": HEADER}, "two files hold start 1 of n1"),
         ({"n1-1": HEADER, "n2-1": header_line("n2", 1, "another", 1)}, "files of 2 clusters"),
-        ({"n1-1": HEADER + EVENT, "n1-2": header_line("n1", 2, "cluster", 7)}, "n1 had started again"),
-        ({"n1-1": HEADER, "n1-2": header_line("n1", 2, "cluster", 4)}, "n1 started, but start 2 came before it"),
+        ({"n1-1": HEADER + EVENT, "n1-2": header_line("n1", 2, "cluster", 7)}, "n1 has restarted since"),
+        ({"n1-1": HEADER, "n1-2": header_line("n1", 2, "cluster", 4)}, "n1 started after its start 2"),
         (
             {"n1-1": HEADER + encode_event("n1", "tail", 9, Completed(4, TailIs(1)))},
             "operation 4 of n1 tail ended, but never began",
@@ -273,7 +277,7 @@ EVENT = encode_event("n1", "storage", 9, StreamFinalized("n1", LOG, 0, A, 4))
 def test_a_recording_that_cannot_be_understood_is_refused(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / f"{name}.trace").write_bytes(content)
-    with pytest.raises(TraceError, match=words):
+    with pytest.raises(RecordingError, match=words):
         judged(tmp_path)
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from trunkline.check.monitors import safety
-from trunkline.check.recording import Place, Recorded, Recording, merged
+from trunkline.check.recording import Place, Recorded, Recording, RecordingError, merged
 from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
-from trunkline.check.trace import TraceError
 from trunkline.check.views import Finding
 from trunkline.core.effects import Event
 from trunkline.core.events import Committed, EntriesRead, PositionsSkipped, Projected, StreamFinalized
@@ -50,7 +49,7 @@ class RecordingVerdict:
 
 
 def judge_recording(recording: Recording) -> RecordingVerdict:
-    """Raises ``TraceError`` for a recording that cannot be understood."""
+    """Raises ``RecordingError`` for a recording that cannot be understood."""
     judges: dict[str, _LogJudge] = {}
     split = _Split()
     events = 0
@@ -87,7 +86,7 @@ class _Split:
             case Invoked(operation, request):
                 log, number = getattr(request, "log", None), next(self._numbers)
                 if (process, role, operation) in self._pending:
-                    raise TraceError(
+                    raise RecordingError(
                         f"{recorded.place}: operation {operation} of {process} {role} is under way already"
                     )
                 self._pending[process, role, operation] = log, number
@@ -95,7 +94,7 @@ class _Split:
             case Completed(operation, result):
                 log, number = self._pending.pop((process, role, operation), (None, 0))
                 if number == 0:
-                    raise TraceError(
+                    raise RecordingError(
                         f"{recorded.place}: operation {operation} of {process} {role} ended, but never began"
                     )
                 return log, recorded._replace(observed=Observed(process, role, Completed(number, result)))

@@ -77,7 +77,7 @@ class ClientOptions(Struct, frozen=True):
     fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
     lease_ms: int = 3000  # of a broadcast writer; too big: others wait this long for a dead one
     batch: BatchOptions = BatchOptions()
-    record: Path | None = None  # a directory for recordings, judged by `trunkline check --trace`
+    record: Path | None = None  # a directory for recordings, judged by `trunkline check --recording`
     name: str = ""  # shown as the owner of broadcast logs; a random part is added
 
     def __post_init__(self) -> None:
