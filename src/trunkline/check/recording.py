@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from trunkline.check.recording_values import decode
-from trunkline.check.scenario import Observed
+from trunkline.check.scenario import ObservedEvent
 from trunkline.core.effects import Event
 from trunkline.core.events import ProcessEnded, Projected
 from trunkline.core.projection import Projection
@@ -33,7 +33,7 @@ class RecordingError(ValueError):
     """The recording cannot be read; the text names file and line, and what is wrong."""
 
 
-class Place(NamedTuple):
+class LineRef(NamedTuple):
     """A line of a recording."""
 
     file: str
@@ -45,8 +45,8 @@ class Place(NamedTuple):
 
 class Recorded(NamedTuple):
     at_ns: int
-    place: Place
-    observed: Observed
+    place: LineRef
+    observed: ObservedEvent
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def merged(recording: Recording) -> Iterator[Recorded]:
                     raise RecordingError(
                         f"{recorded.place}: {process} started, but start {before.start} came before it"
                     )
-                yield Recorded(recorded.at_ns, recorded.place, Observed(process, "", ProcessEnded("restart")))
+                yield Recorded(recorded.at_ns, recorded.place, ObservedEvent(process, "", ProcessEnded("restart")))
             running[process] = file
             continue
         if before is not file:
@@ -115,20 +115,20 @@ def _scanned(path: Path, projections: dict[str, dict[int, Projection]]) -> Recor
         last = b""
         for number, line in enumerate(lines, start=2):
             if PROJECTED in line and line.endswith(b"\n"):
-                projection = _projection(_decoded(Place(path.name, number), line, header["process"]).observed)
+                projection = _projection(_decoded(LineRef(path.name, number), line, header["process"]).observed)
                 projections.setdefault(projection.log, {}).setdefault(projection.epoch, projection)
             last = line
     stopped = last.startswith(b'{"end":') and last.endswith(b"\n")
     return RecordedFile(path, header["process"], header["start"], header["cluster"], header["at"], stopped)
 
 
-def _projection(observed: Observed) -> Projection:
+def _projection(observed: ObservedEvent) -> Projection:
     assert isinstance(observed.event, Projected)
     return observed.event.projection
 
 
 def _header(path: Path, line: bytes) -> dict[str, Any]:
-    value = _object(Place(path.name, 1), line)
+    value = _object(LineRef(path.name, 1), line)
     if value.get("format") != FORMAT or value.get("version") != VERSION:
         raise RecordingError(
             f'{path.name} line 1: not a recording (expected "format": "{FORMAT}", "version": {VERSION})'
@@ -142,35 +142,35 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
 def _events(file: RecordedFile) -> Iterator[tuple[Recorded, RecordedFile]]:
     """The start (as line 1), then the events. The file is opened when its first event is due."""
     name, at_ns = file.path.name, file.at_ns
-    yield Recorded(at_ns, Place(name, 1), Observed(file.process, "", ProcessEnded("start"))), file
+    yield Recorded(at_ns, LineRef(name, 1), ObservedEvent(file.process, "", ProcessEnded("start"))), file
     with file.path.open("rb") as lines:
         next(lines)
         for number, line in enumerate(lines, start=2):
             if not line.endswith(b"\n"):
                 return  # rule 3
-            recorded = _decoded(Place(name, number), line, file.process)
+            recorded = _decoded(LineRef(name, number), line, file.process)
             if recorded.at_ns < at_ns:
                 raise RecordingError(f"{recorded.place}: its time is before that of the previous line")
             at_ns = recorded.at_ns
             yield recorded, file
 
 
-def _decoded(place: Place, line: bytes, process: str) -> Recorded:
+def _decoded(place: LineRef, line: bytes, process: str) -> Recorded:
     value = _object(place, line)
     role, at_ns = value.get("role"), value.get("at")
     if "end" in value and isinstance(at_ns, int):
-        return Recorded(at_ns, place, Observed(process, "", ProcessEnded("stopped")))
+        return Recorded(at_ns, place, ObservedEvent(process, "", ProcessEnded("stopped")))
     if not (isinstance(role, str) and isinstance(at_ns, int) and "process" in value and len(value) == 4):
         raise RecordingError(f"{place}: expected exactly process, role, at and event")
     if value["process"] != process:
         raise RecordingError(f"{place}: an event of {value['process']} in a file of {process}")
     try:
-        return Recorded(at_ns, place, Observed(process, role, decode(value.get("event"), Event)))
+        return Recorded(at_ns, place, ObservedEvent(process, role, decode(value.get("event"), Event)))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise RecordingError(f"{place}: {error}") from None
 
 
-def _object(place: Place, line: bytes) -> dict[str, Any]:
+def _object(place: LineRef, line: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(line)
     except msgspec.DecodeError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trunkline.check.campaign import Bounds, Plan
+from trunkline.check.campaign import SchedulePlan, SearchBounds
 from trunkline.check.catalogue import Catalogue, UnknownName, shipped
 from trunkline.check.random_search import HEAL_STEPS_MAX, STEPS_MAX
 from trunkline.check.runner import cores
@@ -91,7 +91,7 @@ def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, 
     names: list[str] = options.scenarios
     for name in names:
         known.scenario(name)
-    bounds = Bounds(options.max_states, options.max_depth, options.max_depth or STEPS_MAX, HEAL_STEPS_MAX)
+    bounds = SearchBounds(options.max_states, options.max_depth, options.max_depth or STEPS_MAX, HEAL_STEPS_MAX)
     if options.list:
         return check_one.list_all(known, output, with_lakes=with_lakes)
     if options.rules:
@@ -111,9 +111,11 @@ def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, 
     if options.exhaustive:
         return check_many.exhaustive(known, chosen, bounds, options.jobs, output)
     if options.schedules is not None:
-        plan = Plan(options.strategy or "swarm", options.first_seed or 0, options.schedules)
+        plan = SchedulePlan(options.strategy or "swarm", options.first_seed or 0, options.schedules)
         return check_many.schedules(known, chosen, plan, bounds, options.jobs, output)
-    bounds = Bounds(options.max_states or options.states_limit, bounds.max_depth, bounds.max_steps, bounds.heal_steps)
+    bounds = SearchBounds(
+        options.max_states or options.states_limit, bounds.max_depth, bounds.max_steps, bounds.heal_steps
+    )
     return check_many.by_default(known, chosen, DEFAULT_SCHEDULES, bounds, options.jobs, output)
 
 
