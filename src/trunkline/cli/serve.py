@@ -85,7 +85,7 @@ def _storage_keys() -> list[str]:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
-    parser.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    parser.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --recording DIR`")
     add_observe_option(parser)
     add_log_format_option(parser)
     add_parent_option(parser)

@@ -74,7 +74,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     up.add_argument("--detach", action="store_true", help="return when the cluster is up, and let it run")
     up.add_argument("--no-restart", action="store_true", help="leave what dies dead")
     up.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd")
-    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --recording DIR`")
     up.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
     up.add_argument(
         "--observe",

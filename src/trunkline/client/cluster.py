@@ -78,7 +78,7 @@ class ClientOptions(Struct, frozen=True):
     fill_after_ms: int = DEFAULT_TIMING.fill_after_ms  # a reader waits this long before it fills a hole
     lease_ms: int = DEFAULT_TIMING.lease_ms  # of a broadcast writer; too big: others wait this long for a dead one
     batch: BatchOptions = BatchOptions()
-    record: Path | None = None  # a directory for recordings, judged by `trunkline check --trace`
+    record: Path | None = None  # a directory for recordings, judged by `trunkline check --recording`
     name: str = ""  # shown as the owner of broadcast logs; a random part is added
 
     def __post_init__(self) -> None:
