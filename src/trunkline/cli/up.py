@@ -33,6 +33,7 @@ from trunkline.cli.serve import (
     storage_options,
 )
 from trunkline.cli.tables import json_option, plural, print_json
+from trunkline.client.cluster import Cluster
 from trunkline.config import VARIABLES, ConnectionConfig
 from trunkline.errors import Refused, Unreachable
 from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
@@ -210,8 +211,8 @@ async def wait_live(cluster: LocalCluster, security: ConnectionConfig) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _live_nodes(client: Any) -> set[str]:
-    return {node["name"] for node in (await client.status(logs=False))["nodes"] if node["live"]}
+async def _live_nodes(client: Cluster) -> set[str]:
+    return {node.name for node in (await client.status(logs=False)).nodes if node.live}
 
 
 def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import ssl
 import time
@@ -11,8 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from trunkline.client.arguments import (
@@ -39,8 +39,9 @@ from trunkline.core.messages import (
 )
 from trunkline.core.names import log_name_fault, may_be_log
 from trunkline.core.projection import Policy, Projection, Settings
+from trunkline.core.status import ClusterEvents, ClusterStatus, NodeStatus
 from trunkline.core.timing import DEFAULT_TIMING, Timing
-from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
+from trunkline.errors import ConfigError, NoSuchLog, ProtocolError, Refused, Unreachable
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.admin import (
     ClusterAnswer,
@@ -59,6 +60,8 @@ from trunkline.net.dial import NOBODY_LISTENS
 from trunkline.net.peers import Peers
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.questions import Questions
+
+T = TypeVar("T")
 
 DEFAULT_PORT = 7400
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
@@ -259,29 +262,28 @@ class Cluster:
         if not answer.done:
             raise Refused(answer.why)
 
-    async def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> dict[str, Any]:
-        """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
+    async def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> ClusterStatus:
+        """The coordinator's view of the cluster; without ``logs`` it is short, however many there are."""
         answer = await self._ask(ADMIN, StatusRequest(bool(logs)), "the status", timeout)
         assert isinstance(answer, StatusAnswer)
-        return dict(json.loads(answer.json))
+        return _decoded(answer.json, ClusterStatus, "the status")
 
-    async def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
-        """What happened lately, as the coordinator that answers remembers it: ``events``, the oldest first, ``minutes``
-        with what nodes wrote and read, and since when nodes are ``lost``. ``book`` and ``after`` (a number): what was
-        told before is left out.
+    async def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> ClusterEvents:
+        """Recent events as the answering coordinator remembers them. ``book`` and ``after``, from an earlier answer and
+        the number of its last event, leave out what was in it.
         """
         answer = await self._ask(ADMIN, EventsRequest(book, after), "the events", timeout)
         assert isinstance(answer, EventsAnswer)
-        return dict(json.loads(answer.json))
+        return _decoded(answer.json, ClusterEvents, "the answer about events")
 
-    async def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:
-        """What a node says of itself."""
+    async def node_status(self, node: str, *, timeout: Timeout = 2.0) -> NodeStatus:
+        """What a node reports about itself."""
         check_text("node", node)
         if node not in [info.node for info in await self.nodes()]:
             raise Refused(f"there is no node {node}; `trunkline node list` lists them")
         answer = await self._ask(Address(node, "admin"), StatusRequest(), f"the status of node {node}", timeout)
         assert isinstance(answer, StatusAnswer)
-        return dict(json.loads(answer.json))
+        return _decoded(answer.json, NodeStatus, f"the status of node {node}")
 
     # ---------------------------------------------------------------------------------------------------------- inside
 
@@ -363,6 +365,13 @@ def check_log_name(name: str) -> None:
     check_text("name", name)
     if fault := log_name_fault(name):
         raise ConfigError(fault)
+
+
+def _decoded(answer: bytes, kind: type[T], what: str) -> T:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"{what} cannot be read ({error}); upgrade the older peer") from None
 
 
 def _address_list(addresses: str | Sequence[str]) -> list[str]:

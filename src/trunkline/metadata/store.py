@@ -38,7 +38,7 @@ class MapTooLarge(StorageError):
     """The projection does not fit into the store, now or later. Nothing was changed."""
 
 
-class Store(Protocol):
+class MetadataStore(Protocol):
     async def start(self) -> None:
         """Open the store. Raises ``StorageError`` where a person has to help, ``StoreUnavailable`` where time may."""
 
