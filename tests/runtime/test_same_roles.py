@@ -19,7 +19,7 @@ from trunkline.core.projection import Opening, Owner, Policy, Projection, Seat, 
 from trunkline.delivery.config import Pipeline
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import RoutingConfig
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import open_control_store
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.job.runner import JobRunner

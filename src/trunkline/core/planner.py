@@ -15,12 +15,12 @@ Rules
      destinations that did not fail.
  P2  position <= effective <= planned <= source. A failure takes ``planned`` back to where the destination stands.
  P3  The read epoch: an answer counts for a destination only if its job is the one in flight, and nothing happened since
-     that makes what it read or wrote a thing of the past (lease, configuration, a wish for a new seed).
+     that makes what it read or wrote a thing of the past (lease, configuration, a reseed request).
  P4  Who does not know where a destination stands (granted, resumed, moved, outcome unknown) reads it before planning.
  P5  A window without rows for a settled destination is not written. It is noted; the next window begins behind it, and
      still expects the stored position. Only an answer that says so makes a window empty: silence never does.
  P6  The note holds for the very position that is stored. A destination whose digest changed is left alone until it is
-     granted anew: what it holds belongs to the old configuration, so that grant comes with a wish for a new seed.
+     granted anew: what it holds belongs to the old configuration, so that grant comes with a reseed request.
  P7  When the source is about to forget a stored position that is covered by a note, the position is written once. What
      is not covered is seeded again, and this is told loudly.
  P8  A window ends at the newest version that is due, at the next stop, or where destinations wait for a slot (to go on
@@ -239,7 +239,7 @@ class Planner:
         track = self.tracks.get(lost.destination)
         if track is None or track.token != lost.token:
             return []
-        track.token, track.reseed, track.insists = 0, 0, False  # the next grant tells what is wished for
+        track.token, track.reseed, track.insists = 0, 0, False  # the next grant has the open request
         return self._begin_anew(track)
 
     def _on_fenced(self, track: Track, seen: int) -> Effects:

@@ -142,7 +142,7 @@ class BoundaryWrittenOnce:
             _succeeds(before, projection)
             reopened = not before.last.is_open and projection.last.is_open
             if reopened and not may_reopen:
-                raise Violation("a log that an operator closed was opened by nobody's wish")
+                raise Violation("a log that an operator closed was opened without a request")
             may_reopen = may_reopen and not reopened
         seen = tuple(sorted({*state.seen, *ids}))
         return state._replace(projection=projection, ends=tuple(sorted(ends.items())), may_reopen=may_reopen, seen=seen)

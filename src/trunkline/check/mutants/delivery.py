@@ -137,7 +137,7 @@ def _takes_late_grant(self: Planner, grant: Grant) -> Effects:
 
 
 def _grant_overrules(self: Planner, grant: Grant) -> Effects:
-    """What the grant says of a wish for a new seed counts, also if the wish came after it was written."""
+    """The reseed request of the grant counts, even if a newer request arrived after the grant was written."""
     self.tracks[grant.destination].reseed = 0
     return _on_granted(self, grant)
 
@@ -329,8 +329,8 @@ DELIVERY_MUTANTS = (
         breaks=("planner P10",),
     ),
     Mutant(
-        "wish-overruled",
-        "a wish for a new seed is forgotten when a grant arrives that was written before it",
+        "reseed-request-overruled",
+        "a reseed request is forgotten when a grant arrives that was written before it",
         "reseeding",
         patch((Planner, "_on_granted", _grant_overrules)),
         "Progress",

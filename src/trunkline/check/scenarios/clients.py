@@ -68,8 +68,8 @@ def pipelined_append() -> Scenario:
 
 def conditional_append() -> Scenario:
     """Both want position 1, and nothing else."""
-    wish = AppendRequested(1, "log", 1, 1, expect=1)
-    clients = (appender("c1", PAIR, wish), appender("c2", PAIR, AppendRequested(1, "log", 1, 2, expect=1)))
+    request = AppendRequested(1, "log", 1, 1, expect=1)
+    clients = (appender("c1", PAIR, request), appender("c2", PAIR, AppendRequested(1, "log", 1, 2, expect=1)))
     return scenario(
         "conditional-append",
         "two clients append on the condition that they get position 1: at most one does",

@@ -18,6 +18,7 @@ from trunkline.check.scenarios.delivery_work import Host, TakeBack, Tell, Worker
 from trunkline.check.scenarios.delivery_world import (
     CONTROL,
     LAKE,
+    AskReseed,
     Control,
     Expire,
     Fate,
@@ -26,7 +27,6 @@ from trunkline.check.scenarios.delivery_world import (
     Source,
     Table,
     TableImage,
-    Wish,
 )
 from trunkline.core.delivery_messages import Configured, Life, LifeChanged, Outcome, Planned, Shutdown
 from trunkline.core.effects import Message
@@ -105,7 +105,7 @@ def lake(
     return ProcessSpec(LAKE, start, Nothing(), None, operations("source", *steps))
 
 
-def fate(events: tuple[Expire | Wish, ...]) -> ProcessSpec:
+def fate(events: tuple[Expire | AskReseed, ...]) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"fate": Fate(events)}
 
@@ -146,7 +146,7 @@ def scenario(
     images: Mapping[str, TableImage] = MappingProxyType({}),
     append: bool = False,
     steps: tuple[MoveOn | Replace, ...] | None = None,
-    events: tuple[Expire | Wish, ...] = (),
+    events: tuple[Expire | AskReseed, ...] = (),
     asked: Mapping[str, tuple[Operation, ...]] = NOTHING,
     troubles: Mapping[str, int] = MappingProxyType({}),
     broken: Mapping[str, Outcome] = MappingProxyType({}),
@@ -296,7 +296,7 @@ def reseeding() -> Scenario:
         "an operator has a destination with a wrong row seeded again, while it is flushed and answers are lost",
         THREE,
         images={"d1": wrong},
-        events=(Wish("d1"),),
+        events=(AskReseed("d1"),),
         faults=Faults(loss=1),
         lossy="d1",
         sometimes=("Seeded",),

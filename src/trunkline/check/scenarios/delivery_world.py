@@ -142,8 +142,8 @@ class Source(Quiet):
                 return [self._moved(), *map(self._tell, self.watchers), Complete(operation, Happened())]
             case Replace(operation, version, destinations):
                 self.life, self.version = self.life + 1, version
-                wishes = [Send(CONTROL, Wish(each)) for each in destinations]
-                return [self._moved(), *map(self._tell, self.watchers), *wishes, Complete(operation, Happened())]
+                requests = [Send(CONTROL, AskReseed(each)) for each in destinations]
+                return [self._moved(), *map(self._tell, self.watchers), *requests, Complete(operation, Happened())]
             case Look(start, job, after, mark, through):
                 strayed = through > self.version or not self._has(after, mark)
                 looked = Looked(start, job, readable=after >= self.oldest, strayed=strayed, life=self.life)
@@ -301,7 +301,7 @@ class Expire(Message, frozen=True):
     time: int = 1  # the first, the second time
 
 
-class Wish(Message, frozen=True):
+class AskReseed(Message, frozen=True):
     """An operator asks for a new seed."""
 
     destination: str
@@ -310,7 +310,7 @@ class Wish(Message, frozen=True):
 class Fate(Quiet):
     """Whatever happens to the control store at some moment: it is on its way from the beginning."""
 
-    def __init__(self, events: tuple[Expire | Wish, ...]) -> None:
+    def __init__(self, events: tuple[Expire | AskReseed, ...]) -> None:
         self.events = events
 
     def on_start(self) -> Effects:
@@ -349,8 +349,8 @@ class Control(Quiet):
                 return self._grant(mine, source.process) if mine else []
             case Expire(destination):
                 return self._move(destination)
-            case Wish(destination):
-                return self._wish(destination)
+            case AskReseed(destination):
+                return self._ask_reseed(destination)
             case Forget(destination):
                 lease = self.leases[destination]
                 self.leases[destination] = replace(lease, empty=NO_SPAN, empty_mark="", reseed=lease.reseed + 1)
@@ -374,8 +374,8 @@ class Control(Quiet):
         grants: list[Grant] = []
         for name in names:
             lease = self.leases[name]
-            wished = (lease.reseed, lease.settled, lease.empty_mark, lease.insists)
-            grants.append(Grant(name, lease.token + 1, lease.empty, *wished))
+            rest = (lease.reseed, lease.settled, lease.empty_mark, lease.insists)
+            grants.append(Grant(name, lease.token + 1, lease.empty, *rest))
             self.leases[name] = replace(lease, owner=owner, token=lease.token + 1, settled=False)
         return [Send(Address(owner, "planner"), LeasesGranted(tuple(grants))), Send(SOURCE, Watch(owner))]
 
@@ -396,7 +396,7 @@ class Control(Quiet):
         others = [each for each in self.deliverers if each != lease.owner]
         return self._grant([name], others[0]) if others else []
 
-    def _wish(self, name: str) -> Effects:
+    def _ask_reseed(self, name: str) -> Effects:
         lease = self.leases[name] = replace(self.leases[name], reseed=self.leases[name].reseed + 1, insists=True)
         return [Send(Address(lease.owner, "planner"), ReseedAsked(name, lease.reseed))] if lease.owner else []
 

@@ -42,13 +42,13 @@ class LeaseClock:
 
 
 class Burst(Message, frozen=True):
-    """An application's wish for several appends at once."""
+    """An application's request for several appends at once."""
 
     requests: tuple[AppendRequested, ...]
 
 
 class BurstBegun(Event, frozen=True):
-    """The wish ends as its appends begin: they are operations of their own, and number themselves from 1 on as well."""
+    """The request ends as its appends begin: they are operations of their own, also numbered from 1."""
 
 
 class Application:

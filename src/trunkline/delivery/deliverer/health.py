@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.core.planner_tracks import Stage
 from trunkline.delivery.deliverer.metrics import TABLE
-from trunkline.delivery.deliverer.progress import DelivererView
+from trunkline.delivery.deliverer.views import DelivererView
 from trunkline.observing.pages import ObservedProcess
 from trunkline.observing.readiness import Health, Readiness
 

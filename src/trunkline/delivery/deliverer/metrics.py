@@ -13,8 +13,8 @@ from copy import deepcopy
 from typing import Final
 
 from trunkline.core.planner_tracks import Stage
-from trunkline.delivery.control.contract import Unrouted
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
+from trunkline.delivery.control.contract import UnroutedCounts
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.observing.metrics import Histogram, Labelled, MetricSpec, MetricTable, Value, Values
 
 DESTINATIONS_MAX: Final = 1_000  # with more, series of single destinations are left out by default
@@ -130,7 +130,7 @@ class DelivererMetrics:
             values |= _destination_values(owned)
         return values
 
-    def _unrouted(self, counted: Unrouted) -> Iterator[Labelled]:
+    def _unrouted(self, counted: UnroutedCounts) -> Iterator[Labelled]:
         for value in sorted(counted.values, key=lambda each: -counted.values[each]):
             if len(self._unrouted_shown) >= UNROUTED_VALUES_MAX:
                 break
