@@ -36,6 +36,7 @@ from trunkline.cli.tables import json_option, plural, print_json
 from trunkline.client.cluster import Cluster
 from trunkline.config import VARIABLES, ConnectionConfig
 from trunkline.errors import Refused, Unreachable
+from trunkline.observing.targets import TARGETS, read_targets
 from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
 from trunkline.runtime.local_files import (
     LOOK_AGAIN,
@@ -45,7 +46,6 @@ from trunkline.runtime.local_files import (
     running_already,
     send_signal,
 )
-from trunkline.runtime.observing_targets import TARGETS, read_targets
 
 DIRECTORY = Path("cluster")
 DASHBOARD = "127.0.0.1:7480"
@@ -75,7 +75,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     up.add_argument("--detach", action="store_true", help="return when the cluster is up, and let it run")
     up.add_argument("--no-restart", action="store_true", help="leave what dies dead")
     up.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd")
-    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --recording DIR`")
     up.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
     up.add_argument(
         "--observe",

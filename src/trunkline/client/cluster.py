@@ -27,7 +27,7 @@ from trunkline.client.arguments import (
 )
 from trunkline.client.batcher import BatchOptions
 from trunkline.client.log import Log
-from trunkline.client.session import Session, Timing
+from trunkline.client.session import Session
 from trunkline.core.calls import CreateLog
 from trunkline.core.effects import Address, Message
 from trunkline.core.events import Created, CreateRefused
@@ -40,6 +40,7 @@ from trunkline.core.messages import (
 from trunkline.core.names import log_name_fault, may_be_log
 from trunkline.core.projection import Policy, Projection, Settings
 from trunkline.core.status import ClusterEvents, ClusterStatus, NodeStatus
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 from trunkline.errors import ConfigError, NoSuchLog, ProtocolError, Refused, Unreachable
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.admin import (
@@ -76,11 +77,11 @@ class ClientOptions(Struct, frozen=True):
     timeout: float | None = 30.0  # seconds; too small: calls give up during a fail-over; None: they wait for ever
     connect_timeout: float = 5.0
     token: str = ""  # the cluster's shared secret
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
-    fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
-    lease_ms: int = 3000  # of a broadcast writer; too big: others wait this long for a dead one
+    suspect_after_ms: int = DEFAULT_TIMING.suspect_after_ms  # a silent node counts as failed after this
+    fill_after_ms: int = DEFAULT_TIMING.fill_after_ms  # a reader waits this long before it fills a hole
+    lease_ms: int = DEFAULT_TIMING.lease_ms  # of a broadcast writer; too big: others wait this long for a dead one
     batch: BatchOptions = BatchOptions()
-    record: Path | None = None  # a directory for recordings, judged by `trunkline check --trace`
+    record: Path | None = None  # a directory for recordings, judged by `trunkline check --recording`
     name: str = ""  # shown as the owner of broadcast logs; a random part is added
 
     def __post_init__(self) -> None:

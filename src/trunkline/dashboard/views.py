@@ -133,7 +133,7 @@ class Destination(Struct, frozen=True):
     pipeline: str
     name: str
     state: str
-    wish: str
+    desired_state: str
     owner: str | None
     halted: bool
     position: int | None = None

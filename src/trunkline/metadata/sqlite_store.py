@@ -40,12 +40,12 @@ from trunkline.core.messages import (
 )
 from trunkline.core.projection import Projection
 from trunkline.core.register import MetadataRegister, NodeForgotten, NodeRegistered
+from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.errors import StorageError, TrunklineError
 from trunkline.metadata.changes import Changes, Watcher
 from trunkline.metadata.leases import LeaseClock
 from trunkline.metadata.sqlite_file import SqliteFile
 from trunkline.metadata.store import (
-    LEASE_MS,
     NODES_CHANGED,
     Answer,
     Listener,
@@ -70,7 +70,7 @@ class PendingStep(Struct, frozen=True):
 
 
 class SqliteStore:
-    def __init__(self, path: Path, *, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, path: Path, *, lease_ms: int = DEFAULT_TIMING.lease_ms) -> None:
         self._path = path
         self._file = SqliteFile(path)
         self._thread: ThreadPoolExecutor | None = None

@@ -26,7 +26,6 @@ Request = Get | Swap | Register
 Answer = Got | Swapped | SwapLost | Registered
 Listener = Callable[[Event], None]
 
-LEASE_MS = 3000  # shorter: a slow disk or a pause looks like a failure; longer: failed nodes are replaced later
 NODES_CHANGED = ""  # a watcher receives it when the registry of nodes changed; no log has this name
 
 
