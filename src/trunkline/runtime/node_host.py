@@ -233,7 +233,7 @@ class NodeHost:
         rests = self._copy_refused is not None and self._loop.time() - self._copy_refused < COPY_REST_S
         return max(space, Space.TIGHT) if rests else space
 
-    def tidy_up(self) -> None:
+    def tick(self) -> None:
         """Now and then: write what waited for room, note what is on disk, and tell of the room there is."""
         try:
             if self._engine.stuck:
