@@ -18,6 +18,7 @@ from trunkline.core.delivery_messages import (
     Shutdown,
     SourceAt,
 )
+from trunkline.core.planner import PlannerState
 from trunkline.delivery.control.contract import Reported, UnroutedCounts
 from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.metrics import TABLE
@@ -153,7 +154,7 @@ def test_what_is_given_back_is_reported_before_that(rig: Make) -> None:
     one.tell(Shutdown(1, drain=True))
     one.work({"a": Counted("a", written=4)})
     one.settle()
-    assert one.planner.state == "stopped"
+    assert one.planner.state is PlannerState.STOPPED
     one.observer.ended()
     (record,) = one.store.destinations(PIPELINE)
     assert record.owner is None

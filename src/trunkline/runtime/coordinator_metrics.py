@@ -17,7 +17,7 @@ from trunkline.core.effects import Message
 from trunkline.core.messages import NodeInfo, NodeState, Swap, Swapped
 from trunkline.core.projection import Projection
 from trunkline.metadata.service import RegisterService, ServiceCounts, ends_segment
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
 from trunkline.observing.metrics import (
     COMMON,
     Labelled,
@@ -172,7 +172,7 @@ def _logs(logs: tuple[LogView, ...]) -> dict[str, Value]:
 class CountedRegister(RegisterService):
     """Counts the segments that were replaced through this coordinator."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         super().__init__(store)
         self.reconfigurations = 0
 

@@ -286,7 +286,7 @@ class Observer:
         views = (stats.view for stats in self._stats.values())
         self._view = replace(
             self._view,
-            state=planner.state,
+            state=planner.phase,
             source_version=version,
             source_oldest=planner.schedule.source.oldest,
             held=sum(track.token > 0 for track in planner.tracks.values()),
