@@ -33,6 +33,7 @@ from trunkline.client.log import Ended
 from trunkline.client.subscription import Subscription
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import Projection, Settings
+from trunkline.core.status import ClusterEvents, ClusterStatus, NodeStatus
 from trunkline.errors import ConfigError, OutcomeUnknown
 from trunkline.threads import Threads
 
@@ -226,15 +227,15 @@ class Cluster:
         """Remove a node from the registry. It must not be live, and no log may name it."""
         self._call(self._cluster.forget_node(node))
 
-    def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> dict[str, Any]:
+    def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> ClusterStatus:
         """The status of the cluster, from a coordinator. Without ``logs`` its size does not grow with their number."""
         return self._call(self._cluster.status(logs=logs, timeout=timeout))
 
-    def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
+    def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> ClusterEvents:
         """Recent events, from the coordinator that answers."""
         return self._call(self._cluster.events(book=book, after=after, timeout=timeout))
 
-    def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:
+    def node_status(self, node: str, *, timeout: Timeout = 2.0) -> NodeStatus:
         """The status of a node, from the node itself."""
         return self._call(self._cluster.node_status(node, timeout=timeout))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline.check.campaign import Bounds, check_exhaustively
+from trunkline.check.campaign import SearchBounds, check_exhaustively
 from trunkline.check.scenario import Faults, Scenario
 from trunkline.check.scenarios.chain import NODES, PAIR
 from trunkline.check.scenarios.cluster import appender, appends, bursting_appender, reader, scenario
@@ -20,7 +20,7 @@ def one_client(first: int, second: int) -> Scenario:
 
 def test_equal_batches_in_flight_have_as_many_interleavings_as_different_ones_and_all_are_right() -> None:
     for make in (two_clients, one_client):
-        equal, different = (check_exhaustively(make(1, second), Bounds(), lambda _: None) for second in (1, 2))
+        equal, different = (check_exhaustively(make(1, second), SearchBounds(), lambda _: None) for second in (1, 2))
         assert equal.violations == different.violations == ()
         assert equal.complete
         sizes = [(report.states, report.transitions, report.depth) for report in (equal, different)]

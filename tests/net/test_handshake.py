@@ -189,8 +189,8 @@ def test_a_refused_handshake_is_logged_and_told_and_a_flood_of_them_is_not(
             await until(lambda: server.refused == 50)
             recent = server.refusals()
             assert len(recent) == 32
-            assert (recent[-1]["name"], recent[-1]["code"]) == ("n?49", "token")
-            assert "the token is missing or wrong" in str(recent[-1]["why"])
+            assert (recent[-1].name, recent[-1].code) == ("n?49", "token")
+            assert "the token is missing or wrong" in recent[-1].why
 
     run(scene())
     lines = [record.getMessage() for record in caplog.records if "refused a connection" in record.getMessage()]

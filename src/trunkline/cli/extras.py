@@ -12,7 +12,6 @@ EXTRA: Final = (  # what `pip install trunkline[delivery]` brings
     "duckdb_extension_sqlite_scanner",
     "numpy",
     "pandas",
-    "prometheus_client",
     "psycopg",
     "py4j",
     "pyarrow",

@@ -167,14 +167,15 @@ class Log:
 
     async def tail(self, *, timeout: Timeout = DEFAULT) -> int:
         """The position after the last committed entry; linearizable."""
-        config = TailConfig(REGISTER, self.name, suspect_after_ms=self._session.timing.suspect_after_ms)
+        config = TailConfig(REGISTER, self.name, self._session.timing)
         result = await self._ask(timeout, "tail", TailFinder(config, self._newest()), TailRequested)
         assert isinstance(result, TailIs)
         return result.glsn
 
     async def peek(self, *, timeout: Timeout = DEFAULT) -> int:
         """The next position that will be assigned: at least the tail, and ahead of it while appends are in flight."""
-        result = await self._ask(timeout, "peek", Peeker(PeekerConfig(self.name)), PeekRequested)
+        config = PeekerConfig(self.name, self._session.timing)
+        result = await self._ask(timeout, "peek", Peeker(config), PeekRequested)
         assert isinstance(result, PeekIs)
         return result.glsn
 

@@ -6,10 +6,9 @@ import logging
 import time
 from typing import Final
 
-from msgspec import Struct
-
+from trunkline.core.status import RefusedPeer
 from trunkline.net.complaints import Complaints, printable
-from trunkline.net.packets import Refusal, RefusalCode
+from trunkline.net.packets import Refusal
 
 KEPT_MAX: Final = 32  # more: an unauthenticated peer fills the status
 KEPT_S: Final = 60.0  # a peer that still tries returns within seconds
@@ -19,20 +18,9 @@ TEXT_CHARACTERS_MAX: Final = 500
 complaints = Complaints(logging.getLogger("trunkline.net"))
 
 
-class RefusedPeer(Struct, frozen=True):
-    """``name`` is unauthenticated; empty if the peer sent none."""
-
-    name: str
-    address: str
-    code: RefusalCode
-    why: str
-    count: int
-    at: float
-
-
 class Refusals:
     def __init__(self) -> None:
-        self._peers: dict[tuple[str, str], RefusedPeer] = {}  # by name and host, the latest last
+        self._peers: dict[tuple[str, str], tuple[RefusedPeer, float]] = {}  # by name and host, the latest last
 
     def add(self, server: str, name: str, address: str, refusal: Refusal) -> None:
         name, why = printable(name)[:NAME_CHARACTERS_MAX], printable(refusal.text)[:TEXT_CHARACTERS_MAX]
@@ -40,16 +28,12 @@ class Refusals:
         complaints.warn(f"{server} refused a connection of {peer} from {where}: {why}")
         key = (name, address.rpartition(":")[0])
         before = self._peers.pop(key, None)
-        count = before.count + 1 if before else 1
-        self._peers[key] = RefusedPeer(name, address, refusal.code, why, count, time.monotonic())
+        count = before[0].count + 1 if before is not None else 1
+        self._peers[key] = RefusedPeer(name, address, why, count, refusal.code.value), time.monotonic()
         if len(self._peers) > KEPT_MAX:
             del self._peers[next(iter(self._peers))]
 
-    def recent(self) -> list[dict[str, str | int]]:
-        """Plain values, of the last minute."""
+    def recent(self) -> tuple[RefusedPeer, ...]:
+        """Of the last minute."""
         now = time.monotonic()
-        return [
-            {"name": each.name, "address": each.address, "code": each.code.value, "why": each.why, "count": each.count}
-            for each in self._peers.values()
-            if now - each.at <= KEPT_S
-        ]
+        return tuple(peer for peer, at in self._peers.values() if now - at <= KEPT_S)

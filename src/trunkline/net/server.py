@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable
 
 from trunkline.core.names import NAME_BYTES_MAX, shown
+from trunkline.core.status import RefusedPeer
 from trunkline.net.connection import Connection, Handler
 from trunkline.net.limits import Limits
 from trunkline.net.packets import (
@@ -103,7 +104,7 @@ class Server:
         """How many invalid messages peers sent after the handshake."""
         return self._violations + sum(self._connections[number].violations for number in self._welcomed)
 
-    def refusals(self) -> list[dict[str, str | int]]:
+    def refusals(self) -> tuple[RefusedPeer, ...]:
         """Peers that were refused within the last minute."""
         return self._refusals.recent()
 
