@@ -1,4 +1,4 @@
-"""Several coordinators over one etcd: each writes down what happens, active or not, and a page merges it."""
+"""Several coordinators over one etcd: each records events, active or not, and a page merges them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trunkline.runtime.chronicler import Chronicler
 WAIT_S = 30.0
 
 
-async def nobody(_: NodeInfo) -> NodeStatus:
+async def no_counts(_: NodeInfo) -> NodeStatus:
     return NodeStatus()
 
 
@@ -45,7 +45,7 @@ async def writing(name: str, store: MetadataStore, chronicle: Chronicle, lease_m
     def blocked() -> tuple[str, ...] | None:
         return () if store.active() else None
 
-    task = asyncio.create_task(Chronicler(name, store, chronicle, blocked, nobody, lease_ms=lease_ms).run())
+    task = asyncio.create_task(Chronicler(name, store, chronicle, blocked, no_counts, lease_ms=lease_ms).run())
     try:
         await until(lambda: f"coordinator {name} started" in texts(chronicle))
         yield
@@ -54,7 +54,7 @@ async def writing(name: str, store: MetadataStore, chronicle: Chronicle, lease_m
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_a_standby_writes_down_what_the_others_do_and_the_page_shows_it_once(tmp_path: Path) -> None:
+def test_a_standby_records_changes_by_others_and_the_page_shows_them_once(tmp_path: Path) -> None:
     async def run(place: EtcdPlace) -> None:
         chronicles = {name: Chronicle(None) for name in ("one", "two")}
         async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What nodes and coordinators show of themselves: metrics, and whether they are ready."""
+"""Metrics and readiness of nodes and coordinators."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_logs_in_trouble_are_counted_and_the_first_of_them_are_named() -> None:
     assert sum(name.endswith("_log_trouble") for name, _ in found) == LOGS_NAMED_MAX
 
 
-def test_a_standby_is_ready_tells_nothing_of_logs_and_is_not_ready_without_its_store() -> None:
+def test_a_standby_is_ready_reports_no_logs_and_is_not_ready_without_its_store() -> None:
     nodes = (NodeInfo("n1", 1, 1), NodeInfo("n2", 1, 1, NodeState.DRAINING, live=False))
     clients = (NodeInfo("w", 1, 1, NodeState.CLIENT),)
     standby = replace(COORDINATOR, active=False, nodes=nodes + clients, logs=(log_view("a", 2),))

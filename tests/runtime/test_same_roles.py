@@ -1,4 +1,4 @@
-"""What runs is what is checked: hosts and scenarios use the very same class objects for every role."""
+"""What runs is what is checked: hosts and scenarios use the same class objects for every role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log with tens of thousands of segments goes on after a node was killed, with every metadata store."""
+"""A log with tens of thousands of segments continues after a node was killed, with every metadata store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pr
         yield processes, CoordinatorConfig(directory=None if uses_etcd else tmp_path / "c1", etcd=endpoints)
 
 
-def test_appends_to_a_log_of_20_000_segments_go_on_after_a_node_is_killed(
+def test_appends_to_a_log_of_20_000_segments_continue_after_a_node_is_killed(
     running: tuple[Processes, CoordinatorConfig],
 ) -> None:
     processes, config = running
@@ -67,7 +67,7 @@ def test_appends_to_a_log_of_20_000_segments_go_on_after_a_node_is_killed(
 
 
 async def store_map(config: CoordinatorConfig, view: Projection) -> None:
-    """By the way that every map takes into its store."""
+    """Through the same path as every map."""
     store = make_store(config)
     await store.start()
     assert await store.handle(Swap(view.log, 0, view)) == Swapped(view.log, 1)
