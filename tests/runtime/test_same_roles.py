@@ -57,7 +57,7 @@ async def running_roles(directory: Path) -> set[type]:
     """The class of every role that a node, a client and a coordinator run."""
     found: set[type] = set()
     format_directory(directory / "n1", "c", "n1")
-    node = Node(NodeConfig(directory / "n1", "n1", "127.0.0.1:0", scrub=False))
+    node = Node(NodeConfig(directory / "n1", "n1", "127.0.0.1:0"))
     await node.start()
     found |= {type(role) for role in node.host.process.roles.values()}
     await node.close()

@@ -23,11 +23,11 @@ async def failing() -> None:
 def test_a_stop_by_a_signal_is_clean_whatever_fails_after_it() -> None:
     async def scenario() -> None:
         lifetime = Lifetime()
-        assert not lifetime.orderly
+        assert not lifetime.stopped_cleanly
         os.kill(os.getpid(), signal.SIGTERM)
         assert await lifetime.run(nothing()) == 0
         lifetime.end("the disk failed")
-        assert lifetime.orderly
+        assert lifetime.stopped_cleanly
         lifetime.close()
 
     asyncio.run(scenario())
@@ -39,7 +39,7 @@ def test_a_stop_by_a_failure_is_not_clean_and_a_signal_after_it_changes_nothing(
         lifetime.end("the disk failed")
         lifetime.end("")
         assert await lifetime.run(nothing()) == 1
-        assert not lifetime.orderly
+        assert not lifetime.stopped_cleanly
         lifetime.close()
 
     asyncio.run(scenario())
@@ -50,7 +50,7 @@ def test_a_start_that_failed_is_not_clean() -> None:
         lifetime = Lifetime()
         with pytest.raises(RuntimeError, match="a bug"):
             await lifetime.run(failing())
-        assert not lifetime.orderly
+        assert not lifetime.stopped_cleanly
         lifetime.close()
 
     asyncio.run(scenario())
@@ -87,7 +87,7 @@ def test_a_connection_that_cannot_be_accepted_for_lack_of_files_stops_nothing() 
         refused = {"message": "socket.accept() out of system resource", "socket": object()}
         loop.call_exception_handler({**refused, "exception": OSError(errno.EMFILE, "Too many open files")})
         lifetime.end("")
-        assert lifetime.orderly
+        assert lifetime.stopped_cleanly
         assert await lifetime.run(nothing()) == 0
         lifetime.close()
 

@@ -114,7 +114,7 @@ def directories_not_synced(batch: SyncBatch) -> None:
 
 def files_removed_first(batch: SyncBatch) -> None:
     batch._remove_files()
-    batch.work.gone, batch.work.dropped = [], []
+    batch.work.trimmed, batch.work.dropped = [], []
     RUN(batch)
 
 

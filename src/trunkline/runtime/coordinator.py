@@ -24,6 +24,7 @@ from trunkline.core.projection import Projection
 from trunkline.core.status import ClusterStatus, LogStatus, NodeStatus, registered_node
 from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.errors import ConfigError, StorageError
+from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.store import MetadataStore, StoreUnavailable
 from trunkline.net.admin import (
@@ -50,7 +51,6 @@ from trunkline.runtime.chronicler import Chronicler
 from trunkline.runtime.coordinator_metrics import (
     TABLE,
     CoordinatorView,
-    CountedRegister,
     coordinator_readiness,
     coordinator_values,
     log_views,
@@ -77,7 +77,6 @@ class CoordinatorConfig(Struct, frozen=True):
     listen: str = "127.0.0.1:7400"
     directory: Path | None = None  # of the embedded store; None with etcd
     etcd: tuple[str, ...] = ()  # endpoints, host:port or a URL
-    etcd_login: str = ""  # user:password
     name: str = "coordinator"
     token: str = ""
     lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
@@ -105,8 +104,7 @@ def make_store(config: CoordinatorConfig) -> MetadataStore:
         from trunkline.metadata.etcd_store import EtcdStore
 
         endpoints = tuple(each if "://" in each else f"http://{each}" for each in config.etcd)
-        user, _, password = config.etcd_login.partition(":")
-        return EtcdStore(EtcdOptions(endpoints, user=user, password=password), lease_ms=config.lease_ms)
+        return EtcdStore(EtcdOptions(endpoints), lease_ms=config.lease_ms)
     if config.directory is None:
         raise ConfigError("a coordinator needs a directory for its embedded store, or the endpoints of an etcd")
     return SqliteStore(config.directory / "metadata.sqlite", lease_ms=config.lease_ms)
@@ -127,7 +125,7 @@ class CoordinatorServer:
         self._start = start_number()
         self._began = time.monotonic()
         self._store = make_store(config)
-        self._register = CountedRegister(self._store)
+        self._register = RegisterService(self._store)
         self._links = Links(config.name, token=config.token, tls=client_tls)
         self._questions = Questions(f"{config.name}.questions", self._links)
         self._chronicle = Chronicle(config.directory)
