@@ -29,6 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import source_identity
+from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
 from trunkline.delivery.changes.lineage import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.delta_files import DeltaDataFile, data_files
@@ -62,7 +63,7 @@ class LoadedVersion(Struct, frozen=True):
 
     table: DeltaTable
     version: int
-    mark: tuple[int, int] | None  # of the version's log file: a table that was made anew has others
+    stamp: FileStamp | None  # of the version's log file: that of a recreated table differs
     standing: Standing | None
     schema: pa.Schema
     files: tuple[DeltaDataFile, ...]
@@ -90,9 +91,9 @@ class DeltaLog:
         return self._loaded
 
     def _newest(self, held: LoadedVersion | None) -> LoadedVersion | None:
-        if held is None or held.mark is None or self._mark(held.version) != held.mark:
+        if held is None or held.stamp is None or self._stamp(held.version) != held.stamp:
             return self._opened()  # for the first time; or the table was made anew, or its log was cut
-        return held if self._mark(held.version + 1) is None else self._updated(held)
+        return held if self._stamp(held.version + 1) is None else self._updated(held)
 
     def forget(self) -> None:
         self._loaded = None
@@ -213,14 +214,10 @@ class DeltaLog:
         if source is not None and position is not None and token is not None and position != RETIRED.position:
             mark = f"{stored[MARK]:0{MARK_DIGITS}x}" if stored.get(MARKED) == position else ""
             standing = Standing(position, token, source, mark)
-        return LoadedVersion(table, version, self._mark(version), standing, schema, data_files(table, schema))
+        return LoadedVersion(table, version, self._stamp(version), standing, schema, data_files(table, schema))
 
-    def _mark(self, version: int) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.folder / "_delta_log" / f"{version:020}.json")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return found.st_ino, found.st_mtime_ns
+    def _stamp(self, version: int) -> FileStamp | None:
+        return file_stamp(self.folder / "_delta_log" / f"{version:020}.json")
 
 
 def _numbers(standing: Standing) -> dict[str, int]:
