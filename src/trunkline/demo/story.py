@@ -26,8 +26,8 @@ import trunkline.sync
 from trunkline.delivery.changes.captured import entry_place
 from trunkline.delivery.config import Pipeline, load_pipeline
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.control.contract import ControlStore, DestinationRecord
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.contract import DestinationRecord
+from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.sources.log import LogSource
 from trunkline.demo.comparison import Compared, compare
 from trunkline.demo.processes import Process

@@ -25,7 +25,7 @@ from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.changes.columns import Columns, check_columns, check_routing, evolution
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import open_control_store
 from trunkline.delivery.destinations.contract import Destination
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
 from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
@@ -139,7 +139,7 @@ def _check_control(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterat
             yield from _check_control_server(place, environment.get(control.password_env or ""))
         else:
             with closing(open_control_store(control.store)) as store:
-                store.pipeline(pipeline.name)
+                store.configurations.record(pipeline.name)
     except TrunklineError as error:
         yield PipelineProblem("control.store", str(error))
 
