@@ -65,9 +65,8 @@ class OpenLogs:
             raise
 
     async def _opened(self, name: str) -> OpenLog:
-        settings = (await self._cluster.describe(name)).settings
         log = await self._cluster.log(name)
-        return OpenLog(log, settings, self._keyed(log))
+        return OpenLog(log, log.settings, self._keyed(log))
 
     def _keyed(self, log: Log) -> KeyedAppends:
         return KeyedAppends(log, self._key_window, self._cluster.options.timeout, self._counters)
