@@ -368,10 +368,10 @@ def test_every_missing_variable_is_found_unless_nobody_asks(tmp_path: Path) -> N
     )
     there = {"a_PASSWORD": "x", "C": ""}
     assert problems(tmp_path, text, there) == [
-        "orders.yaml:2: source.password_env: the environment has no S, or it is empty; set it",
-        "orders.yaml:5: defaults.password_env: the environment has no b_PASSWORD, or it is empty; set it",
-        "orders.yaml:8: control.password_env: the environment has no C, or it is empty; set it",
-        "orders.yaml:9: spark.conf_env.spark.ssl.keyPassword: the environment has no K, or it is empty; set it",
+        "orders.yaml:2: source.password_env: the environment variable S is not set or is empty; set it to the secret",
+        "orders.yaml:5: defaults.password_env: the environment variable b_PASSWORD is not set or is empty; set it to the secret",
+        "orders.yaml:8: control.password_env: the environment variable C is not set or is empty; set it to the secret",
+        "orders.yaml:9: spark.conf_env.spark.ssl.keyPassword: the environment variable K is not set or is empty; set it to the secret",
     ]
     assert load(tmp_path, text, None).control.password_env == "C"
     complete = {**there, "S": "1", "b_PASSWORD": "2", "C": "3", "K": "4"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -55,7 +54,7 @@ def add_security_options(group: argparse._ArgumentGroup) -> None:
 
 def configuration(options: argparse.Namespace) -> ConnectionConfig:
     keys = ("connect", "token_file", "timeout", "tls_ca", "tls_cert", "tls_key", "config")
-    return load({key: getattr(options, key, None) for key in keys}, os.environ, home=Path.home())
+    return load({key: getattr(options, key, None) for key in keys}, home=Path.home())
 
 
 @asynccontextmanager

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from trunkline.config import secret
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
 from trunkline.delivery.config.discovery import from_template
 from trunkline.delivery.control.contract import ControlStore
 from trunkline.delivery.control.factory import open_control_store
-from trunkline.errors import ConfigError, Refused
+from trunkline.errors import Refused
 
 
 def pipeline_of(file: Path) -> Pipeline:
@@ -43,9 +43,7 @@ def _password(pipeline: Pipeline) -> str | None:
     variable = pipeline.control.password_env
     if variable is None:
         return None
-    if not (password := os.environ.get(variable)):
-        raise ConfigError(f"control.password_env: the environment has no {variable}, or it is empty; set it")
-    return password
+    return secret(variable, "the password of the control store")
 
 
 def known_destinations(pipeline: Pipeline, file: Path) -> dict[str, DestinationConfig]:

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import sys
 from typing import Any
 
@@ -14,7 +13,7 @@ from trunkline.cli.connection import CONNECT_TIMEOUT_S, cluster_options, configu
 from trunkline.cli.serve import add_allow_host_option, add_parent_option, end_with
 from trunkline.cli.tables import print_json
 from trunkline.client.cluster import ClientOptions, Cluster
-from trunkline.config import TOKEN_BYTES_MAX, ConnectionConfig
+from trunkline.config import TOKEN_BYTES_MAX, ConnectionConfig, secret
 from trunkline.errors import ConfigError
 from trunkline.proxy.limits import KEY_WINDOW, STOP_S_MAX
 from trunkline.proxy.server import ProxyServer
@@ -80,9 +79,9 @@ def _run(options: argparse.Namespace) -> int:
 def _token(variable: str | None) -> str:
     if variable is None:
         return ""
-    token = os.environ.get(variable, "").strip()
+    token = secret(variable, "the token of the proxy").strip()
     if not token or len(token.encode()) > TOKEN_BYTES_MAX:
-        raise ConfigError(f"--token-env {variable}: the variable must hold a token of 1 to {TOKEN_BYTES_MAX} bytes")
+        raise ConfigError(f"--token-env: {variable} must contain a token of 1 to {TOKEN_BYTES_MAX} bytes")
     return token
 
 

@@ -33,7 +33,7 @@ from trunkline.cli.serve import (
     storage_options,
 )
 from trunkline.cli.tables import json_option, plural, print_json
-from trunkline.config import VARIABLES, ConnectionConfig
+from trunkline.config import ENVIRONMENT, VARIABLES, ConnectionConfig
 from trunkline.errors import Refused, Unreachable
 from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
 from trunkline.runtime.local_files import (
@@ -131,7 +131,7 @@ def _config(options: argparse.Namespace, security: ConnectionConfig) -> LocalClu
         observe=options.observe,
         node_options=(*node, *both),
         coordinator_options=(*coordinator, *both),
-        environment={VARIABLES["token"]: security.token} if security.token else {},
+        environment={**ENVIRONMENT, VARIABLES["token"]: security.token},  # other users can read command lines
     )
 
 

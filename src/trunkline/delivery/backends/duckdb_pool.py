@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,8 +11,9 @@ from typing import Final, Literal
 
 import duckdb
 
+from trunkline.config import ENVIRONMENT, secret
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.errors import ConfigError, Unreachable
+from trunkline.errors import Unreachable
 
 Extension = Literal["ducklake", "postgres_scanner", "sqlite_scanner"]
 # After a rewrite of files DuckLake hands the newest version's statistics to reads of earlier versions: these optimizers
@@ -112,19 +112,17 @@ def password_part(address: LakeAddress) -> str:
     """What a connection string lacks: the password, taken from the environment at the moment of use."""
     if address.password_env is None:
         return ""
-    password = os.environ.get(address.password_env)
-    if password is None:
-        raise ConfigError(
-            f"the environment has no variable {address.password_env}; it must hold the password of {address.catalog}"
-        )
+    password = secret(address.password_env, f"the password for {address.catalog}")
     quoted = password.replace("\\", "\\\\").replace("'", "\\'")
     return f" password='{quoted}'"
 
 
 def without_password(error: BaseException, address: LakeAddress) -> str:
     """What DuckDB says; it repeats the whole connection string, which nobody may read."""
-    secret = os.environ.get(address.password_env) if address.password_env is not None else None
-    return first_line(error).replace(password_part(address), "").replace(secret, "***") if secret else first_line(error)
+    password = ENVIRONMENT.get(address.password_env or "")
+    if not password:
+        return first_line(error)
+    return first_line(error).replace(password_part(address), "").replace(password, "***")
 
 
 def first_line(error: BaseException) -> str:

@@ -16,7 +16,6 @@ Rules
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Final
@@ -26,6 +25,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trunkline.config import secret
 from trunkline.delivery.backends.duckdb_pool import identifier, literal
 from trunkline.delivery.backends.postgres_session import BULK_MS, REBUILD_MS, PostgresSession, borrow, give_back
 from trunkline.delivery.changes.columns import Columns, check_columns, evolution
@@ -381,8 +381,4 @@ class PostgresDestination:
 def password_of(address: PostgresAddress) -> str | None:
     if address.password_env is None:
         return None
-    if (password := os.environ.get(address.password_env)) is None:
-        raise ConfigError(
-            f"the variable {address.password_env} is not set; it should hold the password for {address.dsn}"
-        )
-    return password
+    return secret(address.password_env, f"the password for {address.dsn}")

@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from trunkline.config import ENVIRONMENT
 from trunkline.delivery.backends.duckdb_pool import catalog_place
 from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.changes.columns import Columns, check_columns, evolution
@@ -57,7 +58,7 @@ class SourceFacts(Struct, frozen=True):
     columns: Columns
 
 
-def preflight(file: Path, environment: Mapping[str, str] = os.environ) -> tuple[Pipeline | None, tuple[Problem, ...]]:
+def preflight(file: Path, environment: Mapping[str, str] = ENVIRONMENT) -> tuple[Pipeline | None, tuple[Problem, ...]]:
     """The pipeline, if its file is right, and all that is wrong with it or around it."""
     try:
         pipeline = load_pipeline(file, environment)
@@ -127,7 +128,7 @@ def _refusals(where: str, check: Callable[[], object]) -> Iterator[Problem]:
 def _check_engine(master: str) -> Iterator[Problem]:
     if importlib.util.find_spec("pyspark") is None:
         yield Problem("spark", "PySpark is not installed; install trunkline[delivery]")
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit brings Java along
+    if "PYSPARK_GATEWAY_PORT" not in ENVIRONMENT:  # otherwise spark-submit brings Java along
         yield from _refusals("spark", find_java)
     yield from _refusals("spark.master", lambda: check_master(master))
 
