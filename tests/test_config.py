@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_timeout_of_zero_is_no_limit() -> None:
             {},
             {"TRUNKLINE_TIMEOUT": "soon"},
             "",
-            "the environment variable TRUNKLINE_TIMEOUT must be a number of seconds",
+            "TRUNKLINE_TIMEOUT must be a number of seconds",
         ),
         ({"timeout": "-1"}, {}, "", "--timeout must be a number of seconds"),
         ({"timeout": "nan"}, {}, "", "--timeout must be a number of seconds"),
@@ -119,8 +120,8 @@ def test_a_secret_that_is_missing_or_empty_is_one_clear_error(monkeypatch: pytes
 def test_a_changed_environment_is_restored_even_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "before")
     monkeypatch.delenv("ADDED", raising=False)
-    with pytest.raises(ZeroDivisionError), changed_environment({"KEPT": "during", "ADDED": "during"}):
+    with contextlib.suppress(ZeroDivisionError), changed_environment({"KEPT": "during", "ADDED": "during"}):
         assert (ENVIRONMENT["KEPT"], ENVIRONMENT["ADDED"]) == ("during", "during")
-        _ = 1 / 0
+        raise ZeroDivisionError
     assert ENVIRONMENT["KEPT"] == "before"
     assert "ADDED" not in ENVIRONMENT
