@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-import trunkline
 from trunkline.cli import INTERRUPTED, WrongInput
 from trunkline.cli.examples import add_examples
 from trunkline.cli.extras import missing_extra
 from trunkline.cli.parser import Parser, no_command
 from trunkline.errors import ConfigError, OutcomeUnknown, TrunklineError, Unreachable
+from trunkline.version import version
 
 if TYPE_CHECKING:
     from trunkline.check.catalogue import Catalogue
@@ -141,7 +141,7 @@ def _parser(command: str = "") -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(f"trunkline {trunkline.__version__}")
+        print(f"trunkline {version()}")
         parser.exit()
 
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-import trunkline
+from trunkline.version import version
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -58,7 +58,7 @@ COMMON: Final = (
 
 def common_values(name: str, uptime_s: float) -> dict[str, Value]:
     """Of the metrics that every process has."""
-    build = (name, trunkline.__version__, platform.python_version())
+    build = (name, version(), platform.python_version())
     return {"build_info": [Labelled(build, 1)], "uptime_seconds": uptime_s}
 
 
