@@ -44,20 +44,20 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="require the token in this environment variable: `Authorization: Bearer ...`",
     )
-    add_allow_host_option(parser, "another name by which the proxy may be asked for; with a token any may")
+    add_allow_host_option(parser, "another host name of the proxy; with a token every name is accepted")
     parser.add_argument(
         "--allow-origin",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="let pages of this origin ask from a browser, such as https://shop.example; may be repeated",
+        help="accept requests from web pages of this origin, such as https://shop.example; may be repeated",
     )
     parser.add_argument(
         "--key-window",
         type=positive,
         default=KEY_WINDOW,
         metavar="N",
-        help=f"positions for which idempotency keys are remembered; the same for all proxies (default: {KEY_WINDOW})",
+        help=f"positions back to which idempotency keys count; the same for all proxies (default: {KEY_WINDOW})",
     )
     add_parent_option(parser)
     parser.set_defaults(run=_run)
@@ -96,19 +96,19 @@ async def _serve(config: ProxyConfig, connection: ConnectionConfig, *, as_json: 
 
     async def start() -> None:
         await server.start()
-        _tell(server.address, as_json=as_json)
+        _announce(server.address, as_json=as_json)
 
     try:
         return await lifetime.run(start())
     finally:
         await server.stop()
-        with contextlib.suppress(TimeoutError):  # what the cluster does not settle in time stays unknown
+        with contextlib.suppress(TimeoutError):  # the outcome of other appends stays unknown
             async with asyncio.timeout(STOP_S_MAX):
                 await cluster.close()
         lifetime.close()
 
 
-def _tell(address: str, *, as_json: bool) -> None:
+def _announce(address: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"listen": address})
     else:

@@ -1,4 +1,4 @@
-"""``trunkline status``: who runs, where the logs are, and what is wrong with them."""
+"""``trunkline status``: the coordinators, nodes and logs of a cluster, and their problems."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from trunkline.config import ConnectionConfig
 from trunkline.errors import Refused, Unreachable
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles
 
-SEGMENTS_MANY = 10_000  # of a log: it is time to trim it
-NODE_S = 2.0  # what a node is given to tell of itself
+SEGMENTS_MANY = 10_000  # a log with more should be trimmed
+NODE_S = 2.0  # timeout of a status request
 
 Facts = dict[str, Any]
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser("status", help="show the cluster, its nodes and its logs", parents=[cluster_options()])
-    parser.add_argument("--dir", type=Path, help="of a cluster of this machine: connects to it and shows process ids")
+    parser.add_argument("--dir", type=Path, help="directory of a local cluster: connect to it, and show process ids")
     parser.set_defaults(run=_status)
 
 
@@ -35,7 +35,7 @@ def _status(options: argparse.Namespace) -> int:
     if options.dir is not None:
         record = LocalFiles(options.dir).running()
         if record is None:
-            raise Unreachable(f"nothing runs in {options.dir}; start it with `trunkline up --dir {options.dir}`")
+            raise Unreachable(f"no cluster runs in {options.dir}; start it with `trunkline up --dir {options.dir}`")
         config = replace(config, connect=(record.connect,))
 
     async def ask() -> Facts:
@@ -53,7 +53,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 async def _coordinator(config: ConnectionConfig, address: str) -> Facts:
-    """What one of several coordinators says of itself."""
+    """The status of one coordinator."""
     try:
         async with connected(replace(config, connect=(address,), timeout_s=NODE_S)) as cluster:
             facts = await cluster.status(logs=False)
@@ -63,11 +63,11 @@ async def _coordinator(config: ConnectionConfig, address: str) -> Facts:
 
 
 async def gather_status(cluster: Cluster, record: ClusterRecord | None = None) -> Facts:
-    """The coordinator's view, with what each live node says of itself under ``self``."""
+    """The coordinator's view; the status that each live node reports is under ``self``."""
     facts = await cluster.status()
     nodes: list[Facts] = facts["nodes"]
-    told = await asyncio.gather(*(_node(cluster, node) for node in nodes))
-    for node, own in zip(nodes, told, strict=True):
+    reported = await asyncio.gather(*(_node(cluster, node) for node in nodes))
+    for node, own in zip(nodes, reported, strict=True):
         node["self"] = own
         process = record.process(node["name"]) if record is not None else None
         node["pid"] = process.pid if process is not None else None
@@ -82,7 +82,7 @@ async def _node(cluster: Cluster, node: Facts) -> Facts | None:
     try:
         return await cluster.node_status(node["name"], timeout=NODE_S)
     except Refused:
-        return None  # the coordinator still counts it as live, but it does not answer: it is shown without figures
+        return None  # live according to the coordinator, but it does not answer: shown without figures
 
 
 def status_text(facts: Mapping[str, Any]) -> str:
@@ -91,27 +91,29 @@ def status_text(facts: Mapping[str, Any]) -> str:
     if len(facts["coordinators"]) > 1:
         parts.append(coordinator_table(facts["coordinators"]))
     parts.append(node_table(facts["nodes"]))
-    parts += [f"REFUSED: {each['name'] or 'a stranger'} at {each['address']}: {each['why']}" for each in refused(facts)]
+    parts += [
+        f"REFUSED: {each['name'] or 'an unknown client'} at {each['address']}: {each['why']}" for each in refused(facts)
+    ]
     if logs:
         parts.append(log_table(logs))
         if facts.get("logs_left_out"):
             parts.append(
-                f"{plural(facts['logs_left_out'], 'more log is', 'more logs are')} not shown, and not in trouble"
+                f"{plural(facts['logs_left_out'], 'more log is', 'more logs are')} not shown; they have no problems"
             )
         parts += [text for log in logs for text in warnings(log)]
     else:
-        parts.append("no logs yet; make one with `trunkline log create NAME`")
+        parts.append("no logs yet; create one with `trunkline log create NAME`")
     return "\n\n".join(parts)
 
 
 def refused(facts: Mapping[str, Any]) -> list[Facts]:
-    """Who could not connect within the last minute."""
+    """Clients and servers that could not connect within the last minute."""
     return list(facts.get("refused", []))
 
 
 def _coordinator_line(facts: Mapping[str, Any]) -> str:
     pid = f", process {facts['pid']}" if facts.get("pid") else ""
-    active = "active" if facts["active"] else f"standby; active is {facts.get('active_coordinator') or 'nobody'}"
+    active = "active" if facts["active"] else f"standby; active is {facts.get('active_coordinator') or 'none'}"
     where = f" at {facts['address']}" if facts.get("address") else ""
     return f"cluster {facts['cluster']}, coordinator {facts['name']}{where} ({active}{pid})"
 
@@ -139,7 +141,7 @@ def log_table(logs: list[Facts]) -> str:
     rows = []
     for log in logs:
         total = log.get("segments_total", 0)
-        if "segments" not in log:  # there are too many logs to tell of each
+        if "segments" not in log:  # with too many logs, details are left out
             rows.append([log["name"], log["policy"], log["epoch"], log["trim"], total, "-", "-", "-", "-"])
             continue
         last = log["segments"][-1]
@@ -151,7 +153,7 @@ def log_table(logs: list[Facts]) -> str:
 
 
 def members(segment: Mapping[str, Any]) -> str:
-    """Groups with their members from head to tail."""
+    """The replica groups, each from head to tail."""
     return " / ".join(
         " > ".join(member["node"] + ("+joining" if member["joining"] else "") for member in group)
         for group in segment["groups"]
@@ -159,19 +161,19 @@ def members(segment: Mapping[str, Any]) -> str:
 
 
 def warnings(log: Mapping[str, Any]) -> list[str]:
-    """What an operator should know of a log: the worst first."""
+    """The problems of a log, the worst first."""
     name, found = log["name"], []
     if log["blocked"]:
         found.append(
-            f"BLOCKED: {name} waits for a member of its open segment to come back; "
-            "`trunkline log declare-lost` gives it up"
+            f"BLOCKED: {name} waits for a replica of its open segment to return; "
+            "`trunkline log declare-lost` gives the segment up"
         )
     if log.get("refused"):
         found.append(f"REFUSED: {log['refused']}")
     found += _missing_copies(log)
     found += [f"lost: {name}, positions {first} to {end - 1}" for first, end in log.get("gaps", [])]
     if (total := log.get("segments_total", 0)) >= SEGMENTS_MANY:
-        found.append(f"long: {name} has {total:,} segments, and each change of its map costs more; trim it")
+        found.append(f"long: {name} has {total:,} segments, which makes changes of its map slow; trim it")
     return found
 
 
@@ -181,12 +183,10 @@ def _missing_copies(log: Mapping[str, Any]) -> list[str]:
         serving = min(sum(not member["joining"] for member in group) for group in segment["groups"])
         which = f"{log['name']}, segment {segment['index']}"
         if serving == 1 and log["replicas"] > 1:
-            found.append(f"NO REDUNDANCY: {which} has one copy; add a node, or bring lost ones back")
+            found.append(f"NO REDUNDANCY: {which} has one copy; add a node, or restart the lost ones")
         elif 0 < serving < log["replicas"]:
             found.append(f"fewer copies: {which} has {serving} of {log['replicas']}")
     found.sort(key=lambda text: not text.startswith("NO"))
     if (more := log.get("problems_total", 0) - len(found)) > 0:
-        found.append(
-            f"fewer copies: {log['name']} has {plural(more, 'more segment')} with fewer copies than it should have"
-        )
+        found.append(f"fewer copies: {log['name']} has {plural(more, 'more segment')} with too few copies")
     return found
