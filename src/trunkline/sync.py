@@ -33,6 +33,7 @@ from trunkline.client.log import Ended
 from trunkline.client.subscription import Subscription
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import Projection, Settings
+from trunkline.core.status import ClusterEvents, ClusterStatus, NodeStatus
 from trunkline.errors import ConfigError, OutcomeUnknown
 from trunkline.threads import Threads
 
@@ -221,16 +222,16 @@ class Cluster:
         """Take a node that is gone out of the registry: it must not be live, and no log may name it."""
         self._call(self._cluster.forget_node(node))
 
-    def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> dict[str, Any]:
-        """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
+    def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> ClusterStatus:
+        """The coordinator's view of the cluster; without ``logs`` it is short, however many there are."""
         return self._call(self._cluster.status(logs=logs, timeout=timeout))
 
-    def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
-        """What happened lately, as the coordinator that answers remembers it."""
+    def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> ClusterEvents:
+        """Recent events as the answering coordinator remembers them."""
         return self._call(self._cluster.events(book=book, after=after, timeout=timeout))
 
-    def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:
-        """What a node says of itself."""
+    def node_status(self, node: str, *, timeout: Timeout = 2.0) -> NodeStatus:
+        """What a node reports about itself."""
         return self._call(self._cluster.node_status(node, timeout=timeout))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:

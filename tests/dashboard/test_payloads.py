@@ -17,7 +17,7 @@ from trunkline.dashboard.payloads import (
 )
 from trunkline.delivery.changes.captured import change_rows, encoded, truncation
 from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.ordered import Kind as ChangeKind
+from trunkline.delivery.changes.rows import ChangeKind
 
 
 @pytest.mark.parametrize(

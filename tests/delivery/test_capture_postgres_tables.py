@@ -24,7 +24,7 @@ from trunkline.delivery.capture.capture_log import CaptureLog, Transaction
 from trunkline.delivery.capture.postgres import PostgresCapture
 from trunkline.delivery.changes.captured import change_rows
 from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Seed
 from trunkline.delivery.destinations.factory import open_destination
@@ -259,7 +259,7 @@ def test_a_pipeline_refuses_a_log_with_columns_that_differ_in_case_alone(
 ) -> None:
     """Older captures wrote such logs, and the values of one column came in the other's place, too."""
     columns = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("Tenant", "VARCHAR"))
-    rows = change_rows(Kind.INSERT, pa.table({"id": [1], "tenant": ["x"], "Tenant": ["y"]}))
+    rows = change_rows(ChangeKind.INSERT, pa.table({"id": [1], "tenant": ["x"], "Tenant": ["y"]}))
     with trunkline.sync.connect(captured.connect) as cluster:
         log = CaptureLog(cluster, captured.log)
         log.take_over()

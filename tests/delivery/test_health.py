@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from trunkline.core.planner_tracks import Stage
-from trunkline.delivery.control.contract import Unrouted
+from trunkline.delivery.control.contract import UnroutedCounts
 from trunkline.delivery.deliverer.health import REQUESTS_MAX, STALLED_MS, HealthServer, alive, readiness
 from trunkline.delivery.deliverer.metrics import (
     DESTINATION_TABLE,
@@ -28,7 +28,7 @@ from trunkline.delivery.deliverer.metrics import (
     reference,
 )
 from trunkline.delivery.deliverer.observer import Observer
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView, JobView, StretchView
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView, JobView, ProgressView
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
 
@@ -52,7 +52,7 @@ A = DestinationView(
 )
 B = DestinationView(name="b", stage="halted", life="active", owned=True, error="b: add column x, and resume")
 ELSEWHERE = DestinationView(name="c", stage="unowned", life="active", owned=False)
-STRETCH = StretchView(done=1, total=4, elapsed_ms=6000, percent=25.0, left_ms=18_000)
+STRETCH = ProgressView(done=1, total=4, elapsed_ms=6000, percent=25.0, left_ms=18_000)
 VIEW = DelivererView(
     pipeline="orders",
     deliverer="one",
@@ -63,7 +63,7 @@ VIEW = DelivererView(
     source_oldest=1,
     held=2,
     waiting_rows=8,
-    unrouted=Unrouted({"x": 10, "y": 2}, nulls=4, others=1),
+    unrouted=UnroutedCounts({"x": 10, "y": 2}, nulls=4, others=1),
     unrouted_through=11,
     jobs=(JobView(job=1, kind="flush", after=9, through=12, destinations=2, elapsed_ms=10),),
     seeding=STRETCH,
@@ -332,7 +332,7 @@ def test_of_many_destinations_single_series_are_left_out_unless_asked_for(asked:
 
 
 def test_unrouted_rows_are_shown_by_value_and_the_text_null_is_not_a_null(shown: Shown) -> None:
-    shown.view = replace(VIEW, unrouted=Unrouted({"x": 10, "": 2, "NULL": 3}, nulls=4, others=1))
+    shown.view = replace(VIEW, unrouted=UnroutedCounts({"x": 10, "": 2, "NULL": 3}, nulls=4, others=1))
     samples = shown.samples()
     found = {labels: rows for (name, labels), rows in samples.items() if name == "unrouted_rows_total"}
     assert found == {
@@ -345,7 +345,7 @@ def test_unrouted_values_are_bounded_and_no_counter_ever_shrinks(shown: Shown) -
     before: dict[tuple[str, ...], float] = {}
     for growth in (0, 1000):
         changed = many | {"v0": 1 + growth, "fresh": 5 + growth}
-        shown.view = replace(VIEW, unrouted=Unrouted(changed))
+        shown.view = replace(VIEW, unrouted=UnroutedCounts(changed))
         found = {labels: rows for (name, labels), rows in shown.samples().items() if name == "unrouted_rows_total"}
         assert len(found) == UNROUTED_VALUES_MAX + 2
         assert sum(found.values()) == sum(changed.values())

@@ -13,8 +13,7 @@ import pytest
 
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import Pipeline, ReadingConfig, RoutingConfig
-from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.deliverer.health import HealthServer, readiness
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
@@ -37,7 +36,7 @@ def broken(*_: object, **__: object) -> Any:
 class QuietSource:
     """A source where nothing happens."""
 
-    def mark(self) -> object:
+    def change_hint(self) -> object:
         return None
 
     def state(self, known: int) -> SourceState:
@@ -74,9 +73,9 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 PLANTS: dict[str, Callable[[Parts, pytest.MonkeyPatch], None]] = {
-    "source": lambda parts, patch: patch.setattr(parts.source, "mark", broken),
-    "control": lambda parts, patch: patch.setattr(parts.store, "revision", broken),
-    "unrouted": lambda parts, patch: patch.setattr(parts.store, "unrouted", broken),
+    "source": lambda parts, patch: patch.setattr(parts.source, "change_hint", broken),
+    "control": lambda parts, patch: patch.setattr(parts.store.configurations, "revision", broken),
+    "unrouted": lambda parts, patch: patch.setattr(parts.store.unrouted, "counts", broken),
     "health": lambda parts, patch: patch.setattr(parts.health._server, "service_actions", broken),
 }
 
@@ -124,7 +123,7 @@ def test_a_look_at_the_source_that_does_not_end_is_told(parts: Parts, monkeypatc
 
     def plant(*arguments: Any) -> None:
         began(*arguments)
-        monkeypatch.setattr(parts.source, "mark", lambda: stuck.wait(WAIT_S))
+        monkeypatch.setattr(parts.source, "change_hint", lambda: stuck.wait(WAIT_S))
 
     monkeypatch.setattr(parts.observer, "source_error", listening)
     monkeypatch.setattr(parts.observer, "began", plant)

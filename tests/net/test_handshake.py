@@ -189,8 +189,8 @@ def test_a_refused_handshake_is_logged_and_told_and_a_flood_of_them_is_not(
             await until(lambda: server.refused == 50)
             told = server.refusals()
             assert len(told) == 32
-            assert told[-1]["name"] == "n?49"
-            assert "the token is missing or wrong" in str(told[-1]["why"])
+            assert told[-1].name == "n?49"
+            assert "the token is missing or wrong" in told[-1].why
 
     run(scene())
     lines = [record.getMessage() for record in caplog.records if "refused a connection" in record.getMessage()]

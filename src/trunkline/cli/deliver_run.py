@@ -25,13 +25,14 @@ from trunkline.cli.tables import plural, print_json
 from trunkline.config import secret
 from trunkline.core.delivery_events import Stopped
 from trunkline.delivery.config import Pipeline, load_pipeline
-from trunkline.delivery.deliverer.assembly import check_source, source_of
+from trunkline.delivery.deliverer.assembly import check_source
 from trunkline.delivery.deliverer.health import HealthServer
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import JsonLines, KeyValueLines, Observer
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.sources.factory import source_of
 from trunkline.threads import Threads
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ def run(options: argparse.Namespace) -> int:
     _begin_logging(options)
     # The store wants a name that is never used again.
     name = f"{options.name or socket.gethostname()}-{secrets.token_hex(3)}"
-    check_source(pipeline, source_of(pipeline))
+    check_source(pipeline, source_of(pipeline.source))
     with ExitStack() as stack:
         store = stack.enter_context(control_store(pipeline))
-        store.pipeline(pipeline.name)  # one that cannot be used is better found out before Spark starts
+        store.configurations.record(pipeline.name)  # an unusable store is reported before Spark starts
         observer, threads = Observer(pipeline.name, name), Threads()
         if pipeline.listen is not None:
             server = HealthServer(

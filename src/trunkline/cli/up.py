@@ -33,6 +33,7 @@ from trunkline.cli.serve import (
     storage_options,
 )
 from trunkline.cli.tables import json_option, plural, print_json
+from trunkline.client.cluster import Cluster
 from trunkline.config import ENVIRONMENT, VARIABLES, ConnectionConfig
 from trunkline.errors import Refused, Unreachable
 from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
@@ -76,7 +77,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     up.add_argument("--detach", action="store_true", help="return when the cluster is up; it runs in the background")
     up.add_argument("--no-restart", action="store_true", help="do not restart processes that die")
     up.add_argument("--etcd", default="", metavar="URL[,URL]", help="store the metadata in etcd")
-    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --recording DIR`")
     up.add_argument(
         "--lease-ms", type=positive, default=3000, metavar="N", help="a node that is silent for longer counts as failed"
     )
@@ -214,8 +215,8 @@ async def wait_live(cluster: LocalCluster, security: ConnectionConfig) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def _live_nodes(client: Any) -> set[str]:
-    return {node["name"] for node in (await client.status(logs=False))["nodes"] if node["live"]}
+async def _live_nodes(client: Cluster) -> set[str]:
+    return {node.name for node in (await client.status(logs=False)).nodes if node.live}
 
 
 def _print_up(options: argparse.Namespace, files: LocalFiles) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import ssl
 import time
@@ -11,8 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from trunkline.client.arguments import (
@@ -27,7 +27,7 @@ from trunkline.client.arguments import (
 )
 from trunkline.client.batcher import BatchOptions
 from trunkline.client.log import Log
-from trunkline.client.session import Session, Timing
+from trunkline.client.session import Session
 from trunkline.core.calls import CreateLog
 from trunkline.core.effects import Address, Message
 from trunkline.core.events import Created, CreateRefused
@@ -39,7 +39,9 @@ from trunkline.core.messages import (
 )
 from trunkline.core.names import log_name_fault, may_be_log
 from trunkline.core.projection import Policy, Projection, Settings
-from trunkline.errors import ConfigError, NoSuchLog, Refused, Unreachable
+from trunkline.core.status import ClusterEvents, ClusterStatus, NodeStatus
+from trunkline.core.timing import DEFAULT_TIMING, Timing
+from trunkline.errors import ConfigError, NoSuchLog, ProtocolError, Refused, Unreachable
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.admin import (
     ClusterAnswer,
@@ -59,6 +61,8 @@ from trunkline.net.peers import Peers
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.questions import Questions
 
+T = TypeVar("T")
+
 DEFAULT_PORT = 7400
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 NOT_OPEN = "the cluster handle is {}: use `async with trunkline.connect(...)`"
@@ -73,11 +77,11 @@ class ClientOptions(Struct, frozen=True):
     timeout: float | None = 30.0  # seconds; too small: calls give up during a fail-over; None: they wait for ever
     connect_timeout: float = 5.0
     token: str = ""  # the cluster's shared secret
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
-    fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
-    lease_ms: int = 3000  # of a broadcast writer; too big: others wait this long for a dead one
+    suspect_after_ms: int = DEFAULT_TIMING.suspect_after_ms  # a silent node counts as failed after this
+    fill_after_ms: int = DEFAULT_TIMING.fill_after_ms  # a reader waits this long before it fills a hole
+    lease_ms: int = DEFAULT_TIMING.lease_ms  # of a broadcast writer; too big: others wait this long for a dead one
     batch: BatchOptions = BatchOptions()
-    record: Path | None = None  # a directory for recordings, judged by `trunkline check --trace`
+    record: Path | None = None  # a directory for recordings, judged by `trunkline check --recording`
     name: str = ""  # shown as the owner of broadcast logs; a random part is added
 
     def __post_init__(self) -> None:
@@ -258,29 +262,28 @@ class Cluster:
         if not answer.done:
             raise Refused(answer.why)
 
-    async def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> dict[str, Any]:
-        """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
+    async def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> ClusterStatus:
+        """The coordinator's view of the cluster; without ``logs`` it is short, however many there are."""
         answer = await self._ask(ADMIN, StatusRequest(bool(logs)), "the status", timeout)
         assert isinstance(answer, StatusAnswer)
-        return dict(json.loads(answer.json))
+        return _decoded(answer.json, ClusterStatus, "the status")
 
-    async def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
-        """What happened lately, as the coordinator that answers remembers it: ``events``, the oldest first, ``minutes``
-        with what nodes wrote and read, and since when nodes are ``lost``. ``book`` and ``after`` (a number): what was
-        told before is left out.
+    async def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> ClusterEvents:
+        """Recent events as the answering coordinator remembers them. ``book`` and ``after``, from an earlier answer and
+        the number of its last event, leave out what was in it.
         """
         answer = await self._ask(ADMIN, EventsRequest(book, after), "the events", timeout)
         assert isinstance(answer, EventsAnswer)
-        return dict(json.loads(answer.json))
+        return _decoded(answer.json, ClusterEvents, "the answer about events")
 
-    async def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:
-        """What a node says of itself."""
+    async def node_status(self, node: str, *, timeout: Timeout = 2.0) -> NodeStatus:
+        """What a node reports about itself."""
         check_text("node", node)
         if node not in [info.node for info in await self.nodes()]:
             raise Refused(f"there is no node {node}; `trunkline node list` lists them")
         answer = await self._ask(Address(node, "admin"), StatusRequest(), f"the status of node {node}", timeout)
         assert isinstance(answer, StatusAnswer)
-        return dict(json.loads(answer.json))
+        return _decoded(answer.json, NodeStatus, f"the status of node {node}")
 
     # ---------------------------------------------------------------------------------------------------------- inside
 
@@ -362,6 +365,13 @@ def check_log_name(name: str) -> None:
     check_text("name", name)
     if fault := log_name_fault(name):
         raise ConfigError(fault)
+
+
+def _decoded(answer: bytes, kind: type[T], what: str) -> T:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"{what} cannot be read ({error}); upgrade the older peer") from None
 
 
 def _address_list(addresses: str | Sequence[str]) -> list[str]:

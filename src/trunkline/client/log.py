@@ -160,7 +160,7 @@ class Log:
 
     async def tail(self, *, timeout: Timeout = DEFAULT) -> int:
         """The position after the last committed entry, linearizable."""
-        config = TailConfig(REGISTER, self.name, suspect_after_ms=self._session.timing.suspect_after_ms)
+        config = TailConfig(REGISTER, self.name, self._session.timing)
         role = self._session.add_role("tail", TailFinder(config, self._newest()))
         try:
             async with self._within(timeout, "tail"):
@@ -174,7 +174,7 @@ class Log:
 
     async def peek(self, *, timeout: Timeout = DEFAULT) -> int:
         """The next position that will be handed out: at least the tail, and ahead of it while appends are in flight."""
-        role = self._session.add_role("peek", Peeker(PeekerConfig(self.name)))
+        role = self._session.add_role("peek", Peeker(PeekerConfig(self.name, self._session.timing)))
         try:
             async with self._within(timeout, "peek"):
                 result = await self._session.operate(role, lambda operation: PeekRequested(operation, self.name))

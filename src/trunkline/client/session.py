@@ -29,6 +29,7 @@ from trunkline.core.projection import Owner, Policy, Projection
 from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.role import Role
+from trunkline.core.timing import Timing
 from trunkline.core.writer import Writer, WriterConfig
 from trunkline.errors import ConfigError, OutcomeUnknown, Refused, TrunklineError
 from trunkline.net.admin import Leaving
@@ -39,15 +40,6 @@ from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 
 Listener = Callable[[Event, Step], None]
-
-
-class Timing:
-    """The client's patience. Each default suits a local network."""
-
-    def __init__(self, *, suspect_after_ms: int = 1000, fill_after_ms: int = 200, lease_ms: int = 3000) -> None:
-        self.suspect_after_ms = suspect_after_ms
-        self.fill_after_ms = fill_after_ms
-        self.lease_ms = lease_ms
 
 
 class Session:
@@ -71,7 +63,7 @@ class Session:
         self._held: list[Message] = []  # appends that wait for the writer's lease; as many as are kept in flight
         self._listeners: dict[str, Listener] = {}  # readers' subscriptions, by role
         self._outgoing: dict[int, Buffer] = {}  # bodies of own batches, by checksum
-        filler = Filler(timing.suspect_after_ms)
+        filler = Filler(timing)
         self._carried = CarriedBodies(lambda: carried_by(filler))  # bodies of other writers' batches
         self._roles_made = 0
         self.process = Process(name, self)
@@ -129,14 +121,14 @@ class Session:
         """The role that appends, made when first needed."""
         if view.settings.policy is Policy.CHAIN:
             if "appender" not in self.process.roles:
-                config = AppenderConfig(self.log, self.writer, suspect_after_ms=self.timing.suspect_after_ms)
+                config = AppenderConfig(self.log, self.writer, self.timing)
                 self.process.add("appender", Appender(config, view))
             return "appender"
         if "writer" not in self.process.roles:
             info = NodeInfo(self.me.process, 0, self.me.start, NodeState.CLIENT)
-            lease_ms = self.timing.lease_ms
-            self.process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=lease_ms // 3, lease_ms=lease_ms))
-            config_ = WriterConfig(self.log, self.me, suspect_after_ms=self.timing.suspect_after_ms)
+            lease = LeaseKeeper(info, REGISTER, retry_ms=self.timing.renew_ms, lease_ms=self.timing.lease_ms)
+            self.process.add("lease", lease)
+            config_ = WriterConfig(self.log, self.me, self.timing)
             self.process.add("writer", Writer(config_, view))
             self._joining = self._loop.create_task(self._join(info))
         return "writer"
@@ -152,7 +144,7 @@ class Session:
 
     def ensure_administrator(self) -> str:
         if "administrator" not in self.process.roles:
-            self.process.add("reader", Reader(ReaderConfig(REGISTER, self.log)))
+            self.process.add("reader", Reader(ReaderConfig(REGISTER, self.log, self.timing)))
             self.process.add("administrator", Administrator(AdministratorConfig(self.cluster, self.log)))
         return "administrator"
 

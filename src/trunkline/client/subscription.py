@@ -9,6 +9,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
+from msgspec.structs import replace
+
 from trunkline.client.arguments import check_timeout
 from trunkline.client.bodies import Buffer, checksum
 from trunkline.client.entries import Batch
@@ -65,8 +67,7 @@ class Subscription(AsyncIterator[Batch]):
         config = ReaderConfig(
             REGISTER,
             session.log,
-            suspect_after_ms=timing.suspect_after_ms,
-            fill_after_ms=timing.fill_after_ms if fill_after_ms is None else fill_after_ms,
+            timing if fill_after_ms is None else replace(timing, fill_after_ms=fill_after_ms),
             read_limit=read_frames,
             replica=replica,
         )

@@ -24,7 +24,7 @@ def changes_text(payload: bytes) -> str | None:
         return None
     try:
         from trunkline.delivery.changes.captured import decoded
-        from trunkline.delivery.changes.ordered import KIND_COLUMN
+        from trunkline.delivery.changes.rows import KIND_COLUMN
     except ImportError:
         return None
     try:

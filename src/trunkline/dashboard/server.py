@@ -1,4 +1,4 @@
-"""The dashboard's server: the page's files, a stream of changes, pages of logs, and an operator's word."""
+"""The dashboard's server: the page's files, a stream of changes, pages of logs, and setting desired states."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class LoginRequest(Struct, frozen=True, forbid_unknown_fields=True):
     token: str
 
 
-class WishRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class DesiredStateRequest(Struct, frozen=True, forbid_unknown_fields=True):
     store: int
     pipeline: str
     destination: str
-    wish: Literal["active", "paused"]
+    desired_state: Literal["active", "paused"]
 
 
 async def run_dashboard(config: DashboardConfig, listening: Callable[[str], None]) -> int:
@@ -120,7 +120,7 @@ class Dashboard:
                 web.post(LOGIN, self._login),
                 web.get("/api/events", self._events),
                 web.get("/api/logs/{log}/entries", self._entries),
-                web.post("/api/wish", self._wish),
+                web.post("/api/desired-state", self._set_desired_state),
                 web.get("/check-out/{name}", self._counterexample),
             ]
         )
@@ -220,13 +220,13 @@ class Dashboard:
             page = await PageReader(await self._reading.log(name), start, count, view.trim).read()
         return _json(page)
 
-    async def _wish(self, request: web.Request) -> web.StreamResponse:
+    async def _set_desired_state(self, request: web.Request) -> web.StreamResponse:
         must_be_allowed(may_operate=not self._config.read_only)
-        asked = await _asked(request, WishRequest)
+        asked = await _asked(request, DesiredStateRequest)
         if not 0 <= asked.store < len(self._stores):
             raise ConfigError(f"there is no control store {asked.store} here; reload the page")
-        await self._stores[asked.store].wish(asked.pipeline, asked.destination, asked.wish)
-        return _json({"wish": asked.wish})
+        await self._stores[asked.store].set_desired_state(asked.pipeline, asked.destination, asked.desired_state)
+        return _json({"desired_state": asked.desired_state})
 
 
 async def _asked(request: web.Request, kind: type[T]) -> T:

@@ -29,7 +29,7 @@ INTERRUPTED: Final = 130
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="./run demo",
-        description="Changes of a shop go through capture, a replicated log and Spark to 20 tables, while processes are killed.",
+        description="A shop's changes go through a replicated log and Spark to 20 tables, while processes are killed.",
     )
     parser.add_argument("--keep", action="store_true", help="keep running until Ctrl-C, with the dashboard")
     parser.add_argument("--dir", type=local_path, help="keep all files here (default: a temporary directory)")

@@ -20,7 +20,7 @@ from trunkline.core.messages import Get, NodeInfo, NodeState, Register, Swap
 from trunkline.core.names import is_bounded, log_name_fault, may_be_log, shown
 from trunkline.core.projection import Projection
 from trunkline.core.transitions import COUNT_MAX, NUMBER_MAX, POSITION_MAX
-from trunkline.metadata.store import Request, Store, is_passing, require_sound
+from trunkline.metadata.store import MetadataStore, Request, is_passing, require_sound
 
 KIB: Final = 1024
 NODES_MAX: Final = 512  # fewer: a large cluster cannot grow; more: every answer about a log tells of all of them
@@ -108,7 +108,7 @@ def _bytes(text: str) -> int:
 class Places:
     """A1: how many are registered, as of a moment ago."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._known: set[str] = set()  # at most as many as there are places
         self._nodes = 0

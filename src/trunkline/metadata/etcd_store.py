@@ -42,6 +42,7 @@ from trunkline.core.messages import (
 )
 from trunkline.core.projection import Projection
 from trunkline.core.register import MetadataRegister, NodeForgotten, NodeRegistered, ProjectionAccepted
+from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.metadata.changes import Changes, Watcher
 from trunkline.metadata.election import Election, grant
 from trunkline.metadata.etcd_gateway import (
@@ -61,7 +62,6 @@ from trunkline.metadata.etcd_view import About, EtcdReader, Keys, Subject, View
 from trunkline.metadata.etcd_watch import Follower, KeyChanged
 from trunkline.metadata.node_leases import NodeLeases
 from trunkline.metadata.store import (
-    LEASE_MS,
     NODES_CHANGED,
     Answer,
     Listener,
@@ -84,7 +84,9 @@ CALLER = Address("caller", "caller")  # every answer goes back to who asked
 
 
 class EtcdStore:
-    def __init__(self, options: EtcdOptions, *, lease_ms: int = LEASE_MS, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, options: EtcdOptions, *, lease_ms: int = DEFAULT_TIMING.lease_ms, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._patience_s = options.request_ms / 1000
         self._keys = Keys(options.prefix)
         self._gateway = Gateway(options, tls)

@@ -11,7 +11,7 @@ from trunkline.metadata.etcd_gateway import Gateway
 TOUCHED_MAX = 1024  # fewer: when more change at once, some are registered anew needlessly; more: memory
 
 
-class Held(Struct, frozen=True):
+class HeldLease(Struct, frozen=True):
     info: NodeInfo  # as the node said it
     lease: int
     revision: int  # of etcd, when the node's keys were written
@@ -23,7 +23,7 @@ class NodeLeases:
     def __init__(self, gateway: Gateway, ttl_s: int) -> None:
         self._gateway = gateway
         self._ttl_s = ttl_s
-        self._held: dict[str, Held] = {}  # as many as there are nodes
+        self._held: dict[str, HeldLease] = {}  # as many as there are nodes
         self._touched: dict[str, int] = {}  # node: revision of its last change that was not ours, oldest first
         self._touched_before = 0  # the last revision that was forgotten there
 
@@ -48,7 +48,7 @@ class NodeLeases:
         """The node's keys were written by us at this revision, the live key with this lease."""
         touched = self._touched.get(info.node, self._touched_before)
         if touched <= revision:  # news of a later change may have come first
-            self._held[info.node] = Held(info, lease, revision)
+            self._held[info.node] = HeldLease(info, lease, revision)
 
     def touched(self, node: str, revision: int) -> None:
         """A key of the node changed; our own writes come past here too."""

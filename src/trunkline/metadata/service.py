@@ -30,7 +30,7 @@ from trunkline.core.effects import Message
 from trunkline.core.messages import Get, LeaseExpired, Register, Swap, Swapped
 from trunkline.errors import StorageError
 from trunkline.metadata.admission import Places, request_fault
-from trunkline.metadata.store import MapTooLarge, Request, Store, StoreUnavailable
+from trunkline.metadata.store import MapTooLarge, MetadataStore, Request, StoreUnavailable
 
 log = logging.getLogger("trunkline.metadata")
 
@@ -56,20 +56,22 @@ class ServiceCounts(Struct):
     delayed: int = 0
 
 
-class Job(Struct, frozen=True):
+class QueuedRequest(Struct, frozen=True):
     message: Request | LeaseExpired
     answer: Callable[[Message], None]
     refuse: Callable[[str], None]
 
 
 class RegisterService:
-    def __init__(self, store: Store, options: ServiceOptions | None = None) -> None:
+    def __init__(self, store: MetadataStore, options: ServiceOptions | None = None) -> None:
         self.cluster = ""  # may be set once it is known
         self._store = store
         self._places = Places(store)
         self._options = options if options is not None else ServiceOptions()
         self._endings = Endings(self._options.endings_burst, self._options.endings_window_ms)
-        self._lines: dict[str, deque[Job]] = {}  # per log or node; a line that is here is ready or being served
+        self._lines: dict[
+            str, deque[QueuedRequest]
+        ] = {}  # per log or node; a line that is here is ready or being served
         self._ready: deque[str] = deque()
         self._waiting = 0
         self._workers: set[asyncio.Task[None]] = set()
@@ -92,7 +94,7 @@ class RegisterService:
         if fault := request_fault(message, self.cluster):
             self._refuse(refuse, fault)
         else:
-            self._submit(Job(message, answer, refuse))
+            self._submit(QueuedRequest(message, answer, refuse))
 
     def _refuse(self, refuse: Callable[[str], None], why: str) -> None:
         self.counts.malformed += 1
@@ -100,9 +102,9 @@ class RegisterService:
 
     def leave(self, node: str, start: int) -> None:
         """A node says that it ends. That stands behind what it said before (G1): a renewal must not undo it."""
-        self._submit(Job(LeaseExpired(node, start), _to_nobody, _to_nobody))
+        self._submit(QueuedRequest(LeaseExpired(node, start), _to_nobody, _to_nobody))
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: QueuedRequest) -> None:
         self._start_worker()  # first of all: what is dropped starts nobody, and what waits must not wait for ever
         about_lease = isinstance(job.message, Register | LeaseExpired)
         waiting_max = self._options.waiting_max + (LEASES_MAX if about_lease else 0)
@@ -122,7 +124,7 @@ class RegisterService:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
 
-    def _enqueue(self, job: Job) -> None:
+    def _enqueue(self, job: QueuedRequest) -> None:
         key = _line_of(job.message)
         line = self._lines.get(key)
         if line is None:
@@ -157,7 +159,7 @@ class RegisterService:
             else:
                 del self._lines[key]
 
-    async def _serve(self, job: Job) -> None:
+    async def _serve(self, job: QueuedRequest) -> None:
         if self._set_aside(job):
             return
         self._waiting -= 1
@@ -201,7 +203,7 @@ class RegisterService:
         except (StoreUnavailable, StorageError) as error:
             log.warning("%s left, but its lease has to run out by itself: %s", ended.node, error)
 
-    def _set_aside(self, job: Job) -> bool:
+    def _set_aside(self, job: QueuedRequest) -> bool:
         """G4: whether an ending has to wait. It returns to the end of its log's line when its time has come."""
         message = job.message
         if not (isinstance(message, Swap) and ends_segment(message)):

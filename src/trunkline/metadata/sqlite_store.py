@@ -40,12 +40,12 @@ from trunkline.core.messages import (
 )
 from trunkline.core.projection import Projection
 from trunkline.core.register import MetadataRegister, NodeForgotten, NodeRegistered
+from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.errors import StorageError, TrunklineError
 from trunkline.metadata.changes import Changes, Watcher
 from trunkline.metadata.leases import LeaseClock
 from trunkline.metadata.sqlite_file import SqliteFile
 from trunkline.metadata.store import (
-    LEASE_MS,
     NODES_CHANGED,
     Answer,
     Listener,
@@ -61,7 +61,7 @@ CALLER = Address("caller", "caller")  # every answer goes back to who asked
 T = TypeVar("T")
 
 
-class Step(Struct, frozen=True):
+class PendingStep(Struct, frozen=True):
     """What the role returned for one request, and who waits for its answer (nobody: the clock asked)."""
 
     effects: Effects
@@ -70,13 +70,13 @@ class Step(Struct, frozen=True):
 
 
 class SqliteStore:
-    def __init__(self, path: Path, *, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, path: Path, *, lease_ms: int = DEFAULT_TIMING.lease_ms) -> None:
         self._path = path
         self._file = SqliteFile(path)
         self._thread: ThreadPoolExecutor | None = None
         self._role: MetadataRegister | None = None  # None: closed, or to be begun again (Q3)
         self._beginning: asyncio.Task[None] | None = None
-        self._steps: deque[Step] = deque()
+        self._steps: deque[PendingStep] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._leases = LeaseClock(lease_ms, self._on_lease_expired)
         self._changes = Changes()
@@ -209,16 +209,16 @@ class SqliteStore:
     def _on_lease_expired(self, node: str, start: int) -> None:
         if self._role is not None:
             effects = self._role.on_message(CALLER, LeaseExpired(node, start))
-            self._take(Step(effects, bool(effects), None))
+            self._take(PendingStep(effects, bool(effects), None))
 
     # ------------------------------------------------------------------------------------------- carrying out effects
 
     async def _answer(self, effects: Effects, *, nodes_changed: bool) -> Answer | None:
         answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
-        self._take(Step(effects, nodes_changed, answered))
+        self._take(PendingStep(effects, nodes_changed, answered))
         return await answered
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: PendingStep) -> None:
         if self._writing is None and not any(isinstance(effect, Persist) for effect in step.effects):
             self._finish(step)  # nothing to wait for
             return
@@ -244,7 +244,7 @@ class SqliteStore:
         finally:
             self._writing = None
 
-    def _abandon(self, steps: list[Step], error: TrunklineError) -> None:
+    def _abandon(self, steps: list[PendingStep], error: TrunklineError) -> None:
         self._role = None
         self._steps.clear()
         self._leases.stop()
@@ -252,7 +252,7 @@ class SqliteStore:
             if step.answered is not None and not step.answered.done():
                 step.answered.set_exception(StoreUnavailable(str(error)))
 
-    def _finish(self, step: Step) -> None:
+    def _finish(self, step: PendingStep) -> None:
         """Carry out a step whose records are durable."""
         answer = self._perform(step.effects)
         if step.nodes_changed:

@@ -27,7 +27,6 @@ Request = Get | Swap | Register
 Answer = Got | Swapped | SwapLost | Registered
 Listener = Callable[[Event], None]
 
-LEASE_MS = 3000  # shorter: a slow disk or a pause looks like a death; longer: the dead are replaced later
 NODES_CHANGED = ""  # what a watcher hears when the registry of nodes changed; no log has this name
 
 
@@ -39,7 +38,7 @@ class MapTooLarge(StorageError):
     """The projection does not fit into the store, now or later. Nothing was changed."""
 
 
-class Store(Protocol):
+class MetadataStore(Protocol):
     async def start(self) -> None:
         """Open the store. Raises ``StorageError`` where a person has to help, ``StoreUnavailable`` where time may."""
 

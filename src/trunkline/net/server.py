@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable
 
 from trunkline.core.names import NAME_BYTES_MAX, shown
+from trunkline.core.status import RefusedPeer
 from trunkline.net.connection import Connection, Handler
 from trunkline.net.limits import Limits
 from trunkline.net.packets import (
@@ -103,9 +104,9 @@ class Server:
         """How often a peer that had been welcomed sent what no peer may send."""
         return self._violations + sum(self._connections[number].violations for number in self._welcomed)
 
-    def refusals(self) -> list[dict[str, str | int]]:
+    def refusals(self) -> tuple[RefusedPeer, ...]:
         """Who was refused within the last minute."""
-        return self._refusals.told()
+        return self._refusals.recent()
 
     async def close(self) -> None:
         """Stop listening and close every connection; what was sent may still leave for ``linger_ms``."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
-from trunkline.core.effects import Address, Message
+from trunkline.core.effects import Address
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import NodeInfo, Space
 from trunkline.core.projection import Owner
 from trunkline.core.sequencer import Sequencer
+from trunkline.core.status import NodeStatus
 from trunkline.core.storage import NodeImage, StorageNode
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 from trunkline.errors import ConfigError, StorageError
 from trunkline.net.addresses import parse_address
 from trunkline.net.admin import ClusterAnswer, ClusterRequest, Leaving, StatusAnswer, StatusRequest
@@ -55,7 +57,7 @@ class NodeConfig(Struct, frozen=True):
     advertise: str = ""  # where others reach this node; "" is where it listens
     zone: str = ""  # members of a group are put into distinct zones
     token: str = ""
-    lease_ms: int = 3000  # too small: a busy node looks dead; too big: a dead one is replaced late
+    lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
     record: Path | None = None  # a directory for recordings
     storage: StorageOptions = StorageOptions()
     scrub: bool = True
@@ -133,9 +135,10 @@ class Node:
             self._start,
             address=self.address,
             zone=config.zone,
-            space=self.host.told_space(),
+            space=self.host.reported_space(),
         )
-        process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=config.lease_ms // 3, lease_ms=config.lease_ms))
+        timing = Timing(lease_ms=config.lease_ms)
+        process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=timing.renew_ms, lease_ms=timing.lease_ms))
         self._serving = True
         self._say_listening()
         self._tasks.append(asyncio.create_task(self._tidy_up()))
@@ -188,38 +191,37 @@ class Node:
 
     def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         if isinstance(envelope.message, StatusRequest):
-            connection.send("", envelope.token, self.status())
+            connection.send("", envelope.token, StatusAnswer(msgspec.json.encode(self.status())))
         else:
             self.host.received(connection, envelope, attachments)
 
-    def status(self) -> Message:
+    def status(self) -> NodeStatus:
         assert self._engine is not None
         engine, config = self._engine.status(), self.config
         lease, counts = self.host.process.roles.get("lease"), self.host.counts
-        facts = {
-            "node": config.name,
-            "address": self.address,
-            "zone": config.zone,
-            "incarnation": self._engine.identity.incarnation,
-            "start": self._start,
-            "sync": config.storage.sync.value,
-            "streams": engine.streams,
-            "extents": engine.extents,
-            "bytes_used": engine.stored_bytes,
-            "bytes_free": engine.free_bytes,
-            "full": engine.full,
-            "tight": self.host.told_space() >= Space.TIGHT,  # it takes no copies
-            "fresh": lease is not None and lease.phase == "fresh",
-            "unsynced_bytes": engine.unsynced_bytes,
-            "connections": len(self.host.connections),
-            "uptime_s": round(self._uptime_s(), 1),
-            "entries_appended": counts.entries_stored,  # these four count since ``start``
-            "bytes_appended": counts.bytes_stored,
-            "entries_read": counts.entries_read,
-            "bytes_read": counts.bytes_read,
-            "observe": self._observing.address if self._observing is not None else "",
-        }
-        return StatusAnswer(json.dumps(facts).encode())
+        return NodeStatus(
+            node=config.name,
+            address=self.address,
+            zone=config.zone,
+            incarnation=self._engine.identity.incarnation,
+            start=self._start,
+            sync=config.storage.sync.value,
+            streams=engine.streams,
+            extents=engine.extents,
+            bytes_used=engine.stored_bytes,
+            bytes_free=engine.free_bytes,
+            full=engine.full,
+            tight=self.host.reported_space() >= Space.TIGHT,
+            fresh=lease is not None and lease.phase == "fresh",
+            unsynced_bytes=engine.unsynced_bytes,
+            connections=len(self.host.connections),
+            uptime_s=round(self._uptime_s(), 1),
+            entries_appended=counts.entries_stored,
+            bytes_appended=counts.bytes_stored,
+            entries_read=counts.entries_read,
+            bytes_read=counts.bytes_read,
+            observe=self._observing.address if self._observing is not None else "",
+        )
 
     # ------------------------------------------------------------------------------------------------------- observing
 

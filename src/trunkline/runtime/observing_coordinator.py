@@ -17,7 +17,7 @@ from trunkline.core.effects import Message
 from trunkline.core.messages import NodeInfo, NodeState, Swap, Swapped
 from trunkline.core.projection import Projection
 from trunkline.metadata.service import RegisterService, ServiceCounts, ends_segment
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.observing_format import COMMON, Described, Labelled, Value, by_label, common_values, page
 from trunkline.runtime.observing_health import Readiness
@@ -163,7 +163,7 @@ def _logs(logs: tuple[LogView, ...]) -> dict[str, Value]:
 class CountedRegister(RegisterService):
     """Counts the segments that were ended and begun by way of this coordinator."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         super().__init__(store)
         self.reconfigurations = 0
 

@@ -65,7 +65,7 @@ def stored_schema(columns: Sequence[Column], source: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def source_of(schema: pa.Schema) -> str | None:
+def source_identity(schema: pa.Schema) -> str | None:
     """The identity of the source whose rows a table holds, if it is a destination of ours."""
     for field in schema:
         if SOURCE_KEY in (field.metadata or {}):

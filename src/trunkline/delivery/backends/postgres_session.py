@@ -25,6 +25,8 @@ from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from trunkline.config import secret
+from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, TrunklineError, Unreachable
 
 CONNECT_S: Final = 10  # longer: a dead server holds up its worker; shorter: a busy one seems dead
@@ -55,18 +57,18 @@ PERMANENT: Final = (  # what a server says, in English, to a client that it will
 )
 PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58")  # beginnings of states that time or other clients mend
 
-Row = tuple[Any, ...]
+PostgresRow = tuple[Any, ...]
 Answer = TypeVar("Answer")
 
 
-class Packed(bytes):
+class BinaryParameter(bytes):
     """A parameter in PostgreSQL's own binary form; a cast in the statement gives its type."""
 
 
 class _PackedDumper(Dumper):
     format = pq.Format.BINARY
 
-    def dump(self, obj: Packed) -> bytes:
+    def dump(self, obj: BinaryParameter) -> bytes:
         return bytes(obj)
 
 
@@ -74,7 +76,7 @@ class _NoAnswer(psycopg.OperationalError):
     """The server took too long."""
 
 
-class _Connection(psycopg.Connection[Row]):
+class _Connection(psycopg.Connection[PostgresRow]):
     """A connection that is given up when an answer takes too long (S1)."""
 
     patience_s: float = QUICK_MS / 1000
@@ -139,7 +141,7 @@ class PostgresSession:
         *,
         wait_ms: int = QUICK_MS,
         prepare: bool = False,
-    ) -> psycopg.Cursor[Row]:
+    ) -> psycopg.Cursor[PostgresRow]:
         """Run one statement. With parameters, a ``%`` in it is written twice.
 
         ``prepare``: the server keeps its plan, for a statement that comes again and again in these very words.
@@ -240,7 +242,7 @@ class PostgresSession:
         if connection.info.server_version < OLDEST_SERVER:
             connection.close()
             raise self._permanent(f"{self.place} is older than PostgreSQL 15; upgrade the server")
-        connection.adapters.register_dumper(Packed, _PackedDumper)
+        connection.adapters.register_dumper(BinaryParameter, _PackedDumper)
         connection.execute(SETTINGS)
         return connection
 
@@ -265,17 +267,23 @@ def _shared() -> dict[tuple[int, str, str | None], _Shared]:
     return {}
 
 
-def borrow(dsn: str, password: str | None) -> PostgresSession:
+def borrow_session(dsn: str, password: str | None) -> PostgresSession:
     """The session of this process for a database, to be given back."""
     known = _shared().setdefault((os.getpid(), dsn, password), _Shared(PostgresSession(dsn, password)))
     known.users += 1
     return known.session
 
 
-def give_back(session: PostgresSession) -> None:
+def return_session(session: PostgresSession) -> None:
     """The last one who gives a session back closes it."""
     [(name, known)] = [(name, known) for name, known in _shared().items() if known.session is session]
     known.users -= 1
     if known.users == 0:
         del _shared()[name]
         session.close()
+
+
+def password_of(address: PostgresAddress) -> str | None:
+    if address.password_env is None:
+        return None
+    return secret(address.password_env, f"the password for {address.dsn}")

@@ -36,7 +36,7 @@ NOT_COMPRESSED: Final = -1
 DAY_MICROS: Final = 86_400 * 10**6
 
 
-class Malformed(ValueError):
+class MalformedStream(ValueError):
     """The stream is none that may be read."""
 
 
@@ -70,7 +70,7 @@ def _validate(batch: pa.RecordBatch) -> None:
             found, leaf = found.flatten(), leaf.value_type
         low, high = pc.min_max(found).as_py().values()
         if low is not None and not 0 <= low <= high <= DAY_MICROS:
-            raise Malformed("a time is not of a day")
+            raise MalformedStream("a time is not of a day")
 
 
 def _times_as_numbers(kind: pa.DataType) -> pa.DataType:
@@ -85,14 +85,16 @@ def check_messages(content: bytes, bytes_most: int) -> None:
     held = 0
     for number, message in enumerate(_messages(content)):
         if message.kind != (SCHEMA if number == 0 else RECORD_BATCH):
-            raise Malformed(f"message {number} is of kind {message.kind}: a schema comes first, then record batches")
+            raise MalformedStream(
+                f"message {number} is of kind {message.kind}: a schema comes first, then record batches"
+            )
         if message.kind == SCHEMA:
             if message.header.number(0, "<h", LITTLE_ENDIAN) != LITTLE_ENDIAN:
-                raise Malformed("its byte order is not little endian")
+                raise MalformedStream("its byte order is not little endian")
             continue
         held += _decompressed_bytes(message)
         if held > bytes_most:
-            raise Malformed(f"its buffers have more than {bytes_most:,} bytes")
+            raise MalformedStream(f"its buffers have more than {bytes_most:,} bytes")
 
 
 class _Table(Struct, frozen=True):
@@ -126,7 +128,7 @@ class _Table(Struct, frozen=True):
         start = place + _number(self.data, place, "<I")
         count = _number(self.data, start, "<I")
         if start + 4 + 16 * count > len(self.data):
-            raise Malformed("a vector is longer than its message")
+            raise MalformedStream("a vector is longer than its message")
         yield from struct.iter_unpack("<qq", self.data[start + 4 : start + 4 + 16 * count])
 
 
@@ -142,23 +144,25 @@ def _messages(content: bytes) -> Iterator[_Message]:
     at = 0
     while content[at : at + 8] != END:
         if content[at : at + 4] != CONTINUES:
-            raise Malformed(f"there is no message at byte {at}: it is cut short, or no Arrow stream")
+            raise MalformedStream(f"there is no message at byte {at}: it is cut short, or no Arrow stream")
         start = at + 8
         end = start + _number(view, at + 4, "<i")
         if not start <= end <= len(view) or end % ALIGNED:
-            raise Malformed(f"the message at byte {at} does not fit")
+            raise MalformedStream(f"the message at byte {at} does not fit")
         metadata = view[start:end]
         message = _Table(metadata, _number(metadata, 0, "<I"))
         size = message.number(3, "<q", 0)
         header = message.table(2)
         if message.number(0, "<h", 0) != METADATA_V5 or header is None:
-            raise Malformed(f"the message at byte {at} has no content, or is of another version of Arrow's format")
+            raise MalformedStream(
+                f"the message at byte {at} has no content, or is of another version of Arrow's format"
+            )
         if not 0 <= size <= len(view) - end or size % ALIGNED:
-            raise Malformed(f"the message at byte {at} has a body that does not fit")
+            raise MalformedStream(f"the message at byte {at} has a body that does not fit")
         yield _Message(message.number(1, "<B", 0), header, view[end : end + size])
         at = end + size
     if at + len(END) != len(content):
-        raise Malformed(f"there are {len(content) - at - len(END)} bytes behind its end")
+        raise MalformedStream(f"there are {len(content) - at - len(END)} bytes behind its end")
 
 
 def _decompressed_bytes(message: _Message) -> int:
@@ -167,11 +171,11 @@ def _decompressed_bytes(message: _Message) -> int:
     total = 0
     for offset, length in message.header.pairs(2):
         if offset < 0 or length < 0 or offset + length > len(message.body) or offset % ALIGNED:
-            raise Malformed("a buffer lies outside of its message, or where none may begin")
+            raise MalformedStream("a buffer lies outside of its message, or where none may begin")
         if compressed and length > 0:
             stated = _number(message.body[offset : offset + length], 0, "<q")
             if stated < NOT_COMPRESSED:
-                raise Malformed("a buffer states a negative size")
+                raise MalformedStream("a buffer states a negative size")
             total += length - BUFFER_HEAD_BYTES if stated == NOT_COMPRESSED else stated
         else:
             total += length
@@ -180,6 +184,6 @@ def _decompressed_bytes(message: _Message) -> int:
 
 def _number(data: memoryview, at: int, form: str) -> int:
     if not 0 <= at <= len(data) - struct.calcsize(form):
-        raise Malformed("its metadata points outside of itself")
+        raise MalformedStream("its metadata points outside of itself")
     found: int = struct.unpack_from(form, data, at)[0]
     return found

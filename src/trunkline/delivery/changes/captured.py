@@ -24,23 +24,23 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.changes.arrow_stream import Malformed, read_stream
+from trunkline.delivery.changes.arrow_stream import MalformedStream, read_stream
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN, Kind
+from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.errors import ConfigError, CorruptEntry
 
 COLUMNS_KEY: Final = b"trunkline.columns"
 INDEX_HEADER: Final = "trunkline-index"
 LAST_HEADER: Final = "trunkline-last"
 POSITION_HEADER: Final = "trunkline-position"
-ENTRY_ROWS_MOST: Final = 20_000  # of one entry; more: readers hold more in memory at once
-ENTRY_BYTES_MOST: Final = 2 * 1024 * 1024  # about; a log takes entries of up to 16 MiB
-DECODED_BYTES_MOST: Final = 64 * 1024 * 1024  # of an entry whose writer compressed it; ours does not
-INDEX_DIGITS_MOST: Final = 18
-REASON_LETTERS_MOST: Final = 300
+ENTRY_ROWS_MAX: Final = 20_000  # of one entry; more: readers hold more in memory at once
+ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # about; a log takes entries of up to 16 MiB
+DECODED_BYTES_MAX: Final = 64 * 1024 * 1024  # of an entry whose writer compressed it; ours does not
+INDEX_DIGITS_MAX: Final = 18
+REASON_LETTERS_MAX: Final = 300
 
 
-class Place(Struct, frozen=True):
+class EntryPlace(Struct, frozen=True):
     """Where an entry stands in its transaction (X2, X4)."""
 
     index: int = 0
@@ -56,18 +56,18 @@ class Place(Struct, frozen=True):
         return found
 
 
-MARK: Final = Place()
+TAKE_OVER_MARK: Final = EntryPlace()
 
 
-def place_of(entry: Entry) -> Place:
+def entry_place(entry: Entry) -> EntryPlace:
     """An entry that says nothing is a transaction by itself. Raises ``CorruptEntry`` for what no capture wrote."""
     headers = entry.headers
     if INDEX_HEADER not in headers and not entry.unreadable_headers:
-        return Place()
+        return EntryPlace()
     try:
         index = _index(headers[INDEX_HEADER])
         position = headers.get(POSITION_HEADER)
-        return Place(index, LAST_HEADER in headers, None if position is None else position.decode())
+        return EntryPlace(index, LAST_HEADER in headers, None if position is None else position.decode())
     except (LookupError, ValueError) as error:
         raise CorruptEntry(
             f"entry {entry.glsn} has headers that are none of a capture; is this log a capture's?",
@@ -77,12 +77,12 @@ def place_of(entry: Entry) -> Place:
 
 
 def _index(text: bytes) -> int:
-    if not text.isdigit() or len(text) > INDEX_DIGITS_MOST:
+    if not text.isdigit() or len(text) > INDEX_DIGITS_MAX:
         raise ValueError("no number of an entry")
     return int(text)
 
 
-def change_rows(kind: Kind, rows: pa.Table) -> pa.Table:
+def change_rows(kind: ChangeKind, rows: pa.Table) -> pa.Table:
     """Rows as changes of one kind."""
     kinds = pa.array([kind.value], pa.string()).take(pa.array([0] * rows.num_rows, pa.int32()))
     return rows.append_column(KIND_COLUMN, kinds)
@@ -91,7 +91,7 @@ def change_rows(kind: Kind, rows: pa.Table) -> pa.Table:
 def truncation(columns: Columns) -> pa.Table:
     """One change: every earlier row is gone."""
     nothing = pa.table({field.name: pa.nulls(1, field.type) for field in arrow_schema(columns)})
-    return change_rows(Kind.TRUNCATE, nothing)
+    return change_rows(ChangeKind.TRUNCATE, nothing)
 
 
 def encoded(columns: Columns, changes: pa.Table) -> bytes:
@@ -112,7 +112,7 @@ def payloads(columns: Columns, changes: Iterable[pa.Table]) -> Iterator[bytes]:
 
 def _parts(table: pa.Table) -> Iterator[pa.Table]:
     """Halves and their halves, until they fit: large rows may lie side by side."""
-    if table.num_rows <= ENTRY_ROWS_MOST and (table.nbytes <= ENTRY_BYTES_MOST or table.num_rows <= 1):
+    if table.num_rows <= ENTRY_ROWS_MAX and (table.nbytes <= ENTRY_BYTES_MAX or table.num_rows <= 1):
         if table.num_rows:
             yield table
         return
@@ -121,7 +121,7 @@ def _parts(table: pa.Table) -> Iterator[pa.Table]:
     yield from _parts(table.slice(half))
 
 
-def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MOST) -> tuple[Columns, pa.Table]:
+def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MAX) -> tuple[Columns, pa.Table]:
     """The columns and the changes of an entry; raises ``CorruptEntry`` for one that holds none (X5)."""
     stated: Columns = ()
 
@@ -134,7 +134,7 @@ def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MOST) -> tuple[Colum
         changes = pa.Table.from_batches(batches, schema).replace_schema_metadata(None)
         _check_kinds(changes.column(KIND_COLUMN))
     except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError, ConfigError) as error:
-        why = f"{error}"[:REASON_LETTERS_MOST]
+        why = f"{error}"[:REASON_LETTERS_MAX]
         raise CorruptEntry(f"an entry holds no batch of changes ({why}); is this log a capture's?") from error
     return stated, changes
 
@@ -143,9 +143,9 @@ def _stated_columns(schema: pa.Schema) -> Columns:
     """Those that a stream says in our vocabulary; raises where they are not those that it has."""
     columns = msgspec.json.decode((schema.metadata or {})[COLUMNS_KEY], type=Columns)
     if len({column.name for column in columns}) != len(columns):
-        raise Malformed("two columns have the same name")
+        raise MalformedStream("two columns have the same name")
     if not schema.equals(_schema(columns)):
-        raise Malformed("its columns are not those that it states")
+        raise MalformedStream("its columns are not those that it states")
     return columns
 
 
@@ -154,6 +154,6 @@ def _schema(columns: Columns) -> pa.Schema:
 
 
 def _check_kinds(kinds: pa.ChunkedArray) -> None:
-    known = pa.array([kind.value for kind in Kind], pa.string())
+    known = pa.array([kind.value for kind in ChangeKind], pa.string())
     if kinds.null_count or pc.all(pc.is_in(kinds, value_set=known)).as_py() is False:
-        raise Malformed("a change is of no kind that is known")
+        raise MalformedStream("a change is of no kind that is known")

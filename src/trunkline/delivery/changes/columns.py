@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.errors import ConfigError
 
 
@@ -49,6 +49,10 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "TIMESTAMP_NS": pa.timestamp("ns"),
     "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
 }
+ROUTABLE: Final = frozenset(
+    {"VARCHAR", "BOOLEAN", "UUID", "DATE"}
+    | {f"{sign}{size}" for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")}
+)  # types whose text form is the same in every engine
 NEVER_KEYS: Final = ("FLOAT", "DOUBLE", "JSON")  # equal values of these may differ in form
 WIDER: Final[dict[str, tuple[str, ...]]] = {
     "TINYINT": ("SMALLINT", "INTEGER", "BIGINT"),
@@ -59,8 +63,8 @@ WIDER: Final[dict[str, tuple[str, ...]]] = {
     "UINTEGER": ("UBIGINT",),
     "FLOAT": ("DOUBLE",),
 }
-PRECISION_MOST: Final = 38
-LISTS_DEEP_MOST: Final = 16  # lists of lists; a type may be somebody else's word
+PRECISION_MAX: Final = 38
+LISTS_DEEP_MAX: Final = 16  # lists of lists; a type may be somebody else's word
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d{1,4}),\s*(\d{1,4})\)")
 
 
@@ -72,9 +76,9 @@ def decimal_of(type_name: str) -> tuple[int, int] | None:
 
 def arrow_type(column: Column) -> pa.DataType:
     """The type in which a column's values travel; raises ``ConfigError`` for a type that cannot be delivered."""
-    if (decimal := decimal_of(column.type)) is not None and max(1, decimal[1]) <= decimal[0] <= PRECISION_MOST:
+    if (decimal := decimal_of(column.type)) is not None and max(1, decimal[1]) <= decimal[0] <= PRECISION_MAX:
         return pa.decimal128(*decimal)
-    if column.type.endswith("[]") and column.type.count("[]") <= LISTS_DEEP_MOST:
+    if column.type.endswith("[]") and column.type.count("[]") <= LISTS_DEEP_MAX:
         return pa.list_(arrow_type(Column(column.name, column.type[:-2])))
     if (known := ARROW_TYPES.get(column.type)) is not None:
         return known
@@ -144,3 +148,13 @@ def check_columns(columns: Sequence[Column], key: Sequence[str], routing: str | 
             )
     if routing is not None and routing not in names:
         raise ConfigError(f"routing column {routing!r} is not in the source table, which has {', '.join(names)}")
+
+
+def check_routing(columns: Sequence[Column], routing: str) -> None:
+    """Refuse a routing column whose type has no common text form."""
+    kind = next((column.type for column in columns if column.name == routing), None)
+    if kind is not None and kind not in ROUTABLE:
+        raise ConfigError(
+            f"routing.column: {routing!r} is {kind}; rows can be routed by text, integers, BOOLEAN, UUID or DATE: "
+            "name such a column"
+        )

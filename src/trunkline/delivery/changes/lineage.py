@@ -17,14 +17,14 @@ REMEDY: Final = (
 )
 
 
-class Past(Struct, frozen=True):
+class Lineage(Struct, frozen=True):
     """What a source says of some of its versions."""
 
     identity: str
     version: int  # the newest
     marks: dict[int, str]  # of those that were asked for; of some it may not know any more
 
-    def strayed(self, source: str, position: int, mark: str) -> str:
+    def divergence(self, source: str, position: int, mark: str) -> str:
         """Why this position is not of the source's history; empty if it is, or cannot be told from one that is."""
         if not position:
             return ""

@@ -28,8 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.delivery.changes.windows import DESTINATION_COLUMN, OP_COLUMN, Op
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges, Op
 
 Routes = Mapping[str | None, tuple[int, ...]]  # routing value -> indices of the destinations that take it
 Codes = npt.NDArray[np.int64]

@@ -12,7 +12,6 @@ Rules, before those of ``rule``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -21,26 +20,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trunkline.delivery.changes.net import row_codes
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.rows import (
+    KIND_COLUMN,
+    ORDINAL_COLUMN,
+    ROUTE_COLUMN,
+    VERSION_COLUMN,
+    ChangeKind,
+    NetChanges,
+)
 
-VERSION_COLUMN: Final = "_trunkline_version"
-ORDINAL_COLUMN: Final = "_trunkline_ordinal"
-KIND_COLUMN: Final = "_trunkline_kind"  # text: a Kind
 PLACE: Final = [(VERSION_COLUMN, "ascending"), (ORDINAL_COLUMN, "ascending")]
 MARKS: Final = [VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN, ROUTE_COLUMN]
 
 Places = npt.NDArray[np.intp]
 
 
-class Kind(StrEnum):
-    INSERT = "insert"
-    UPDATE_PREIMAGE = "update_preimage"
-    UPDATE_POSTIMAGE = "update_postimage"
-    DELETE = "delete"
-    TRUNCATE = "truncate"
-
-
-ARRIVALS: Final = pa.array([Kind.INSERT, Kind.UPDATE_POSTIMAGE], pa.string())
+ARRIVALS: Final = pa.array([ChangeKind.INSERT, ChangeKind.UPDATE_POSTIMAGE], pa.string())
 
 
 def net_of_ordered(changes: pa.Table, key: Sequence[str]) -> tuple[NetChanges, bool]:
@@ -55,7 +50,7 @@ def net_of_ordered(changes: pa.Table, key: Sequence[str]) -> tuple[NetChanges, b
     kept = np.zeros(rest.num_rows, np.bool_)
     kept[last[arrival[last]]] = True
     order, follows = _followed(codes, arrival)
-    inserted = pc.equal(rest.column(KIND_COLUMN), Kind.INSERT).to_numpy(zero_copy_only=False)
+    inserted = pc.equal(rest.column(KIND_COLUMN), ChangeKind.INSERT).to_numpy(zero_copy_only=False)
     doubled = np.flatnonzero(follows & inserted[order])
     kept[order[doubled - 1]] |= arrival[order[doubled - 1]] & kept[order[doubled]]
     removals = last[~arrival[first] | ~arrival[last]]
@@ -75,7 +70,7 @@ def arrivals_only(changes: pa.Table) -> tuple[NetChanges, bool]:
 def _since_truncation(changes: pa.Table) -> tuple[pa.Table, bool]:
     """The changes after the last truncation, and whether there is one."""
     ordered = changes.sort_by(PLACE)
-    found = np.flatnonzero(pc.equal(ordered.column(KIND_COLUMN), Kind.TRUNCATE).to_numpy())
+    found = np.flatnonzero(pc.equal(ordered.column(KIND_COLUMN), ChangeKind.TRUNCATE).to_numpy())
     return (ordered.slice(found[-1] + 1), True) if len(found) else (ordered, False)
 
 

@@ -25,7 +25,7 @@ import msgspec
 
 from trunkline.core.planner_tracks import Stage
 from trunkline.delivery.deliverer.metrics import Metrics
-from trunkline.delivery.deliverer.progress import DelivererView
+from trunkline.delivery.deliverer.views import DelivererView
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_names import OwnNames

@@ -18,8 +18,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from trunkline.core.planner_tracks import Stage
-from trunkline.delivery.control.contract import Unrouted
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
+from trunkline.delivery.control.contract import UnroutedCounts
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 
 PREFIX: Final = "trunkline_delivery_"
 DESTINATIONS_MAX: Final = 1_000  # with more, series of single destinations are left out unless they are asked for
@@ -203,7 +203,7 @@ class Metrics(Collector):
             family.add_metric((self._pipeline, *values), value)
         return family
 
-    def _unrouted(self, counted: Unrouted) -> Iterator[Sample]:
+    def _unrouted(self, counted: UnroutedCounts) -> Iterator[Sample]:
         for value in sorted(counted.values, key=lambda each: -counted.values[each]):
             if len(self._unrouted_shown) >= UNROUTED_VALUES_MAX:
                 break

@@ -23,17 +23,15 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.core.fence import Decision, Held, Step, decide
 from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved
-
-Mode = Literal["mirror", "append"]
-DuplicatePolicy = Literal["halt", "warn"]
 
 
 class Standing(Struct, frozen=True):

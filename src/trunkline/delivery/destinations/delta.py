@@ -19,13 +19,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from trunkline.delivery.backends.delta_types import columns_of, conformed, stored_schema
-from trunkline.delivery.backends.duckdb_pool import borrowed, identifier
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.columns import Columns, arrow_schema, check_columns, evolution
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
-from trunkline.delivery.destinations.delta_log import NOBODY, CommitLost, DeltaLog, Loaded
-from trunkline.delivery.destinations.delta_merge import Merge, opened
+from trunkline.delivery.destinations.delta_log import RETIRED, CommitLost, DeltaLog, LoadedVersion
+from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -67,7 +68,7 @@ class DeltaDestination:
         loaded = self._log.with_features(loaded, schema) if loaded else None
         replace = loaded is not None and schema != loaded.schema
         files = () if loaded is None else loaded.files
-        merge = Merge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step)
+        merge = DeltaMerge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step)
         with self._writer(schema, flush.key) as writer:
             for piece in merge.pieces(staged, replace):
                 writer.add(piece)
@@ -113,7 +114,7 @@ class DeltaDestination:
         if loaded is None or loaded.standing is None:
             return
         try:
-            self._log.commit(loaded, loaded.schema, [], NOBODY)
+            self._log.commit(loaded, loaded.schema, [], RETIRED)
         except CommitLost as lost:
             if lost.now is not None and lost.now.standing is not None:
                 raise Unreachable(str(lost)) from lost
@@ -130,7 +131,7 @@ class DeltaDestination:
             ) from error
         return FileWriter(self._folder, schema, key, self._step)
 
-    def _read(self, loaded: Loaded) -> Iterator[pa.RecordBatch]:
+    def _read(self, loaded: LoadedVersion) -> Iterator[pa.RecordBatch]:
         travelling = arrow_schema(columns_of(loaded.schema))
         for file in loaded.files:
             with opened(self._folder, file) as reader:
@@ -138,7 +139,7 @@ class DeltaDestination:
                     rows = conformed(reader.read_row_group(group, use_threads=False), loaded.schema)
                     yield from conformed(rows, travelling).to_batches()
 
-    def _judged(self, loaded: Loaded | None, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
+    def _judged(self, loaded: LoadedVersion | None, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
         """What a step finds before it writes anything: done already, refused, or ``None``: go on (T2, T5)."""
         if loaded is None:
             check_columns(step.columns, step.key, None)
@@ -153,7 +154,7 @@ class DeltaDestination:
     def _check_unique(self, key: tuple[str, ...], keys: pa.Table) -> None:
         """By DuckDB, which needs a third of the memory that Arrow needs for it, and compares NULL-safe here as well."""
         names = ", ".join(identifier(name) for name in key)
-        with borrowed() as connection:
+        with pooled_duckdb() as connection:
             connection.register("seeded_keys", keys)
             shared = connection.sql(
                 f"SELECT {names}, count(*) FROM seeded_keys GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
@@ -166,7 +167,7 @@ class DeltaDestination:
                 "choose another key"
             )
 
-    def _schema_for(self, loaded: Loaded | None, flush: Flush) -> pa.Schema:
+    def _schema_for(self, loaded: LoadedVersion | None, flush: Flush) -> pa.Schema:
         """The schema that the flush leaves behind: the table's own one, or one that follows the source (T6)."""
         if loaded is None:
             return stored_schema(flush.columns, flush.source)
@@ -181,6 +182,6 @@ class DeltaDestination:
         return stored_schema([*(wider.get(column.name, column) for column in held), *change.added], flush.source)
 
 
-def _landed(now: Loaded | None, standing: Standing, paths: set[str]) -> bool:
+def _landed(now: LoadedVersion | None, standing: Standing, paths: set[str]) -> bool:
     """Whether a commit was made although it was reported as failed."""
     return now is not None and now.standing == standing and paths <= {file.path for file in now.files}

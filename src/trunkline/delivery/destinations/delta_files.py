@@ -23,13 +23,13 @@ from trunkline.errors import Unreachable
 
 ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and to list
 BYTES_PER_FILE: Final = 128 << 20  # in memory, where rows are wide
-SMALL_FILES_MOST: Final = 8  # files of less than half the size; when there are more, a flush joins them
-BOUND_LENGTH_MOST: Final = 64  # characters of a text that is kept as a bound
+SMALL_FILES_MAX: Final = 8  # files of less than half the size; when there are more, a flush joins them
+BOUND_CHARACTERS_MAX: Final = 64  # characters of a text that is kept as a bound
 REPEATS: Final = 10  # a column whose values repeat this often gets a dictionary
 SAMPLE_ROWS: Final = 1_000
 
 
-class Bounds(Struct, frozen=True):
+class KeyBounds(Struct, frozen=True):
     """Of one key column in one file."""
 
     lowest: Any
@@ -37,11 +37,11 @@ class Bounds(Struct, frozen=True):
     nulls: bool
 
 
-class DataFile(Struct, frozen=True):
+class DeltaDataFile(Struct, frozen=True):
     path: str  # as the table's log has it: relative to the table
     size_bytes: int
     rows: int | None  # None where another writer left no statistics
-    bounds: dict[str, Bounds]  # by key column; a column without an entry may hold anything
+    bounds: dict[str, KeyBounds]  # by key column; a column without an entry may hold anything
 
     @property
     def small(self) -> bool:
@@ -53,7 +53,7 @@ def bounded(kept: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kept) or pa.types.is_string(kept))
 
 
-def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DataFile, ...]:
+def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DeltaDataFile, ...]:
     """The live files of the version that is loaded."""
     listed = pa.table(table.get_add_actions(flatten=True))
     names = [field.name for field in schema if bounded(field.type) and f"min.{field.name}" in listed.column_names]
@@ -61,19 +61,21 @@ def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DataFile, ...]:
         ["path", "size_bytes", "num_records", *(f"{part}.{n}" for n in names for part in ("min", "max", "null_count"))]
     ).to_pylist()
     return tuple(
-        DataFile(row["path"], row["size_bytes"], row["num_records"], {n: b for n in names if (b := _bounds(row, n))})
+        DeltaDataFile(
+            row["path"], row["size_bytes"], row["num_records"], {n: b for n in names if (b := _bounds(row, n))}
+        )
         for row in found
     )
 
 
-def _bounds(row: dict[str, Any], name: str) -> Bounds | None:
+def _bounds(row: dict[str, Any], name: str) -> KeyBounds | None:
     lowest, highest, nulls = row[f"min.{name}"], row[f"max.{name}"], row[f"null_count.{name}"]
     if lowest is None or highest is None:
         return None
-    return Bounds(lowest, highest, nulls != 0)
+    return KeyBounds(lowest, highest, nulls != 0)
 
 
-def removal(file: DataFile) -> RemoveAction:
+def removal(file: DeltaDataFile) -> RemoveAction:
     return RemoveAction(file.path, True, time.time_ns() // 1_000_000, file.size_bytes, {})
 
 
@@ -143,7 +145,7 @@ def _statistics(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
         column = rows.column(name)
         nulls[name] = column.null_count
         low, high = pc.min_max(column).as_py().values()
-        if low is not None and not (isinstance(low, str) and max(len(low), len(high)) > BOUND_LENGTH_MOST):
+        if low is not None and not (isinstance(low, str) and max(len(low), len(high)) > BOUND_CHARACTERS_MAX):
             lowest[name], highest[name] = low, high
     return {"numRecords": len(rows), "minValues": lowest, "maxValues": highest, "nullCount": nulls}
 

@@ -28,10 +28,10 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from msgspec import Struct
 
-from trunkline.delivery.backends.delta_types import source_of
+from trunkline.delivery.backends.delta_types import source_identity
 from trunkline.delivery.changes.lineage import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Standing
-from trunkline.delivery.destinations.delta_files import DataFile, data_files
+from trunkline.delivery.destinations.delta_files import DeltaDataFile, data_files
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
 
 CHECKPOINT_EVERY: Final = 20  # versions; more: opening and committing read more log files; fewer: 12 ms each time
@@ -43,21 +43,21 @@ POSITION: Final = "trunkline.position"
 TOKEN: Final = "trunkline.token"
 MARK: Final = "trunkline.mark"  # as a number
 MARKED: Final = "trunkline.marked"  # the position that it is of
-NOBODY: Final = Standing(-1, -1, "")  # what a retired table says
+RETIRED: Final = Standing(-1, -1, "")  # what a retired table says
 NAIVE_TIMES: Final = "timestampNtz"
 PROPERTIES: Final = {"delta.logRetentionDuration": HISTORY, "delta.deletedFileRetentionDuration": HISTORY}
-Action = AddAction | RemoveAction
+FileAction = AddAction | RemoveAction
 
 
 class CommitLost(Exception):
     """delta-rs reported an error for a commit; ``now`` is the newest version after it: see there what became of it."""
 
-    def __init__(self, folder: Path, reason: Exception, now: Loaded | None) -> None:
+    def __init__(self, folder: Path, reason: Exception, now: LoadedVersion | None) -> None:
         super().__init__(f"{folder}: the commit failed and nothing was written; try again ({reason})")
         self.now = now
 
 
-class Loaded(Struct, frozen=True):
+class LoadedVersion(Struct, frozen=True):
     """One version of the table."""
 
     table: DeltaTable
@@ -65,7 +65,7 @@ class Loaded(Struct, frozen=True):
     mark: tuple[int, int] | None  # of the version's log file: a table that was made anew has others
     standing: Standing | None
     schema: pa.Schema
-    files: tuple[DataFile, ...]
+    files: tuple[DeltaDataFile, ...]
 
 
 class DeltaLog:
@@ -74,10 +74,10 @@ class DeltaLog:
     def __init__(self, folder: Path, step: Callable[[str], None]) -> None:
         self.folder = folder
         self._step = step
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedVersion | None = None
         self._committed: tuple[int, Standing] | None = None  # our own last commit, which need not be read back
 
-    def load(self) -> Loaded | None:
+    def load(self) -> LoadedVersion | None:
         """The newest version, ``None`` without a table."""
         self._step("look")
         held, self._loaded = self._loaded, None
@@ -89,7 +89,7 @@ class DeltaLog:
             ) from error
         return self._loaded
 
-    def _newest(self, held: Loaded | None) -> Loaded | None:
+    def _newest(self, held: LoadedVersion | None) -> LoadedVersion | None:
         if held is None or held.mark is None or self._mark(held.version) != held.mark:
             return self._opened()  # for the first time; or the table was made anew, or its log was cut
         return held if self._mark(held.version + 1) is None else self._updated(held)
@@ -99,9 +99,9 @@ class DeltaLog:
 
     def commit(
         self,
-        loaded: Loaded | None,
+        loaded: LoadedVersion | None,
         schema: pa.Schema,
-        actions: Sequence[Action],
+        actions: Sequence[FileAction],
         standing: Standing,
         replace: bool = False,
     ) -> None:
@@ -140,7 +140,7 @@ class DeltaLog:
         if version % CHECKPOINT_EVERY == 0 and version > 0:
             self._shorten(version)
 
-    def with_features(self, loaded: Loaded, schema: pa.Schema) -> Loaded:
+    def with_features(self, loaded: LoadedVersion, schema: pa.Schema) -> LoadedVersion:
         """The table, able to hold these columns.
 
         Delta wants a feature for times without a zone, and delta-rs does not turn it on when it replaces columns: that
@@ -171,7 +171,7 @@ class DeltaLog:
             raise Unreachable(f"{self.folder}: somebody else changed the table in the meantime; try again")
         return after
 
-    def _load_after(self, error: Exception) -> Loaded | None:
+    def _load_after(self, error: Exception) -> LoadedVersion | None:
         self._loaded = None
         try:
             return self.load()
@@ -189,7 +189,7 @@ class DeltaLog:
             if version % VACUUM_EVERY == 0:
                 loaded.table.vacuum(dry_run=False, full=True)
 
-    def _opened(self) -> Loaded | None:
+    def _opened(self) -> LoadedVersion | None:
         try:
             names = os.listdir(self.folder / "_delta_log")
         except FileNotFoundError:
@@ -199,21 +199,21 @@ class DeltaLog:
         table = DeltaTable(str(self.folder))
         return self._state(table, _stored(table))
 
-    def _updated(self, held: Loaded) -> Loaded:
+    def _updated(self, held: LoadedVersion) -> LoadedVersion:
         table = held.table
         table.update_incremental()
         if self._committed is not None and self._committed[0] == table.version() == held.version + 1:
             return self._state(table, _numbers(self._committed[1]))
         return self._state(table, _stored(table))
 
-    def _state(self, table: DeltaTable, stored: dict[str, int]) -> Loaded:
+    def _state(self, table: DeltaTable, stored: dict[str, int]) -> LoadedVersion:
         version, schema = table.version(), pa.schema(table.schema())
-        source, standing = source_of(schema), None
+        source, standing = source_identity(schema), None
         position, token = stored.get(POSITION), stored.get(TOKEN)
-        if source is not None and position is not None and token is not None and position != NOBODY.position:
+        if source is not None and position is not None and token is not None and position != RETIRED.position:
             mark = f"{stored[MARK]:0{MARK_DIGITS}x}" if stored.get(MARKED) == position else ""
             standing = Standing(position, token, source, mark)
-        return Loaded(table, version, self._mark(version), standing, schema, data_files(table, schema))
+        return LoadedVersion(table, version, self._mark(version), standing, schema, data_files(table, schema))
 
     def _mark(self, version: int) -> tuple[int, int] | None:
         try:
@@ -225,7 +225,7 @@ class DeltaLog:
 
 def _numbers(standing: Standing) -> dict[str, int]:
     """What is stored of a standing, beside the source."""
-    marked = standing.position if standing.mark else NOBODY.position
+    marked = standing.position if standing.mark else RETIRED.position
     return {POSITION: standing.position, TOKEN: standing.token, MARK: int(standing.mark or "0", 16), MARKED: marked}
 
 

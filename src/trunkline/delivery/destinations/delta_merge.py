@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trunkline.delivery.backends.delta_types import conformed
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
-from trunkline.delivery.destinations.contract import Applied, DuplicatePolicy, Mode
-from trunkline.delivery.destinations.delta_files import SMALL_FILES_MOST, DataFile, bounded
+from trunkline.delivery.changes.rows import OP_COLUMN, DuplicatePolicy, Mode, Op
+from trunkline.delivery.destinations.contract import Applied
+from trunkline.delivery.destinations.delta_files import SMALL_FILES_MAX, DeltaDataFile, bounded
 from trunkline.errors import DuplicateKey, Unreachable
 
 # Staged rows that wait in memory. More: more memory; less: wider bounds after a large flush.
-WAITING_BYTES_MOST: Final = 64 << 20
+WAITING_BYTES_MAX: Final = 64 << 20
 KEYS_AT_ONCE: Final = 1_000_000  # staged keys that are looked up together; a million of them takes some 250 MB
 MATCHED_ROWS: Final = (
     4_000_000  # rows of files whose keys are compared at a time: for each such portion keys are hashed
@@ -70,7 +70,7 @@ class KeySet:
         found: Indices = pc.fill_null(codes, -1).to_numpy().astype(np.int64)
         return found
 
-    def candidates(self, files: Sequence[DataFile]) -> list[DataFile]:
+    def candidates(self, files: Sequence[DeltaDataFile]) -> list[DeltaDataFile]:
         """The files whose bounds allow for one of these keys (M2)."""
         if len(files) < 2:
             return list(files)
@@ -103,27 +103,27 @@ def _sorted(column: pa.ChunkedArray) -> Sequence[Any]:
     return found
 
 
-def _may_hold(file: DataFile, name: str, values: Sequence[Any], nulls: bool) -> bool:
+def _may_hold(file: DeltaDataFile, name: str, values: Sequence[Any], nulls: bool) -> bool:
     if (bounds := file.bounds.get(name)) is None or (nulls and bounds.nulls):
         return True
     at = bisect_left(values, bounds.lowest)
     return at < len(values) and bool(values[at] <= bounds.highest)
 
 
-class Merge:
+class DeltaMerge:
     """One flush: takes the staged rows, gives the rows of the files to be written, and knows then what it did."""
 
     def __init__(
         self,
         folder: Path,
-        files: Sequence[DataFile],
+        files: Sequence[DeltaDataFile],
         schema: pa.Schema,
         key: Sequence[str],
         mode: Mode,
         duplicates: DuplicatePolicy,
         step: Callable[[str], None],
     ) -> None:
-        self.touched: list[DataFile] = []  # the files that the new rows stand for
+        self.touched: list[DeltaDataFile] = []  # the files that the new rows stand for
         self._folder = folder
         self._files = files
         self._schema = schema
@@ -149,7 +149,7 @@ class Merge:
         """The rows to be written; ``whole``: of all files, not only those touched. ``DuplicateKey`` before the last."""
         for batch in staged:
             self._stage(pa.Table.from_batches([batch]))
-            if self._waiting_bytes > WAITING_BYTES_MOST:
+            if self._waiting_bytes > WAITING_BYTES_MAX:
                 yield self._hand_on()
         ops = self._all_ops()
         self._found = np.zeros(len(ops), np.bool_)
@@ -207,10 +207,10 @@ class Merge:
                         found[file.path] = np.maximum(part, found.get(file.path, part))
         return found
 
-    def _portions(self, files: Sequence[DataFile]) -> Iterator[tuple[list[tuple[DataFile, int]], pa.Table]]:
+    def _portions(self, files: Sequence[DeltaDataFile]) -> Iterator[tuple[list[tuple[DeltaDataFile, int]], pa.Table]]:
         """The keys of these files, some files at a time, with the number of rows of each."""
         schema = pa.schema([self._schema.field(name) for name in self._key])
-        portion: list[tuple[DataFile, int]] = []
+        portion: list[tuple[DeltaDataFile, int]] = []
         tables: list[pa.Table] = []
         for file in files:
             self._step("look up")
@@ -235,13 +235,13 @@ class Merge:
                 "make the key unique in the source or choose another, then seed the destination again"
             )
 
-    def _to_write(self, matched: dict[str, Indices]) -> list[DataFile]:
+    def _to_write(self, matched: dict[str, Indices]) -> list[DeltaDataFile]:
         """The files that hold a staged key, and the small ones if they are too many (M2)."""
         small = [file for file in self._files if file.small]
-        joined = {file.path for file in small} if self._written and len(small) > SMALL_FILES_MOST else set()
+        joined = {file.path for file in small} if self._written and len(small) > SMALL_FILES_MAX else set()
         return [file for file in self._files if file.path in matched or file.path in joined]
 
-    def _kept(self, file: DataFile, index: Indices | None) -> Iterator[pa.Table]:
+    def _kept(self, file: DeltaDataFile, index: Indices | None) -> Iterator[pa.Table]:
         """The rows of a file that stay."""
         self._step("read")
         with opened(self._folder, file) as reader:
@@ -254,7 +254,7 @@ class Merge:
                 yield rows
 
 
-def opened(folder: Path, file: DataFile) -> pq.ParquetFile:
+def opened(folder: Path, file: DeltaDataFile) -> pq.ParquetFile:
     """A data file; ``Unreachable`` if it is not there."""
     try:
         return pq.ParquetFile(folder / file.path, pre_buffer=False)

@@ -10,7 +10,7 @@ from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddre
 from trunkline.delivery.destinations.contract import Destination
 from trunkline.errors import ConfigError
 
-OPEN_MOST: Final = 256  # destinations kept open in one process; more: more memory and connections, fewer: slower
+OPEN_MAX: Final = 256  # destinations kept open in one process; more: more memory and connections, fewer: slower
 
 
 def open_destination(address: Address) -> Destination:
@@ -40,7 +40,7 @@ def kept_open(address: Address) -> Destination:
     if address in known:
         known.move_to_end(address)
         return known[address]
-    while len(known) >= OPEN_MOST:
+    while len(known) >= OPEN_MAX:
         known.popitem(last=False)[1].close()
     known[address] = open_destination(address)
     return known[address]

@@ -22,11 +22,10 @@ from msgspec.structs import replace
 from trunkline.core.delivery_messages import Member
 from trunkline.delivery.changes.columns import arrow_schema
 from trunkline.delivery.changes.net import row_codes, winners
-from trunkline.delivery.changes.windows import DESTINATION_COLUMN, OP_COLUMN, Op
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, Op
 from trunkline.delivery.job.answers import answer_batch
 from trunkline.delivery.job.apply import flush_destination, seed_destination
 from trunkline.delivery.job.work import FlushWork, SeedWork, Target, Work
-from trunkline.delivery.sources.contract import ROUTE_COLUMN
 from trunkline.errors import DuplicateKey
 
 if TYPE_CHECKING:

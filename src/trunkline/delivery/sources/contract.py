@@ -9,20 +9,21 @@ as the net difference of two states, found without reading either of them whole:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final, Protocol
 
+import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
+from trunkline.delivery.backends.duckdb_pool import Extension
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.lineage import Lineage
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 
-ROUTE_COLUMN: Final = "_trunkline_route"  # the routing value as text; NULL where it is NULL
-ROUTABLE: Final = frozenset(
-    {"VARCHAR", "BOOLEAN", "UUID", "DATE"}
-    | {f"{sign}{size}" for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")}
-)  # types whose text form is the same in every engine
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class SourceState(Struct, frozen=True):
@@ -57,17 +58,17 @@ class Survey(Struct, frozen=True):
     mark: str = ""  # of `through`
 
 
-class Share(Struct, frozen=True):
+class RouteFilter(Struct, frozen=True):
     """A part of the routing values: one task reads one share of a window."""
 
     values: tuple[str | None, ...]
-    unless: tuple[str | None, ...] | None = None  # also the rows whose value is none of these
+    all_but: tuple[str | None, ...] | None = None  # also the rows whose value is none of these
 
 
-EVERYTHING: Final = Share((), ())
+ALL_ROUTES: Final = RouteFilter((), ())
 
 
-class Asked(Struct, frozen=True):
+class ReadRequest(Struct, frozen=True):
     """Which columns of a window are wanted."""
 
     columns: Columns  # as of `through`
@@ -80,16 +81,50 @@ class Asked(Struct, frozen=True):
         return pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *arrow_schema(self.columns)]).empty_table()
 
 
-class NetChanges(NamedTuple):
-    removed: pa.Table  # ROUTE_COLUMN and the key columns
-    arrived: pa.Table  # ROUTE_COLUMN and every column
-    emptied: bool = False  # every row that was live at `after` is gone, too; `removed` does not tell of those
+class WindowFrames(Protocol):
+    """The net changes of a window as data frames of ROUTE_COLUMN and columns.
+
+    Values of types that Spark lacks travel in others; a cast to the Arrow type of the column restores them.
+    """
+
+    def removed(self) -> DataFrame: ...
+
+    def arrived(self) -> DataFrame: ...
+
+
+class LargeReads(Protocol):
+    """Reads windows that are too large for one task, by Spark."""
+
+    def frames(self, spark: SparkSession, window: Window, request: ReadRequest) -> WindowFrames:
+        """Raises as ``Source.net_changes``."""
+        ...
+
+
+class TableSnapshot(Struct, frozen=True):
+    """A table at a version, as its format's own reader shows it to DuckDB."""
+
+    table: str  # for use after FROM
+    columns: Columns
+    only_grew: bool  # no row was ever removed or changed up to here, as far as the history goes back
+
+
+class NativeReads(Protocol):
+    """Reads states with the format's own reader, independently of the code that reads windows."""
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """What DuckDB must load."""
+        ...
+
+    def snapshot(self, connection: duckdb.DuckDBPyConnection, version: int) -> AbstractContextManager[TableSnapshot]:
+        """Raises ``SourceExpired``, ``Unreachable``, ``ConfigError``. While it is open, writers may have to wait."""
+        ...
 
 
 class Source(Protocol):
     """A snapshot source. Instances are values that can be sent to a Spark task, where they open what they need."""
 
-    def mark(self) -> object:
+    def change_hint(self) -> object:
         """What differs whenever the source may have changed, at next to no cost; ``None``: it must be asked."""
         ...
 
@@ -97,7 +132,7 @@ class Source(Protocol):
         """The newest version, and the stops after ``known``."""
         ...
 
-    def past(self, versions: Collection[int]) -> Past:
+    def lineage(self, versions: Collection[int]) -> Lineage:
         """What the source says of these versions now."""
         ...
 
@@ -107,15 +142,23 @@ class Source(Protocol):
         """Raises ``SourceExpired`` if the window can no longer be read."""
         ...
 
-    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
+    def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
         """The rows of one share, read where this is called. Raises ``SourceExpired``, ``Unreachable``; the latter also
         where the source was replaced since it was surveyed."""
         ...
 
-    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
+    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         """Every row live at a version whose (route, key) is in ``keys``: a look-up, NULL-safe."""
         ...
 
-    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
+    def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
         """All rows at a version, or those of some routing values; ROUTE_COLUMN and every column."""
+        ...
+
+    def large_reads(self) -> LargeReads | None:
+        """``None``: every window is read inside of tasks."""
+        ...
+
+    def native_reads(self) -> NativeReads | None:
+        """``None``: ``scan`` itself is the format's own reader, or there is no other."""
         ...

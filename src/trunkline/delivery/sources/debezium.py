@@ -30,9 +30,15 @@ import msgspec
 import pyarrow as pa
 
 from trunkline.delivery.changes.columns import Columns, arrow_type
-from trunkline.delivery.changes.ordered import Kind
-from trunkline.delivery.sources.contract import Asked
-from trunkline.delivery.sources.debezium_values import Form, Shape, is_unavailable, stated_shape, value_of
+from trunkline.delivery.changes.rows import ChangeKind
+from trunkline.delivery.sources.contract import ReadRequest
+from trunkline.delivery.sources.debezium_values import (
+    EventSchema,
+    ValueEncoding,
+    is_unavailable,
+    stated_schema,
+    value_of,
+)
 from trunkline.errors import ConfigError, ProtocolError
 
 ARRIVALS: Final = ("c", "r", "u")
@@ -48,11 +54,11 @@ FLATTENED: Final = (
     "told; take that transform (unwrap, after.state.only) out of the connector"
 )
 
-Row = Mapping[str, Any]
-Change = tuple[Kind, Row | None]  # no row: a truncation
+EventRow = Mapping[str, Any]
+EventChange = tuple[ChangeKind, EventRow | None]  # no row: a truncation
 
 
-def event_shape(event: Any) -> Shape | None:
+def event_schema(event: Any) -> EventSchema | None:
     """The columns that an event's own schema says; ``None`` if it has none."""
     schema = event.get("schema") if isinstance(event, dict) else None
     if not isinstance(schema, dict):
@@ -60,7 +66,7 @@ def event_shape(event: Any) -> Shape | None:
     try:
         rows = (field for field in schema.get("fields", ()) if field.get("field") in ("after", "before"))
         fields = next((row["fields"] for row in rows if isinstance(row.get("fields"), list)), None)
-        return None if fields is None else stated_shape(fields)
+        return None if fields is None else stated_schema(fields)
     except (TypeError, KeyError, AttributeError, ValueError, RecursionError, ConfigError) as error:
         raise ProtocolError(f"the event's schema is none of Debezium's ({error!r:.200})") from error
 
@@ -75,7 +81,7 @@ def check_schema_of_no_row(event: Any) -> None:
             raise ProtocolError(FLATTENED)
 
 
-def parsed(payload: bytes) -> Any:
+def parse_event(payload: bytes) -> Any:
     """An event as JSON; raises ``ProtocolError``."""
     try:
         return msgspec.json.decode(payload)
@@ -83,38 +89,40 @@ def parsed(payload: bytes) -> Any:
         raise ProtocolError(f"no JSON: {error}") from error
 
 
-def changes_of(event: Any, shape: Shape | None, asked: Asked) -> list[Change]:
+def changes_of(event: Any, shape: EventSchema | None, request: ReadRequest) -> list[EventChange]:
     """The changes that an event means, in order (B1, B2). Raises ``ProtocolError``."""
-    is_wrapped = isinstance(event, dict) and "payload" in event and "op" not in event and asked.routing not in event
+    is_wrapped = isinstance(event, dict) and "payload" in event and "op" not in event and request.routing not in event
     body = event["payload"] if is_wrapped else event
-    if body is None or (isinstance(body, dict) and _says_nothing(body, asked)):
+    if body is None or (isinstance(body, dict) and _says_nothing(body, request)):
         return []
     if not isinstance(body, dict) or "op" not in body:
-        raise ProtocolError(_no_envelope(body, asked))
+        raise ProtocolError(_no_envelope(body, request))
     op, before, after = body["op"], body.get("before"), body.get("after")
     if op in ("t", "m"):
         if before is not None or after is not None or not body.keys() <= ENVELOPE:
-            raise ProtocolError(_no_envelope(body, asked))
-        return [(Kind.TRUNCATE, None)] if op == "t" else []
+            raise ProtocolError(_no_envelope(body, request))
+        return [(ChangeKind.TRUNCATE, None)] if op == "t" else []
     if op not in (*ARRIVALS, "d"):
         raise ProtocolError(f"op is {op!r:.100}; it must be one of c, r, u, d, t and m")
     if shape is None:
         raise ProtocolError("it has no schema; name the table's columns under columns of the source")
-    removed: list[Change] = []
+    removed: list[EventChange] = []
     if op == "d" or (op == "u" and before is not None):
-        kind = Kind.DELETE if op == "d" else Kind.UPDATE_PREIMAGE
-        removed = [(kind, _removed(before, shape, asked))] if asked.key else []  # without a key there are arrivals only
+        kind = ChangeKind.DELETE if op == "d" else ChangeKind.UPDATE_PREIMAGE
+        removed = (
+            [(kind, _removed(before, shape, request))] if request.key else []
+        )  # without a key there are arrivals only
     if op == "d":
         return removed
     if not isinstance(after, dict):
         raise ProtocolError(f"an event with op {op} has no after")
-    arrival = _arrival(after, before, shape, asked)
-    return [*removed, (Kind.UPDATE_PREIMAGE, arrival), (Kind.UPDATE_POSTIMAGE, arrival)]
+    arrival = _arrival(after, before, shape, request)
+    return [*removed, (ChangeKind.UPDATE_PREIMAGE, arrival), (ChangeKind.UPDATE_POSTIMAGE, arrival)]
 
 
-def _says_nothing(body: Row, asked: Asked) -> bool:
+def _says_nothing(body: EventRow, request: ReadRequest) -> bool:
     """A heartbeat, a mark of a transaction, or a schema change; no row has so little."""
-    if body.keys() >= {asked.routing, *asked.key} or not _names_no_row(body.keys()):
+    if body.keys() >= {request.routing, *request.key} or not _names_no_row(body.keys()):
         return False
     return "status" not in body or body["status"] in ("BEGIN", "END")
 
@@ -126,15 +134,15 @@ def _names_no_row(names: Set[str]) -> bool:
     return is_heartbeat or is_mark or is_schema
 
 
-def _no_envelope(body: Any, asked: Asked) -> str:
-    if isinstance(body, dict) and not body.keys().isdisjoint({asked.routing, *asked.key, "__deleted", "__op"}):
+def _no_envelope(body: Any, request: ReadRequest) -> str:
+    if isinstance(body, dict) and not body.keys().isdisjoint({request.routing, *request.key, "__deleted", "__op"}):
         return FLATTENED
     return "the event is no envelope: it must be an object with op, before and after"
 
 
-def _arrival(after: Row, before: Any, shape: Shape, asked: Asked) -> Row:
+def _arrival(after: EventRow, before: Any, shape: EventSchema, request: ReadRequest) -> EventRow:
     _check_names(after, shape)
-    missing = [name for name in (asked.routing, *asked.key) if name not in after]
+    missing = [name for name in (request.routing, *request.key) if name not in after]
     if missing:
         raise ProtocolError(f"the row has no {missing[0]!r}, by which it is routed or known")
     row = {}
@@ -144,26 +152,26 @@ def _arrival(after: Row, before: Any, shape: Shape, asked: Asked) -> Row:
             value = before.get(column.name) if isinstance(before, dict) else None
             if _is_blank(value) or is_unavailable(value):
                 raise ProtocolError(f"column {column.name!r} holds a placeholder: its value was not told; {IDENTITY}")
-        row[column.name] = value_of(column, value, shape.forms.get(column.name, Form()))
+        row[column.name] = value_of(column, value, shape.forms.get(column.name, ValueEncoding()))
     return row
 
 
-def _removed(before: Any, shape: Shape, asked: Asked) -> Row:
+def _removed(before: Any, shape: EventSchema, request: ReadRequest) -> EventRow:
     """The key and the routing value of a row that is gone; nothing else of it counts."""
     if not isinstance(before, dict):
         raise ProtocolError(f"a removal has no before; {IDENTITY}")
     _check_names(before, shape)
-    needed = {asked.routing, *asked.key}
-    untold = [name for name in (asked.routing, *asked.key) if name not in before or is_unavailable(before[name])]
+    needed = {request.routing, *request.key}
+    untold = [name for name in (request.routing, *request.key) if name not in before or is_unavailable(before[name])]
     if untold:
         raise ProtocolError(f"a removal has no {untold[0]!r}; {IDENTITY}")
-    empty = [name for name in (asked.routing, *asked.key) if _is_blank(before[name], in_key=name in asked.key)]
-    if empty and not _is_whole(before, shape, asked):  # B4
+    empty = [name for name in (request.routing, *request.key) if _is_blank(before[name], in_key=name in request.key)]
+    if empty and not _is_whole(before, shape, request):  # B4
         raise ProtocolError(
             f"a removal tells no {empty[0]!r} and little else, as where only the primary key is told; {IDENTITY}"
         )
     return {
-        column.name: value_of(column, before[column.name], shape.forms.get(column.name, Form()))
+        column.name: value_of(column, before[column.name], shape.forms.get(column.name, ValueEncoding()))
         if column.name in needed
         else None
         for column in shape.columns
@@ -175,21 +183,21 @@ def _is_blank(value: Any, *, in_key: bool = False) -> bool:
     return value is None or value == "" or (not in_key and (value in BLANK or value in ([], {})))
 
 
-def _is_whole(before: Row, shape: Shape, asked: Asked) -> bool:
+def _is_whole(before: EventRow, shape: EventSchema, request: ReadRequest) -> bool:
     """Whether it tells more than its primary key, which may have other columns than the pipeline's: most of the rest
     has a value."""
-    others = [column.name for column in shape.columns if column.name not in (asked.routing, *asked.key)]
+    others = [column.name for column in shape.columns if column.name not in (request.routing, *request.key)]
     told = sum(not _is_blank(before.get(name)) and not is_unavailable(before.get(name)) for name in others)
     return 2 * told > len(others)
 
 
-def _check_names(values: Row, shape: Shape) -> None:
+def _check_names(values: EventRow, shape: EventSchema) -> None:
     unknown = values.keys() - {column.name for column in shape.columns}
     if unknown:
         raise ProtocolError(f"column {min(unknown)!r:.100} is not known; add it to columns of the source")
 
 
-def arrow_rows(changes: Sequence[Row | None], columns: Columns) -> pa.Table:
+def arrow_rows(changes: Sequence[EventRow | None], columns: Columns) -> pa.Table:
     """Rows in the types in which they travel; raises ``ProtocolError`` for a value that has no place in its type."""
     arrays = []
     for column in columns:

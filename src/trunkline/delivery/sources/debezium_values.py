@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from trunkline.delivery.changes.columns import PRECISION_MOST, Column, Columns, arrow_type, decimal_of
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.columns import PRECISION_MAX, Column, Columns, arrow_type, decimal_of
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.errors import ConfigError, ProtocolError
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
@@ -81,7 +81,7 @@ DECLARED_UNITS: Final = {  # what a file may say: the column's type, and the nam
     "TIME_US": ("TIME", "io.debezium.time.MicroTime"),
     "TIME_NS": ("TIME", "io.debezium.time.NanoTime"),
 }
-NUMBER_LETTERS_MOST: Final = 1000  # more: it takes longer and longer to find that it does not fit
+NUMBER_LETTERS_MAX: Final = 1000  # more: it takes longer and longer to find that it does not fit
 UNAVAILABLE: Final = "__debezium_unavailable_value"  # `unavailable.value.placeholder` of a connector, by default
 UNAVAILABLE_BYTES: Final = UNAVAILABLE.encode()
 UNAVAILABLE_TEXTS: Final = frozenset(
@@ -99,24 +99,24 @@ UNAVAILABLE_TEXTS: Final = frozenset(
 Clock = TypeVar("Clock", dt.time, dt.datetime)
 
 
-class Form(Struct, frozen=True):
+class ValueEncoding(Struct, frozen=True):
     """How a connector writes the values of a column, as far as its type does not say it."""
 
     name: str = ""  # of the logical type
     scale: int | None = None  # of decimals in base 64
 
 
-class Shape(Struct, frozen=True):
+class EventSchema(Struct, frozen=True):
     """The columns of a table, and how their values are written in events."""
 
     columns: Columns
-    forms: dict[str, Form] = {}
+    forms: dict[str, ValueEncoding] = {}
 
 
 # ---------------------------------------------------------------------------------------------------- what a column is
 
 
-def stated_shape(fields: list[Any]) -> Shape:
+def stated_schema(fields: list[Any]) -> EventSchema:
     """Of the fields of a row in an event's schema: its own word, so it is checked. Raises whatever comes."""
     columns, forms = [], {}
     for field in fields:
@@ -124,7 +124,7 @@ def stated_shape(fields: list[Any]) -> Shape:
         columns.append(Column(str(field["field"]), kind, bool(field.get("optional", False))))
         forms[columns[-1].name] = form
     _check(columns)
-    return Shape(tuple(columns), {name: form for name, form in forms.items() if form != Form()})
+    return EventSchema(tuple(columns), {name: form for name, form in forms.items() if form != ValueEncoding()})
 
 
 def _check(columns: list[Column]) -> None:
@@ -137,26 +137,26 @@ def _check(columns: list[Column]) -> None:
         arrow_type(column)
 
 
-def _stated(field: Mapping[str, Any]) -> tuple[str, Form]:
+def _stated(field: Mapping[str, Any]) -> tuple[str, ValueEncoding]:
     """The type of a field, and how its values are written: of an array, how its elements are."""
     kind, logical = field.get("type"), field.get("name") or ""
     if logical == DECIMAL_NAME:
         parameters = field.get("parameters", {})
-        precision, scale = parameters.get("connect.decimal.precision", PRECISION_MOST), int(parameters["scale"])
-        if int(precision) > PRECISION_MOST:
-            raise ProtocolError(f"a decimal has {precision!s:.20} digits; {PRECISION_MOST} can be delivered")
-        return f"DECIMAL({int(precision)},{scale})", Form(logical, scale)
+        precision, scale = parameters.get("connect.decimal.precision", PRECISION_MAX), int(parameters["scale"])
+        if int(precision) > PRECISION_MAX:
+            raise ProtocolError(f"a decimal has {precision!s:.20} digits; {PRECISION_MAX} can be delivered")
+        return f"DECIMAL({int(precision)},{scale})", ValueEncoding(logical, scale)
     if kind == "array":
         element, form = _stated(field["items"])
         return f"{element}[]", form
     if logical in LOGICAL:
-        return LOGICAL[logical], Form(logical)
+        return LOGICAL[logical], ValueEncoding(logical)
     if kind in PLAIN:
-        return PLAIN[kind], Form(logical)
+        return PLAIN[kind], ValueEncoding(logical)
     raise ProtocolError(f"{field.get('field')!r:.100} has the type {logical or kind!r:.100}, which cannot be delivered")
 
 
-def declared_shape(columns: Mapping[str, str]) -> Shape:
+def declared_schema(columns: Mapping[str, str]) -> EventSchema:
     """That of a pipeline's file; raises ``ConfigError`` for a type that cannot be delivered."""
     found, forms = [], {}
     for name, declared in columns.items():
@@ -165,12 +165,12 @@ def declared_shape(columns: Mapping[str, str]) -> Shape:
         found.append(Column(name, kind + declared[len(element) :]))
         arrow_type(found[-1])
         if unit:
-            forms[name] = Form(unit)
-    return Shape(tuple(found), forms)
+            forms[name] = ValueEncoding(unit)
+    return EventSchema(tuple(found), forms)
 
 
 def declared_columns(columns: Mapping[str, str]) -> Columns:
-    return declared_shape(columns).columns
+    return declared_schema(columns).columns
 
 
 # ------------------------------------------------------------------------------------------------------ what a value is
@@ -187,7 +187,7 @@ def is_unavailable(value: Any) -> bool:
     return False
 
 
-def value_of(column: Column, value: Any, form: Form) -> Any:
+def value_of(column: Column, value: Any, form: ValueEncoding) -> Any:
     """As Arrow takes it; raises ``ProtocolError`` for one that does not fit its column."""
     if value is None:
         return None
@@ -198,7 +198,7 @@ def value_of(column: Column, value: Any, form: Form) -> Any:
         raise ProtocolError(f"column {column.name!r} of type {column.type} cannot be {value!r:.100} ({why})") from error
 
 
-def converter(kind: str, form: Form) -> Callable[[Any], Any]:
+def converter(kind: str, form: ValueEncoding) -> Callable[[Any], Any]:
     """From a JSON value to one that Arrow takes; raises ``ValueError`` or ``TypeError`` for one that does not fit."""
     if kind.endswith("[]"):
         element = converter(kind[:-2], form)
@@ -237,20 +237,20 @@ def _float(value: Any) -> float:
     return float(value)
 
 
-def _decimal(value: Any, form: Form) -> decimal.Decimal:
+def _decimal(value: Any, form: ValueEncoding) -> decimal.Decimal:
     """Kafka Connect's form is the unscaled number in base 64, by its schema; else it is a text or a number.
 
     Without a schema base 64 is refused: some of it looks like a number.
     """
     if form.name == DECIMAL_NAME and form.scale is not None:
-        if len(_as(str, value)) > NUMBER_LETTERS_MOST:
+        if len(_as(str, value)) > NUMBER_LETTERS_MAX:
             raise ValueError("longer than any number here")
         unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
         return decimal.Decimal(unscaled).scaleb(-form.scale)
     if isinstance(value, bool):
         raise TypeError("not a number")
     text = str(value)
-    if len(text) > NUMBER_LETTERS_MOST:
+    if len(text) > NUMBER_LETTERS_MAX:
         raise ValueError("longer than any number here")
     try:
         return decimal.Decimal(text)
@@ -258,7 +258,7 @@ def _decimal(value: Any, form: Form) -> decimal.Decimal:
         raise ValueError("not a number; without a schema set decimal.handling.mode=string") from None
 
 
-def _date(value: Any, form: Form) -> dt.date:
+def _date(value: Any, form: ValueEncoding) -> dt.date:
     if isinstance(value, str):
         return dt.date.fromisoformat(value)
     if form.name not in DATE_NAMES:

@@ -28,24 +28,17 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import type_name
-from trunkline.delivery.backends.duckdb_pool import borrowed, first_line, identifier
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb, registered
+from trunkline.delivery.backends.sql import first_line, identifier
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.lineage import Past, version_mark
+from trunkline.delivery.changes.lineage import Lineage, version_mark
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.sources.contract import (
-    EVERYTHING,
-    ROUTE_COLUMN,
-    Asked,
-    Backlog,
-    NetChanges,
-    Share,
-    SourceState,
-    Survey,
-)
+from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.delta_feed import KIND, read_feed
 from trunkline.delivery.sources.delta_history import DeltaHistory, feed_is_on
-from trunkline.delivery.sources.shares import rows_of_share
+from trunkline.delivery.sources.route_filter import filtered_rows
 from trunkline.errors import ConfigError, SourceExpired, Unreachable
 
 BATCH_ROWS: Final = 65_536
@@ -63,8 +56,8 @@ class DeltaSource(Struct, frozen=True):
 
     address: DeltaAddress
 
-    def mark(self) -> object:
-        return self._history().mark()
+    def change_hint(self) -> object:
+        return self._history().change_hint()
 
     def state(self, known: int) -> SourceState:
         history = self._history()
@@ -90,10 +83,10 @@ class DeltaSource(Struct, frozen=True):
         found = (marks.get(version, ""), marks.get(known, ""))
         return SourceState(version, history.oldest(), (), identity, 0, *found)
 
-    def past(self, versions: Collection[int]) -> Past:
+    def lineage(self, versions: Collection[int]) -> Lineage:
         table = self._table(None)
         identity = str(table.metadata().id)
-        return Past(identity, table.version() + 1, self._marks(identity, versions))
+        return Lineage(identity, table.version() + 1, self._marks(identity, versions))
 
     def _marks(self, identity: str, versions: Collection[int]) -> dict[int, str]:
         history = self._history()
@@ -121,52 +114,57 @@ class DeltaSource(Struct, frozen=True):
         altered = _columns(before) != _columns(table)
         return Survey(backlog, _columns(table), identity, altered, "", after_mark, mark)
 
-    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
-        removed = pa.schema([asked.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *asked.key)])
+    def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
+        removed = pa.schema([request.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *request.key)])
         if window.after <= 0:
             with (
-                self._rows(window.through, asked) as (connection, rows),
-                rows_of_share(connection, rows, share, of_files=False) as chosen,
+                self._rows(window.through, request) as (connection, rows),
+                filtered_rows(connection, rows, routes, of_files=False) as chosen,
             ):
                 arrived = connection.sql(chosen).to_arrow_table()
-            return NetChanges(removed.empty_table(), _typed(arrived, asked.empty_rows().schema))
-        with self._reading(lambda: self.survey(window)), borrowed() as connection:
+            return NetChanges(removed.empty_table(), _typed(arrived, request.empty_rows().schema))
+        with self._reading(lambda: self.survey(window)), pooled_duckdb() as connection:
             table = self._table(window.through)
             partitioned = bool(table.metadata().partition_columns)
             changes = self._history().changes(window, partitioned=partitioned)
-            feed = read_feed(connection, changes, asked.columns)
-            signed = f"SELECT {_with_route(asked)}, {SIGN} AS sign FROM window_feed"
+            feed = read_feed(connection, changes, request.columns)
+            signed = f"SELECT {_with_route(request)}, {SIGN} AS sign FROM window_feed"
             with (
-                _registered(connection, window_feed=feed),
-                rows_of_share(connection, signed, share, of_files=False) as chosen,
+                registered(connection, window_feed=feed),
+                filtered_rows(connection, signed, routes, of_files=False) as chosen,
             ):
-                connection.execute(_summed(asked, chosen))
+                connection.execute(_summed(request, chosen))
             gone = connection.sql(_copies(removed.names, "-")).to_arrow_table()
-            came = connection.sql(_copies(asked.empty_rows().column_names, "")).to_arrow_table()
+            came = connection.sql(_copies(request.empty_rows().column_names, "")).to_arrow_table()
             connection.execute("DROP TABLE temp.window_net")
-            self._check_mark(table, asked.mark)
-        return NetChanges(_typed(gone, removed), _typed(came, asked.empty_rows().schema))
+            self._check_mark(table, request.mark)
+        return NetChanges(_typed(gone, removed), _typed(came, request.empty_rows().schema))
 
-    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
-        names = [ROUTE_COLUMN, *asked.key]
+    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
+        names = [ROUTE_COLUMN, *request.key]
         match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
         with (
-            self._rows(version, asked) as (connection, rows),
-            _registered(connection, window_keys=keys.select(names)),
+            self._rows(version, request) as (connection, rows),
+            registered(connection, window_keys=keys.select(names)),
         ):
             chosen = f"SELECT t.* FROM ({rows}) t SEMI JOIN window_keys k ON {match}"
             found = connection.sql(chosen).to_arrow_table()
-        return _typed(found, asked.empty_rows().schema)
+        return _typed(found, request.empty_rows().schema)
 
-    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
-        share = EVERYTHING if routes is None else Share(tuple(routes))
-        schema = asked.empty_rows().schema
+    def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
+        schema = request.empty_rows().schema
         with (
-            self._rows(version, asked) as (connection, rows),
-            rows_of_share(connection, rows, share, of_files=False) as chosen,
+            self._rows(version, request) as (connection, rows),
+            filtered_rows(connection, rows, routes, of_files=False) as chosen,
         ):
             for batch in connection.sql(chosen).to_arrow_reader(BATCH_ROWS):
                 yield from _typed(pa.Table.from_batches([batch]), schema).to_batches()
+
+    def large_reads(self) -> None:
+        return None
+
+    def native_reads(self) -> None:
+        return None
 
     # --- opening ---
 
@@ -188,14 +186,14 @@ class DeltaSource(Struct, frozen=True):
             raise Unreachable(f"the Delta table {self.address.path} cannot be read now: {first_line(error)}") from error
 
     @contextmanager
-    def _rows(self, version: int, asked: Asked) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
+    def _rows(self, version: int, request: ReadRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
         """All rows at a version, as a query."""
         table = self._table(version)
-        with self._reading(lambda: self._check_files(table)), borrowed() as connection:
-            found = table.scan(columns=[column.name for column in asked.columns])
-            with _registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
-                yield connection, f"SELECT {_with_route(asked)} FROM window_state"
-            self._check_mark(table, asked.mark)
+        with self._reading(lambda: self._check_files(table)), pooled_duckdb() as connection:
+            found = table.scan(columns=[column.name for column in request.columns])
+            with registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
+                yield connection, f"SELECT {_with_route(request)} FROM window_state"
+            self._check_mark(table, request.mark)
 
     @contextmanager
     def _reading(self, check: Callable[[], object]) -> Iterator[None]:
@@ -229,15 +227,15 @@ def _whole(table: DeltaTable) -> Backlog:
     return Backlog(rows, sum(files["size_bytes"].to_pylist()), quiet=len(files) == 0)
 
 
-def _with_route(asked: Asked) -> str:
-    route = f"CAST({identifier(asked.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
-    return ", ".join([route, *(identifier(column.name) for column in asked.columns)])
+def _with_route(request: ReadRequest) -> str:
+    route = f"CAST({identifier(request.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+    return ", ".join([route, *(identifier(column.name) for column in request.columns)])
 
 
-def _summed(asked: Asked, signed: str) -> str:
+def _summed(request: ReadRequest, signed: str) -> str:
     """The signed sum of each row of a query (F2, F3)."""
-    names = asked.empty_rows().column_names
-    floats = {column.name: f"signbit({identifier(column.name)})" for column in asked.columns if column.type in FLOATS}
+    names = request.empty_rows().column_names
+    floats = {column.name: f"signbit({identifier(column.name)})" for column in request.columns if column.type in FLOATS}
     values = ", ".join(_value(name, floats.get(name)) for name in names)
     groups = ", ".join([*map(identifier, names), *floats.values()])
     return (
@@ -265,13 +263,3 @@ def _copies(names: Sequence[str], sign: str) -> str:
 def _typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The same rows in the types in which they travel; DuckDB has other names for some."""
     return rows if rows.schema == schema else rows.select(schema.names).cast(schema)
-
-
-@contextmanager
-def _registered(connection: duckdb.DuckDBPyConnection, **found: pa.Table | pa.RecordBatchReader) -> Iterator[None]:
-    """Arrow data under names for SQL. An instance on which anything failed is thrown away, with its names."""
-    for name, data in found.items():
-        connection.register(name, data)
-    yield
-    for name in found:
-        connection.unregister(name)

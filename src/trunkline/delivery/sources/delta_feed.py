@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema, arrow_type
-from trunkline.delivery.sources.delta_history import Change
+from trunkline.delivery.sources.delta_history import FeedFile
 
 KIND: Final = "_change_type"
 BATCH_ROWS: Final = 65_536
@@ -23,7 +23,7 @@ Constants = dict[tuple[str, str | None], pa.Array]  # by column and text: values
 
 
 def read_feed(
-    connection: duckdb.DuckDBPyConnection, changes: Sequence[Change], columns: Columns
+    connection: duckdb.DuckDBPyConnection, changes: Sequence[FeedFile], columns: Columns
 ) -> pa.RecordBatchReader:
     """All rows of the feed, with these columns and KIND, in the types in which rows travel.
 
@@ -35,7 +35,7 @@ def read_feed(
     return pa.RecordBatchReader.from_batches(schema, rows)
 
 
-def _constants(connection: duckdb.DuckDBPyConnection, changes: Sequence[Change], columns: Columns) -> Constants:
+def _constants(connection: duckdb.DuckDBPyConnection, changes: Sequence[FeedFile], columns: Columns) -> Constants:
     """The values of partitions: a log has them as text. An empty one is NULL, but for a text, as delta-rs reads it."""
     found: Constants = {}
     for column in columns:
@@ -47,7 +47,7 @@ def _constants(connection: duckdb.DuckDBPyConnection, changes: Sequence[Change],
     return found
 
 
-def _batches(change: Change, columns: Columns, constants: Constants, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(change: FeedFile, columns: Columns, constants: Constants, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(change.path, pre_buffer=False, coerce_int96_timestamp_unit="us") as file:
         there = set(file.schema_arrow.names) - set(change.partition)
         wanted = [column.name for column in columns if column.name in there]
@@ -58,7 +58,7 @@ def _batches(change: Change, columns: Columns, constants: Constants, schema: pa.
             yield pa.RecordBatch.from_arrays([*arrays, kinds.cast(pa.string())], schema=schema)
 
 
-def _column(batch: pa.RecordBatch, change: Change, column: Column, constants: Constants) -> pa.Array:
+def _column(batch: pa.RecordBatch, change: FeedFile, column: Column, constants: Constants) -> pa.Array:
     """A column that the file does not have yet is NULL in its rows."""
     if column.name in change.partition:
         return pa.repeat(constants[column.name, change.partition[column.name]][0], len(batch))

@@ -25,7 +25,7 @@ ROW_BYTES: Final = 64  # of a row in a file without statistics, about
 LOG_NAME_DIGITS: Final = 20
 
 
-class Statistics(Struct, rename="camel"):
+class FileStatistics(Struct, rename="camel"):
     num_records: int | None = None
 
 
@@ -42,11 +42,11 @@ class ChangedFile(Struct, rename="camel"):
 
     @property
     def rows(self) -> int:
-        known = msgspec.json.decode(self.stats, type=Statistics).num_records if self.stats else None
+        known = msgspec.json.decode(self.stats, type=FileStatistics).num_records if self.stats else None
         return self.size_bytes // ROW_BYTES if known is None else known
 
 
-class Change(Struct, frozen=True):
+class FeedFile(Struct, frozen=True):
     """A file of rows of the feed."""
 
     path: Path
@@ -54,20 +54,20 @@ class Change(Struct, frozen=True):
     partition: dict[str, str | None]  # values that all its rows have, as texts, by column
 
 
-class TableFacts(Struct):
+class DeltaMetadata(Struct):
     configuration: dict[str, str | None] = field(default_factory=dict)
 
 
-class Action(Struct, rename="camel"):
+class LogAction(Struct, rename="camel"):
     """One line of a version's log file, as far as a source cares."""
 
     add: ChangedFile | None = None
     remove: ChangedFile | None = None
     cdc: ChangedFile | None = None
-    meta_data: TableFacts | None = None
+    meta_data: DeltaMetadata | None = None
 
 
-class Version(Struct, frozen=True):
+class DeltaVersion(Struct, frozen=True):
     """What one version did."""
 
     files: tuple[tuple[str | None, ChangedFile], ...]  # that hold its changes, and the kind of these (``Change``)
@@ -80,7 +80,7 @@ class DeltaHistory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log = folder / "_delta_log"
-        self._decoder = msgspec.json.Decoder(Action)
+        self._decoder = msgspec.json.Decoder(LogAction)
 
     def newest(self) -> int:
         """The newest version, 0 without a table. Looks for some files by name: a listing takes time in a long log."""
@@ -103,7 +103,7 @@ class DeltaHistory:
         except (FileNotFoundError, NotADirectoryError):
             return ""
 
-    def mark(self) -> tuple[int, int, int] | None:
+    def change_hint(self) -> tuple[int, int, int] | None:
         """Differs after each commit, and for a table that was made anew."""
         version = self.newest()
         try:
@@ -139,10 +139,10 @@ class DeltaHistory:
                 size_bytes += file.size_bytes
         return Backlog(rows, size_bytes, quiet=rows == 0 and size_bytes == 0)
 
-    def changes(self, window: Window, *, partitioned: bool) -> list[Change]:
+    def changes(self, window: Window, *, partitioned: bool) -> list[FeedFile]:
         """The files of the feed of a window. Raises ``SourceExpired``."""
         return [
-            Change(self._place(file), kind, self._partition(file, number) if partitioned else {})
+            FeedFile(self._place(file), kind, self._partition(file, number) if partitioned else {})
             for number in range(window.after, window.through)
             for kind, file in self._version(number).files
         ]
@@ -160,7 +160,7 @@ class DeltaHistory:
         """Whether the feed was turned on or off inside a window."""
         return any(self._version(number).feed is not None for number in range(window.after, window.through))
 
-    def _version(self, number: int) -> Version:
+    def _version(self, number: int) -> DeltaVersion:
         files: list[tuple[str | None, ChangedFile]] = []
         changes: list[tuple[str | None, ChangedFile]] = []
         feed = None
@@ -172,9 +172,9 @@ class DeltaHistory:
                 files += [(kind, file)] if file.data_change else []
             elif action.meta_data is not None:
                 feed = feed_is_on(action.meta_data.configuration)
-        return Version(tuple(changes or files), feed)
+        return DeltaVersion(tuple(changes or files), feed)
 
-    def _actions(self, number: int) -> Iterator[Action]:
+    def _actions(self, number: int) -> Iterator[LogAction]:
         try:
             lines = self._file(number).read_bytes().splitlines()
         except FileNotFoundError:

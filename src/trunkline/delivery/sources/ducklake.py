@@ -12,13 +12,18 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import Extension, borrowed, catalog_place, first_line
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners
+from trunkline.delivery.backends.sql import first_line
 from trunkline.delivery.changes.columns import Columns
-from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.lineage import Lineage
+from trunkline.delivery.changes.rows import NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, NetChanges, Share, SourceState, Survey
+from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain, restatement
+from trunkline.delivery.sources.ducklake_snapshot import LakeSnapshots
+from trunkline.delivery.sources.ducklake_spark import LakeLargeReads
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
 from trunkline.errors import Unreachable
 
@@ -29,7 +34,6 @@ OUTSIDE = (  # errors of files and servers; one that a server of PostgreSQL caus
     duckdb.HTTPException,
     duckdb.ConnectionException,
 )
-EXTENSIONS: dict[str, tuple[Extension, ...]] = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
 
 
 class DuckLakeSource(Struct, frozen=True):
@@ -41,9 +45,9 @@ class DuckLakeSource(Struct, frozen=True):
 
     address: LakeAddress
 
-    def mark(self) -> object:
+    def change_hint(self) -> object:
         """Sizes and times of a catalog's files: whoever commits changes them."""
-        kind, place = catalog_place(self.address.catalog)
+        kind, place = catalog_location(self.address.catalog)
         if kind == "postgres":
             return None
         return tuple(_file_mark(place + suffix) for suffix in ("", ".wal", "-wal"))
@@ -52,9 +56,9 @@ class DuckLakeSource(Struct, frozen=True):
         with self.catalog() as (_, catalog):
             return catalog.state(known)
 
-    def past(self, versions: Collection[int]) -> Past:
+    def lineage(self, versions: Collection[int]) -> Lineage:
         with self.catalog() as (_, catalog):
-            return catalog.past(versions)
+            return catalog.lineage(versions)
 
     def columns(self, version: int) -> Columns:
         with self.catalog() as (_, catalog):
@@ -86,36 +90,41 @@ class DuckLakeSource(Struct, frozen=True):
         with self.catalog() as (connection, catalog):
             yield connection, catalog, plan_window(catalog, window)
 
-    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
-        with self.reader(window, asked) as reader:
-            return reader.read(share)
+    def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
+        with self.reader(window, request) as reader:
+            return reader.read(routes)
 
-    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
-        with self.reader(Window(BEFORE_ALL, version), asked) as reader:
+    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
+        with self.reader(Window(BEFORE_ALL, version), request) as reader:
             return reader.arrived_among(keys)
 
-    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
-        with self.reader(Window(BEFORE_ALL, version), asked) as reader:
-            yield from reader.arrived(EVERYTHING if routes is None else Share(tuple(routes)))
+    def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
+        with self.reader(Window(BEFORE_ALL, version), request) as reader:
+            yield from reader.arrived(routes)
+
+    def large_reads(self) -> LakeLargeReads:
+        return LakeLargeReads(self)
+
+    def native_reads(self) -> LakeSnapshots:
+        return LakeSnapshots(self.address)
 
     # --- opening ---
 
     @contextmanager
     def reader(
-        self, window: Window, asked: Asked, part_of: Callable[[WindowPlan], WindowPlan] | None = None
+        self, window: Window, request: ReadRequest, part_of: Callable[[WindowPlan], WindowPlan] | None = None
     ) -> Iterator[WindowReader]:
         """Reads a window, or the part of it that ``part_of`` takes from its plan."""
         with self._instance() as connection:
             with self._attached(connection) as catalog:
-                catalog.check_mark(window.through, asked.mark)
+                catalog.check_mark(window.through, request.mark)
                 plan = plan_window(catalog, window)
-                reader = WindowReader(connection, catalog, part_of(plan) if part_of else plan, asked)
+                reader = WindowReader(connection, catalog, part_of(plan) if part_of else plan, request)
             yield reader
 
     @contextmanager
     def _instance(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        kind, _ = catalog_place(self.address.catalog)
-        with self._reachable(), borrowed(*EXTENSIONS.get(kind, ())) as connection:
+        with self._reachable(), pooled_duckdb(*catalog_scanners(self.address)) as connection:
             connection.execute(f"SET threads = {THREADS}")
             yield connection
 

@@ -26,9 +26,10 @@ from typing import Any, Final
 import duckdb
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import attach_catalog, catalog_place, identifier, literal
+from trunkline.delivery.backends.ducklake_attachment import attach_catalog, catalog_location
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.lineage import Past, version_mark
+from trunkline.delivery.changes.lineage import Lineage, version_mark
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import SourceState
@@ -36,7 +37,7 @@ from trunkline.delivery.sources.ducklake_format import (
     CATALOG_FORMATS,
     REWRITE,
     REWRITES_HISTORY,
-    Passage,
+    WindowSummary,
     changes,
     duckdb_type,
 )
@@ -53,7 +54,7 @@ class LakeColumn(Struct, frozen=True):
     default: str | None = None  # what rows older than the column hold
 
 
-class DataFile(Struct, frozen=True):
+class LakeDataFile(Struct, frozen=True):
     id: int
     path: str
     begin: int
@@ -63,7 +64,7 @@ class DataFile(Struct, frozen=True):
     partial_max: int | None  # rows have snapshot ids of their own, up to this one
 
 
-class DeleteFile(Struct, frozen=True):
+class LakeDeleteFile(Struct, frozen=True):
     """Positions of a data file. Each has a snapshot id of its own if the file holds such ids, which ``partial_max``
     does not always tell; else all were deleted at ``begin``."""
 
@@ -83,7 +84,7 @@ class InlinedTable(Struct, frozen=True):
     columns: tuple[LakeColumn, ...]
 
 
-class TableFacts(Struct, frozen=True):
+class LakeTable(Struct, frozen=True):
     id: int
     uuid: str
     folder: str  # of its files, absolute or as the catalog has it
@@ -98,11 +99,11 @@ class LakeCatalog:
     """An attached catalog. Use it inside one transaction of the connection: then all answers are of one moment."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
-        self.kind, _ = catalog_place(address.catalog)
+        self.kind, _ = catalog_location(address.catalog)
         self._connection = connection
         self._address = address
         self._data_path = ""
-        self._tables: dict[int | None, TableFacts] = {}  # as of each version that was asked for
+        self._tables: dict[int | None, LakeTable] = {}  # as of each version that was asked for
         self._columns: dict[int, list[tuple[Any, ...]]] = {}  # every column that a table ever had
         self._inlined: dict[int, list[tuple[Any, ...]]] = {}  # its tables of rows, and the version of their columns
         self._present: dict[str, bool] = {}  # whether the catalog has a table
@@ -149,10 +150,10 @@ class LakeCatalog:
         later = tuple(dict.fromkeys(stop for stop in stops if stop > known))
         return SourceState(newest, oldest, later, table.uuid, first, marks[newest], marks.get(known, ""))
 
-    def past(self, versions: Collection[int]) -> Past:
+    def lineage(self, versions: Collection[int]) -> Lineage:
         table = self.table(None)
         ((newest,),) = self._rows("SELECT max(snapshot_id) FROM {ducklake_snapshot}")
-        return Past(table.uuid, newest, self._marks(table, versions))
+        return Lineage(table.uuid, newest, self._marks(table, versions))
 
     def marks(self, window: Window) -> tuple[str, str]:
         """Those of both ends of a window."""
@@ -164,7 +165,7 @@ class LakeCatalog:
         if mark and self._marks(self.table(version), [version]).get(version) != mark:
             raise Unreachable(f"the lake {self._address.catalog} was replaced meanwhile; it is looked at again")
 
-    def _marks(self, table: TableFacts, versions: Collection[int]) -> dict[int, str]:
+    def _marks(self, table: LakeTable, versions: Collection[int]) -> dict[int, str]:
         """Of those that are there. A snapshot is never changed, and no two of one id are of the same microsecond."""
         if not versions:
             return {}
@@ -175,7 +176,7 @@ class LakeCatalog:
         )
         return {version: version_mark(table.uuid, version, *facts) for version, *facts in found}
 
-    def passage(self, window: Window) -> Passage:
+    def passage(self, window: Window) -> WindowSummary:
         """What happened to the table in a window; raises ``SourceExpired`` unless both its ends can still be read."""
         found = list(self._versions(self.table(window.through).id, window.after - 1, window.through))
         there = {version: next_file for version, _, next_file in found}
@@ -191,7 +192,7 @@ class LakeCatalog:
                     "one transaction, which DuckLake applies to older snapshots too; seed the destination again"
                 )
         kinds = frozenset(kind for version, made, _ in found if version > window.after for kind in made)
-        return Passage(kinds, len(found) == window.through - window.after + 1, there.get(window.after, 0))
+        return WindowSummary(kinds, len(found) == window.through - window.after + 1, there.get(window.after, 0))
 
     def _versions(self, table: int, after: int, through: int) -> Iterator[tuple[int, frozenset[str], int]]:
         """Each version in ``(after, through]`` that is still there, with the kinds of what it did to a table and the id
@@ -206,13 +207,13 @@ class LakeCatalog:
 
     # --- the table ---
 
-    def table(self, version: int | None) -> TableFacts:
+    def table(self, version: int | None) -> LakeTable:
         """The table as of a version, or as of now."""
         if version not in self._tables:
             self._tables[version] = self._find_table(version)
         return self._tables[version]
 
-    def _find_table(self, version: int | None) -> TableFacts:
+    def _find_table(self, version: int | None) -> LakeTable:
         def at(name: str) -> str:
             ended = f"{name}.end_snapshot IS NULL"
             if version is None:
@@ -231,7 +232,7 @@ class LakeCatalog:
             raise ConfigError(f"source: the lake {address.catalog} has no table {address.schema}.{address.table}{when}")
         (table_id, uuid, schema_path, schema_relative, table_path, table_relative, begin) = found[0]
         folder = _join(_join(self._data_path, schema_path, schema_relative), table_path, table_relative)
-        return TableFacts(table_id, uuid, folder, begin)
+        return LakeTable(table_id, uuid, folder, begin)
 
     def columns(self, version: int) -> tuple[LakeColumn, ...]:
         """The columns as of a version, in table order."""
@@ -258,7 +259,7 @@ class LakeCatalog:
 
     # --- files and inlined rows ---
 
-    def data_files(self, window: Window, new_files: int, touched: Sequence[int]) -> tuple[DataFile, ...]:
+    def data_files(self, window: Window, new_files: int, touched: Sequence[int]) -> tuple[LakeDataFile, ...]:
         """The data files at either end of a window that began, ended or were written in it, and those ``touched``."""
         table = self.table(window.through)
         also = f"OR data_file_id IN ({', '.join(map(str, touched))})" if touched else ""
@@ -280,11 +281,11 @@ class LakeCatalog:
                 "whose columns are known by name only; insert their rows instead"
             )
         return tuple(
-            DataFile(id_, _join(table.folder, path, relative), begin, end, rows, size, partial)
+            LakeDataFile(id_, _join(table.folder, path, relative), begin, end, rows, size, partial)
             for id_, path, relative, begin, end, rows, size, partial, _, _ in found
         )
 
-    def delete_files(self, window: Window) -> tuple[DeleteFile, ...]:
+    def delete_files(self, window: Window) -> tuple[LakeDeleteFile, ...]:
         table = self.table(window.through)
         found = self._rows(
             f"""SELECT data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, partial_max,
@@ -297,7 +298,7 @@ class LakeCatalog:
                 "ones are read: rewrite the table with ducklake_rewrite_data_files"
             )
         return tuple(
-            DeleteFile(data_file, _join(table.folder, path, relative), begin, end, partial, id_, count)
+            LakeDeleteFile(data_file, _join(table.folder, path, relative), begin, end, partial, id_, count)
             for data_file, path, relative, begin, end, partial, id_, count, _ in found
         )
 
@@ -318,8 +319,8 @@ class LakeCatalog:
         """(file id, position, version) of the deletes up to a version that the catalog itself holds."""
         name = f"ducklake_inlined_delete_{self.table(version).id}"
         if name not in self._present:
-            asked = f"database_name = '{CATALOG}' AND table_name = '{name}'"
-            self._present[name] = bool(self._rows(f"SELECT 1 FROM duckdb_tables() WHERE {asked}"))
+            request = f"database_name = '{CATALOG}' AND table_name = '{name}'"
+            self._present[name] = bool(self._rows(f"SELECT 1 FROM duckdb_tables() WHERE {request}"))
         if not self._present[name]:
             return []
         chosen = f"SELECT file_id, row_id, begin_snapshot FROM {self.reference(name)}"

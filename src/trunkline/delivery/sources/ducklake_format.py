@@ -40,7 +40,7 @@ TYPES: Final = {
 _CHANGE: Final = re.compile(r'(\w+):((?:"(?:[^"]|"")*"|[^,"])*)')
 
 
-class Passage(Struct, frozen=True):
+class WindowSummary(Struct, frozen=True):
     """What happened to the table inside a window."""
 
     kinds: frozenset[str]

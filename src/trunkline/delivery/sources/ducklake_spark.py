@@ -17,12 +17,14 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked
-from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.ducklake_catalog import DataFile, DeleteFile
+from trunkline.delivery.changes.rows import ROUTE_COLUMN
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
+from trunkline.delivery.sources.ducklake_catalog import LakeDataFile, LakeDeleteFile
 from trunkline.delivery.sources.ducklake_window import POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
 from trunkline.errors import Unreachable
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
+
+    from trunkline.delivery.sources.ducklake import DuckLakeSource
 
 NATIVE_TYPES = {
     "BOOLEAN": "boolean",
@@ -78,30 +82,39 @@ def carrier_type(column: Column) -> pa.DataType:
     return CARRIERS.get(column.type) or arrow_type(column)
 
 
-class WindowFrames:
+class LakeLargeReads(Struct, frozen=True):
+    """Windows of a lake's table, read by Spark."""
+
+    source: DuckLakeSource
+
+    def frames(self, spark: SparkSession, window: Window, request: ReadRequest) -> LakeWindowFrames:
+        return LakeWindowFrames(spark, self.source, self.source.plan(window, request.mark), request)
+
+
+class LakeWindowFrames:
     """The removed and the arrived rows of a window, as data frames of ROUTE_COLUMN and columns.
 
     Values of some types are carried in others (``carrier_type``); a cast brings them back.
     """
 
-    def __init__(self, spark: SparkSession, source: DuckLakeSource, plan: WindowPlan, asked: Asked) -> None:
+    def __init__(self, spark: SparkSession, source: DuckLakeSource, plan: WindowPlan, request: ReadRequest) -> None:
         self._spark = spark
         self._source = source
         self._plan = plan
-        self._asked = asked
+        self._request = request
         self._known = {column.column.name: column for column in plan.columns}
-        self._columns = tuple(column.name for column in asked.columns)
+        self._columns = tuple(column.name for column in request.columns)
 
     @property
     def native(self) -> bool:
         """Whether Spark's own reader can read every column asked for: it knows no defaults of added columns."""
-        return all(native_type(column) and self._known[column.name].default is None for column in self._asked.columns)
+        return all(native_type(column) and self._known[column.name].default is None for column in self._request.columns)
 
     def removed(self) -> DataFrame:
         if not self._plan.moved:
-            return self._removed(self._asked.key)
+            return self._removed(self._request.key)
         gone = _less(self._removed(self._columns), self._arrived(self._columns))
-        return gone.select(ROUTE_COLUMN, *(_quoted(name) for name in self._asked.key))
+        return gone.select(ROUTE_COLUMN, *(_quoted(name) for name in self._request.key))
 
     def arrived(self) -> DataFrame:
         if not self._plan.moved:
@@ -149,12 +162,12 @@ class WindowFrames:
 
     # --- Spark's own reader ---
 
-    def _read(self, files: Sequence[DataFile], names: Sequence[str]) -> DataFrame:
+    def _read(self, files: Sequence[LakeDataFile], names: Sequence[str]) -> DataFrame:
         """Rows of files with ``_snapshot``, ``_file`` and ``_position``."""
         from pyspark.sql import functions as F  # noqa: N812
         from pyspark.sql.types import LongType, StructField, StructType
 
-        wanted = list(dict.fromkeys([*names, self._asked.routing]))
+        wanted = list(dict.fromkeys([*names, self._request.routing]))
         fields = [
             StructField(name, self._type(name), True, {"parquet.field.id": self._known[name].id}) for name in wanted
         ]
@@ -164,7 +177,7 @@ class WindowFrames:
             "*", F.col("_metadata.file_name").alias("_file"), F.col("_metadata.row_index").alias("_position")
         )
 
-    def _parquet(self, schema: StructType, files: Sequence[DataFile] | Sequence[DeleteFile]) -> DataFrame:
+    def _parquet(self, schema: StructType, files: Sequence[LakeDataFile] | Sequence[LakeDeleteFile]) -> DataFrame:
         """Spark looks for patterns in paths, and with its own switch for that off it reads such files several times."""
         return self._spark.read.schema(schema).parquet(*(PATTERN.sub(r"\\\g<0>", file.path) for file in files))
 
@@ -173,12 +186,12 @@ class WindowFrames:
         assert kind is not None
         return _parsed(kind)
 
-    def _joined(self, files: Sequence[DataFile], names: Sequence[str], condition: str) -> DataFrame:
+    def _joined(self, files: Sequence[LakeDataFile], names: Sequence[str], condition: str) -> DataFrame:
         rows = self._read(files, names)
         return self._chosen(rows.join(self._dead(), ["_file", "_position"], "left").where(condition), names)
 
     def _chosen(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
-        return rows.select(_text(rows, self._asked.routing), *(rows[name] for name in names))
+        return rows.select(_text(rows, self._request.routing), *(rows[name] for name in names))
 
     def _dead(self) -> DataFrame:
         """(file, position, by_after, by_through) of every deleted position of the plan's files."""
@@ -240,8 +253,8 @@ class WindowFrames:
     def _tasks(self, side: str, names: Sequence[str], chunks: Sequence[tuple[int, ...] | None]) -> DataFrame:
         carried = [pa.field(name, carrier_type(self._known[name].column)) for name in names]
         schema = pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *carried])
-        asked = replace(self._asked, key=tuple(names)) if side == "removed" else self._asked
-        read = chunk_reader(self._source, self._plan, asked, side, tuple(chunks), schema)
+        request = replace(self._request, key=tuple(names)) if side == "removed" else self._request
+        read = chunk_reader(self._source, self._plan, request, side, tuple(chunks), schema)
         count = max(len(chunks), 1)
         numbers = self._spark.range(0, len(chunks), 1, count)
         return numbers.mapInArrow(read, _spark_schema(schema))
@@ -264,7 +277,7 @@ def file_chunks(plan: WindowPlan) -> Iterator[tuple[int, ...]]:
 def chunk_reader(
     source: DuckLakeSource,
     plan: WindowPlan,
-    asked: Asked,
+    request: ReadRequest,
     side: str,
     chunks: tuple[tuple[int, ...] | None, ...],
     schema: pa.Schema,
@@ -274,11 +287,11 @@ def chunk_reader(
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                with source.reader(plan.window, asked, partial(_part, plan, chunks[number])) as reader:
+                with source.reader(plan.window, request, partial(_part, plan, chunks[number])) as reader:
                     if side == "removed":
-                        yield from reader.read(EVERYTHING).removed.cast(schema).to_batches()
+                        yield from reader.read(ALL_ROUTES).removed.cast(schema).to_batches()
                     else:
-                        yield from (batch.cast(schema) for batch in reader.arrived(EVERYTHING))
+                        yield from (batch.cast(schema) for batch in reader.arrived(ALL_ROUTES))
 
     return read
 

@@ -32,20 +32,22 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.backends.duckdb_pool import registered
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.net import less
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.ducklake_catalog import (
-    DataFile,
-    DeleteFile,
     InlinedTable,
     LakeCatalog,
     LakeColumn,
+    LakeDataFile,
+    LakeDeleteFile,
     alive,
 )
-from trunkline.delivery.sources.ducklake_format import Passage
-from trunkline.delivery.sources.shares import rows_of_share
+from trunkline.delivery.sources.ducklake_format import WindowSummary
+from trunkline.delivery.sources.route_filter import filtered_rows
 
 SNAPSHOT_FIELD = 2147483539  # the field id of a row's own snapshot id, in data files and delete files
 POSITION_FIELD = 2147483645
@@ -56,7 +58,7 @@ BATCH_ROWS = 65_536  # of a batch of arrived rows
 class WindowFile(Struct, frozen=True):
     """A data file whose rows differ between the two ends of a window."""
 
-    file: DataFile
+    file: LakeDataFile
     at_after: bool
     at_through: bool
 
@@ -67,7 +69,7 @@ class WindowPlan(Struct, frozen=True):
     window: Window
     columns: tuple[LakeColumn, ...]
     files: tuple[WindowFile, ...] = ()
-    deletes: tuple[DeleteFile, ...] = ()  # of those files
+    deletes: tuple[LakeDeleteFile, ...] = ()  # of those files
     inlined: tuple[InlinedTable, ...] = ()
     inlined_dead: tuple[tuple[int, int, int], ...] = ()  # (file id, position, version): deletes that the catalog holds
     quiet: bool = False  # nothing in the window changes a row
@@ -88,10 +90,10 @@ class WindowPlan(Struct, frozen=True):
 
 def plan_window(catalog: LakeCatalog, window: Window) -> WindowPlan:
     """Find the files in which a row was born or died in the window. Call it inside the catalog's transaction."""
-    return plan_passage(catalog, window, catalog.passage(window))
+    return plan_summarized_window(catalog, window, catalog.passage(window))
 
 
-def plan_passage(catalog: LakeCatalog, window: Window, passage: Passage) -> WindowPlan:
+def plan_summarized_window(catalog: LakeCatalog, window: Window, passage: WindowSummary) -> WindowPlan:
     """The plan of a window of which it is known what happened in it."""
     columns = catalog.columns(window.through)
     if not passage.changes_rows:
@@ -113,7 +115,7 @@ def plan_passage(catalog: LakeCatalog, window: Window, passage: Passage) -> Wind
     )
 
 
-def _parts(files: Iterable[DataFile], window: Window) -> Iterator[WindowFile]:
+def _parts(files: Iterable[LakeDataFile], window: Window) -> Iterator[WindowFile]:
     for file in files:
         part = WindowFile(file, alive(file.begin, file.end, window.after), alive(file.begin, file.end, window.through))
         if part.at_after or part.at_through:
@@ -128,60 +130,62 @@ class WindowReader:
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, catalog: LakeCatalog, plan: WindowPlan, asked: Asked
+        self, connection: duckdb.DuckDBPyConnection, catalog: LakeCatalog, plan: WindowPlan, request: ReadRequest
     ) -> None:
         self._connection = connection
         self._plan = plan
-        self._columns = tuple(column.name for column in asked.columns)
-        self._key = self._columns if plan.moved else asked.key  # moved rows are known by all that they hold
-        self._asked = asked
+        self._columns = tuple(column.name for column in request.columns)
+        self._key = self._columns if plan.moved else request.key  # moved rows are known by all that they hold
+        self._request = request
         self._known = {column.column.name: column for column in plan.columns}
         self._inlined_removed = self._held(catalog, self._key, _inlined_removed(plan.window))
         self._inlined_arrived = self._held(catalog, self._columns, _inlined_arrived(plan.window))
 
-    def read(self, share: Share) -> NetChanges:
+    def read(self, routes: RouteFilter) -> NetChanges:
         """The rows of one share of the routing values."""
         with self._dead_positions(self._plan):
-            removed = self._fetched(self._removed(), self._inlined_removed, share)
-            arrived = self._fetched(self._arrived(), self._inlined_arrived, share)
+            removed = self._fetched(self._removed(), self._inlined_removed, routes)
+            arrived = self._fetched(self._arrived(), self._inlined_arrived, routes)
         if not self._plan.moved:
             return NetChanges(removed, arrived)
-        return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._asked.key]), less(arrived, removed))
+        return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._request.key]), less(arrived, removed))
 
-    def arrived(self, share: Share) -> Iterator[pa.RecordBatch]:
+    def arrived(self, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
         """The arrived rows of a share, a batch at a time. Only for a plan in which nothing was moved."""
         assert not self._plan.moved, "moved rows are told from arrived ones only when all are known"
-        with self._dead_positions(self._plan), self._rows_of(self._arrived(), self._inlined_arrived, share) as found:
+        with self._dead_positions(self._plan), self._rows_of(self._arrived(), self._inlined_arrived, routes) as found:
             yield from found.to_arrow_reader(BATCH_ROWS)
 
     def arrived_among(self, keys: pa.Table) -> pa.Table:
         """The arrived rows whose (route, key) is in ``keys``; NULL equals NULL."""
-        names = [ROUTE_COLUMN, *self._asked.key]
+        names = [ROUTE_COLUMN, *self._request.key]
         match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
         with (
             self._dead_positions(self._plan),
-            self._rows_of(self._arrived(), self._inlined_arrived, EVERYTHING) as found,
-            _registered(self._connection, window_keys=keys.select(names)),
+            self._rows_of(self._arrived(), self._inlined_arrived, ALL_ROUTES) as found,
+            registered(self._connection, window_keys=keys.select(names)),
         ):
             chosen = f"SELECT t.* FROM arrived_rows t SEMI JOIN window_keys k ON {match}"
             return found.query("arrived_rows", chosen).to_arrow_table()
 
-    def _fetched(self, parts: Sequence[str], inlined: pa.Table, share: Share) -> pa.Table:
-        if not parts and (share == EVERYTHING or not inlined.num_rows):
+    def _fetched(self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter) -> pa.Table:
+        if not parts and (routes == ALL_ROUTES or not inlined.num_rows):
             return inlined
-        with self._rows_of(parts, inlined, share) as found:
+        with self._rows_of(parts, inlined, routes) as found:
             return found.to_arrow_table()
 
     @contextmanager
-    def _rows_of(self, parts: Sequence[str], inlined: pa.Table, share: Share) -> Iterator[duckdb.DuckDBPyRelation]:
+    def _rows_of(
+        self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter
+    ) -> Iterator[duckdb.DuckDBPyRelation]:
         """Rows of files and rows of the catalog, together."""
         named = ", ".join(identifier(name) for name in inlined.column_names)
         if inlined.num_rows or not parts:
             parts = [*parts, f"SELECT {named} FROM window_inlined"]
         query = f"SELECT {named} FROM ({' UNION ALL '.join(parts)})"
         with (
-            _registered(self._connection, window_inlined=inlined),
-            rows_of_share(self._connection, query, share) as chosen,
+            registered(self._connection, window_inlined=inlined),
+            filtered_rows(self._connection, query, routes) as chosen,
         ):
             yield self._connection.sql(chosen)
 
@@ -199,7 +203,7 @@ class WindowReader:
         )
         events = [f"SELECT file, position, died, {FAR} AS ended FROM window_dead"]
         events += [self._deletions(plan.deletes)] if plan.deletes else []
-        with _registered(self._connection, window_dead=inlined_dead):
+        with registered(self._connection, window_dead=inlined_dead):
             self._connection.execute(
                 f"""CREATE OR REPLACE TEMP TABLE dead AS SELECT file, position,
                 bool_or(died <= {window.after} AND ended > {window.after}) AS by_after,
@@ -209,7 +213,7 @@ class WindowReader:
         yield
         self._connection.execute("DROP TABLE temp.dead")
 
-    def _deletions(self, files: Sequence[DeleteFile]) -> str:
+    def _deletions(self, files: Sequence[LakeDeleteFile]) -> str:
         """What delete files tell: (file, position, died, ended)."""
         books = ", ".join(
             f"({place}, {file.data_file}, {file.begin}, {file.end or FAR})" for place, file in enumerate(files)
@@ -244,7 +248,7 @@ class WindowReader:
         ]
 
     def _selected(
-        self, files: Sequence[DataFile], names: Sequence[str], born: str, join: str, dead: str
+        self, files: Sequence[LakeDataFile], names: Sequence[str], born: str, join: str, dead: str
     ) -> Iterator[str]:
         """Rows of files that are ``born``, only (INNER) or without (ANTI) those at some dead positions."""
         dying = {file.data_file for file in self._plan.deletes} | {row[0] for row in self._plan.inlined_dead}
@@ -265,9 +269,9 @@ class WindowReader:
     def _rows(self, names: Sequence[str]) -> str:
         return self._chosen(names, lambda column: f"p.c{column.id}")
 
-    def _parquet(self, files: Sequence[DataFile], names: Sequence[str], partial: bool) -> str:
+    def _parquet(self, files: Sequence[LakeDataFile], names: Sequence[str], partial: bool) -> str:
         """Files with columns called after their ids: a name of the table's may mean something else to DuckDB."""
-        wanted = [self._known[name] for name in dict.fromkeys([*names, self._asked.routing])]
+        wanted = [self._known[name] for name in dict.fromkeys([*names, self._request.routing])]
         fields = {column.id: (f"c{column.id}", column.column.type, column.default) for column in wanted}
         if partial:
             fields[SNAPSHOT_FIELD] = ("_snapshot", "BIGINT", None)
@@ -275,7 +279,7 @@ class WindowReader:
 
     def _chosen(self, names: Sequence[str], value: Callable[[LakeColumn], str]) -> str:
         """ROUTE_COLUMN and some columns, as SQL."""
-        route = f"CAST({value(self._known[self._asked.routing])} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+        route = f"CAST({value(self._known[self._request.routing])} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
         return ", ".join([route, *(f"{value(self._known[name])} AS {identifier(name)}" for name in names)])
 
     # --- rows that the catalog holds ---
@@ -308,16 +312,6 @@ def _inlined_arrived(window: Window) -> str:
 
 def _inlined_removed(window: Window) -> str:
     return f"begin_snapshot <= {window.after} AND end_snapshot > {window.after} AND end_snapshot <= {window.through}"
-
-
-@contextmanager
-def _registered(connection: duckdb.DuckDBPyConnection, **tables: pa.Table) -> Iterator[None]:
-    """Arrow tables under names for SQL. An instance on which anything failed is thrown away, with its names."""
-    for name, table in tables.items():
-        connection.register(name, table)
-    yield
-    for name in tables:
-        connection.unregister(name)
 
 
 def parquet(paths: Sequence[str], fields: Mapping[int, tuple[str, str, str | None]]) -> str:

@@ -14,7 +14,7 @@ from trunkline.client.cluster import ClientOptions
 from trunkline.client.entries import Entry
 from trunkline.config import ConnectionConfig, secret
 from trunkline.core.projection import Segment
-from trunkline.delivery.changes.captured import Place, place_of
+from trunkline.delivery.changes.captured import EntryPlace, entry_place
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.errors import (
     ConfigError,
@@ -33,10 +33,10 @@ from trunkline.errors import (
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0  # of one question; a fail-over takes about a second
-LOOK_AHEAD_MOST: Final = 1000  # entries of a first transaction; one that is longer is begun behind
+LOOK_AHEAD_MAX: Final = 1000  # entries of a first transaction; one that is longer is begun behind
 
 
-class Extent(Struct, frozen=True):
+class LogBounds(Struct, frozen=True):
     """What there is of a log."""
 
     cluster: str
@@ -45,7 +45,7 @@ class Extent(Struct, frozen=True):
     segments: tuple[Segment, ...] = ()  # those that are left
 
 
-class LogReading:
+class LogReader:
     """A log that is read. Used by one thread at a time."""
 
     def __init__(self, address: LogAddress) -> None:
@@ -64,9 +64,9 @@ class LogReading:
     def close(self) -> None:
         self._cluster.close()
 
-    def extent(self) -> Extent:
+    def extent(self) -> LogBounds:
         view = self._cluster.describe(self._address.log)
-        return Extent(self._cluster.id, view.trim, self._log.tail(), view.segments)
+        return LogBounds(self._cluster.id, view.trim, self._log.tail(), view.segments)
 
     def tail(self) -> int:
         return self._log.tail()
@@ -138,33 +138,33 @@ class LogReading:
             glsn -= 1
         return oldest - 1
 
-    def _before(self, glsn: int, oldest: int) -> Place | None:
+    def _before(self, glsn: int, oldest: int) -> EntryPlace | None:
         """Of the entry before one."""
         for earlier in range(glsn - 1, oldest - 1, -1):
             if (place := self._place_at(earlier)) is not None:
                 return place
         return None
 
-    def _place_at(self, glsn: int) -> Place | None:
+    def _place_at(self, glsn: int) -> EntryPlace | None:
         entry = self.at(glsn)
         return None if entry is None else self._place(entry)
 
     def first_complete(self, first: int, last: int) -> int:
         """The first position that ends a transaction with changes, or ``last`` if there is none nearby."""
         stated = False
-        for glsn in range(first, min(last, first + LOOK_AHEAD_MOST)):
+        for glsn in range(first, min(last, first + LOOK_AHEAD_MAX)):
             if (entry := self.at(glsn)) is not None:
                 stated = stated or bool(entry.payload)
                 if stated and self._place(entry).last:
                     return glsn
         return last
 
-    def _place(self, entry: Entry) -> Place:
+    def _place(self, entry: Entry) -> EntryPlace:
         """An event of Debezium is a transaction by itself, whatever headers its producer gave it."""
-        return Place() if self._address.format == "debezium" else place_of(entry)
+        return EntryPlace() if self._address.format == "debezium" else entry_place(entry)
 
 
-def _check_order(entry: Entry, place: Place, expected: int | None) -> None:
+def _check_order(entry: Entry, place: EntryPlace, expected: int | None) -> None:
     """A transaction's entries are numbered from 0 on, and nobody else's lie between them (X2)."""
     if expected is not None and place.index not in (0, expected):
         raise CorruptEntry(
@@ -177,11 +177,11 @@ def _check_order(entry: Entry, place: Place, expected: int | None) -> None:
 
 Connection = tuple[str, str, str | None, str]  # what of an address says where a log is, and how it is read
 
-_open: dict[Connection, LogReading] = {}
+_open: dict[Connection, LogReader] = {}
 _lock = threading.Lock()
 
 
-def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
+def with_reader(address: LogAddress, ask: Callable[[LogReader], T]) -> T:
     """Ask something over this process's connection. After an error it is made anew the next time.
 
     Raises ``Unreachable``, ``SourceExpired`` for what was trimmed, ``DestinationHalted`` for what is lost or corrupt.
@@ -190,7 +190,7 @@ def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
         try:
             kept = _open.get(_connection(address))
             if kept is None:
-                kept = _open[_connection(address)] = LogReading(address)
+                kept = _open[_connection(address)] = LogReader(address)
             return ask(kept)
         except Trimmed as error:
             raise SourceExpired(
@@ -206,14 +206,14 @@ def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
                 "log, then reseed"
             ) from error
         except (NotWritten, NoSuchLog, Unreachable) as error:
-            forget(address)
+            forget_reader(address)
             raise Unreachable(f"the log {address.log} cannot be read now: {error}") from error
         except BaseException:
-            forget(address)  # its thread may be what failed
+            forget_reader(address)  # its thread may be what failed
             raise
 
 
-def forget(address: LogAddress) -> None:
+def forget_reader(address: LogAddress) -> None:
     kept = _open.pop(_connection(address), None)
     if kept is not None:
         with suppress(TrunklineError):  # what has failed may not end in order either

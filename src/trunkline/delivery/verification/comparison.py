@@ -23,11 +23,12 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import Extension, connect, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import Extension, new_duckdb
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Columns
 
 RANGES: Final = 1024  # more: less to look at where one differs; fewer: fewer sums
-MEMORY_MOST: Final = "1GiB"  # of one comparison; the rest goes to disk
+MEMORY_MAX: Final = "1GiB"  # of one comparison; the rest goes to disk
 THREADS: Final = 2  # of one comparison: several run at a time
 TEXT_CHARACTERS_MAX: Final = 100  # of a key's value that is shown
 RANGE: Final = "_trunkline_range"
@@ -35,28 +36,28 @@ HASH: Final = "_trunkline_hash"
 TABLES: Final = ("wanted", "held", "shared", "found")
 
 Side = Literal["wanted", "held"]
-Kind = Literal["missing", "extra", "different"]
+DifferenceKind = Literal["missing", "extra", "different"]
 
 
-class Difference(Struct, frozen=True):
+class RowDifference(Struct, frozen=True):
     """One key (or, without keys, one row) that is not the same on both sides."""
 
-    kind: Kind
+    kind: DifferenceKind
     key: dict[str, str | None]  # column to value, as text
     columns: tuple[str, ...] = ()  # that differ
     wanted: int = 0  # rows of it in the source
     held: int = 0  # rows of it in the destination
 
 
-class Differences(Struct, frozen=True):
+class ComparisonResult(Struct, frozen=True):
     missing: int = 0
     extra: int = 0
     different: int = 0
-    first: tuple[Difference, ...] = ()
+    first: tuple[RowDifference, ...] = ()
 
 
 @contextmanager
-def comparison(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
+def comparison_connection(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
     """A DuckDB instance for one comparison; it is used again, because making one costs more than a small comparison."""
     idle = _idle_instances(extensions)
     try:
@@ -74,13 +75,13 @@ def comparison(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _instance(extensions: tuple[Extension, ...]) -> duckdb.DuckDBPyConnection:
-    connection = connect(*extensions)
+    connection = new_duckdb(*extensions)
     folder = (
         f"{tempfile.gettempdir()}/trunkline-verify-{uuid4().hex}"  # DuckDB makes it when it needs it, and removes it
     )
     for setting, value in (
         ("temp_directory", folder),
-        ("memory_limit", MEMORY_MOST),
+        ("memory_limit", MEMORY_MAX),
         ("threads", THREADS),
         ("preserve_insertion_order", False),
     ):
@@ -149,11 +150,11 @@ class Comparison:
 
     # --- differences ---
 
-    def differences(self, most: int) -> Differences:
+    def differences(self, most: int) -> ComparisonResult:
         """What is not the same on both sides, with the first ``most`` keys."""
         ranges = self._differing_ranges()
         if not ranges:
-            return Differences()
+            return ComparisonResult()
         self._find(ranges)
         counts = dict(self._connection.execute("SELECT kind, sum(copies)::BIGINT FROM found GROUP BY ALL").fetchall())
         keys = [f"key_{place}" for place in range(len(self._by))]
@@ -162,10 +163,12 @@ class Comparison:
             f"SELECT kind, columns, wanted, held, {shown} FROM found ORDER BY {', '.join(keys)} LIMIT {most}"
         ).fetchall()
         first = [
-            Difference(kind, dict(zip(self._by, key, strict=True)), tuple(columns), wanted, held)
+            RowDifference(kind, dict(zip(self._by, key, strict=True)), tuple(columns), wanted, held)
             for kind, columns, wanted, held, *key in rows
         ]
-        return Differences(counts.get("missing", 0), counts.get("extra", 0), counts.get("different", 0), tuple(first))
+        return ComparisonResult(
+            counts.get("missing", 0), counts.get("extra", 0), counts.get("different", 0), tuple(first)
+        )
 
     def _differing_ranges(self) -> list[int]:
         """By the sums of each range (M2)."""

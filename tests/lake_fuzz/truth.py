@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from trunkline.delivery.backends.duckdb_pool import borrowed, identifier
+from lake_fuzz.histories import History
+from lake_fuzz.shapes import Layout
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.fuzz.histories import History
-from trunkline.delivery.fuzz.shapes import Layout
 
-Row = tuple[Any, ...]  # the routing value as text, and every column
+PlainRow = tuple[Any, ...]  # the routing value as text, and every column
 
 
 class Truth:
@@ -20,10 +21,12 @@ class Truth:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._rows: dict[tuple[int, Layout], Counter[Row]] = {}
-        self._written: dict[int, list[tuple[int, Row]]] = {}  # each row of a version with the version that wrote it
+        self._rows: dict[tuple[int, Layout], Counter[PlainRow]] = {}
+        self._written: dict[
+            int, list[tuple[int, PlainRow]]
+        ] = {}  # each row of a version with the version that wrote it
 
-    def rows(self, version: int, layout: Layout) -> Counter[Row]:
+    def rows(self, version: int, layout: Layout) -> Counter[PlainRow]:
         """The state at a version, with the columns of a layout: by their own identity, with defaults for those that it
         did not have."""
         if version == BEFORE_ALL:
@@ -32,7 +35,7 @@ class Truth:
             self._rows[version, layout] = Counter(plain_rows(self._converted(version, layout)))
         return self._rows[version, layout]
 
-    def written(self, window: Window) -> Counter[Row]:
+    def written(self, window: Window) -> Counter[PlainRow]:
         """The rows at `through` that were written after `after`."""
         through = window.through
         if through not in self._written:
@@ -54,14 +57,14 @@ class Truth:
             stored = identifier(held[field.uid].name) if field.uid in held else (field.default or "NULL")
             own = held[field.uid].type if field.uid in held else field.type
             chosen.append(f"CAST(CAST({stored} AS {own}) AS {field.type}) AS {identifier(field.name)}")
-        with borrowed() as connection:
+        with pooled_duckdb() as connection:
             connection.register("state", self._history.states[version])
             found = connection.sql(f"SELECT {', '.join(chosen)} FROM state").to_arrow_table()
             connection.unregister("state")
         return found
 
 
-def plain_rows(table: pa.Table) -> list[Row]:
+def plain_rows(table: pa.Table) -> list[PlainRow]:
     """Rows of values that Python compares: numbers for times (which may be infinite), text for floats and lists."""
     return list(zip(*(_plain(column) for column in table.columns), strict=True))
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import identifier
+from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.net import Routes
 
 INLINING: Final = (0, 3, 10)
@@ -91,7 +91,7 @@ class Field(Struct, frozen=True):
 Layout = tuple[Field, ...]
 
 
-class Shape(Struct, frozen=True):
+class LakeShape(Struct, frozen=True):
     """How a lake is made, and what may happen in it."""
 
     table: str
@@ -111,7 +111,7 @@ class Shape(Struct, frozen=True):
         return f"lake.main.{identifier(self.table)}"
 
 
-def draw_shape(chance: random.Random) -> Shape:
+def draw_shape(chance: random.Random) -> LakeShape:
     """About half of all lakes are plain, so that the usual is met often."""
     plain = chance.random() < 0.5
     routed = "VARCHAR" if plain else chance.choice(tuple(ROUTED))
@@ -119,7 +119,7 @@ def draw_shape(chance: random.Random) -> Shape:
     part = Field(3, "part", "VARCHAR" if plain else chance.choice(KEYABLE))
     fields = [Field(1, "id", chance.choice(("INTEGER", "BIGINT"))), Field(2, "tenant", routed), part]
     fields += [Field(uid, f"x{uid}", kind) for uid, kind in enumerate(("VARCHAR", *extras), 4)]
-    return Shape(
+    return LakeShape(
         table="items" if plain else chance.choice(NAMES),
         folder="data" if plain else chance.choice(FOLDERS),
         inlining=chance.choice(INLINING),
@@ -139,7 +139,7 @@ def value(kind: str, number: str) -> str:
     return f"CASE WHEN ({number}) % 11 = 0 THEN NULL ELSE CAST({made} AS {kind}) END"
 
 
-def routes(shape: Shape) -> Routes:
+def routes(shape: LakeShape) -> Routes:
     """One routing value goes to two destinations, one destination takes two values, and one value goes nowhere."""
     first, second, third, _ = shape.tenants
     return {third: (2, 3), second: (1, 3), first: (0,)}

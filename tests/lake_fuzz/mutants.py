@@ -16,16 +16,17 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from lake_fuzz.histories import History
+from lake_fuzz.judge import Check, Rule, Suspect
+from lake_fuzz.readings import ExactReader, HistoryReader
+from lake_fuzz.truth import PlainRow, plain_rows
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.net import Routes, Settled, less, settle
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.fuzz.histories import History
-from trunkline.delivery.fuzz.judge import Check, Rule, Suspect
-from trunkline.delivery.fuzz.readings import Exact, Reading
-from trunkline.delivery.fuzz.truth import Row, plain_rows
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked, NetChanges
-from trunkline.delivery.sources.ducklake_catalog import DeleteFile
-from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_passage, plan_window
+from trunkline.delivery.sources.contract import ReadRequest
+from trunkline.delivery.sources.ducklake_catalog import LakeDeleteFile
+from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_summarized_window, plan_window
 from trunkline.errors import SourceExpired
 
 
@@ -41,7 +42,7 @@ class LakeMutant(Struct, frozen=True):
 # --- the read that ships, with one thing changed ---
 
 
-class InclusiveBound(Exact):
+class InclusiveBound(ExactReader):
     def plan(self, window: Window) -> WindowPlan:
         earlier = Window(max(window.after - 1, BEFORE_ALL), window.through)
         try:
@@ -50,40 +51,40 @@ class InclusiveBound(Exact):
             return super().plan(window)
 
 
-class NoInlinedRows(Exact):
+class NoInlinedRows(ExactReader):
     def plan(self, window: Window) -> WindowPlan:
         return replace(super().plan(window), inlined=())
 
 
-class NoDeletes(Exact):
+class NoDeletes(ExactReader):
     def plan(self, window: Window) -> WindowPlan:
         return replace(super().plan(window), deletes=(), inlined_dead=())
 
 
-class UndatedRows(Exact):
+class UndatedRows(ExactReader):
     def plan(self, window: Window) -> WindowPlan:
         plan = super().plan(window)
         files = tuple(replace(part, file=replace(part.file, partial_max=None)) for part in plan.files)
         return replace(plan, files=files)
 
 
-class MovedRowsArrive(Exact):
+class MovedRowsArrive(ExactReader):
     def plan(self, window: Window) -> WindowPlan:
         passage = replace(self.catalog.passage(window), complete=False)  # so that no version is known to hold nothing
-        return replace(plan_passage(self.catalog, window, passage), moved=False)
+        return replace(plan_summarized_window(self.catalog, window, passage), moved=False)
 
 
-class DeletesAsOfNow(Exact):
-    def reader(self, plan: WindowPlan, asked: Asked) -> WindowReader:
+class DeletesAsOfNow(ExactReader):
+    def reader(self, plan: WindowPlan, request: ReadRequest) -> WindowReader:
         newest = self.catalog.state(plan.window.through).version
         later = plan_window(self.catalog, Window(plan.window.after, newest))
-        return _ReaderWithDeletesOf(later, self, plan, asked)
+        return _ReaderWithDeletesOf(later, self, plan, request)
 
 
 class _ReaderWithDeletesOf(WindowReader):
-    def __init__(self, later: WindowPlan, exact: Exact, plan: WindowPlan, asked: Asked) -> None:
+    def __init__(self, later: WindowPlan, exact: ExactReader, plan: WindowPlan, request: ReadRequest) -> None:
         self._later = later
-        super().__init__(exact.connection, exact.catalog, replace(plan, deletes=later.deletes), asked)
+        super().__init__(exact.connection, exact.catalog, replace(plan, deletes=later.deletes), request)
 
     @contextmanager
     def _dead_positions(self, plan: WindowPlan) -> Iterator[None]:
@@ -91,13 +92,13 @@ class _ReaderWithDeletesOf(WindowReader):
             yield
 
 
-class UndatedDeletes(Exact):
-    def reader(self, plan: WindowPlan, asked: Asked) -> WindowReader:
-        return _ReaderByBooks(self.connection, self.catalog, plan, asked)
+class UndatedDeletes(ExactReader):
+    def reader(self, plan: WindowPlan, request: ReadRequest) -> WindowReader:
+        return _ReaderByBooks(self.connection, self.catalog, plan, request)
 
 
 class _ReaderByBooks(WindowReader):
-    def _deletions(self, files: Sequence[DeleteFile]) -> str:
+    def _deletions(self, files: Sequence[LakeDeleteFile]) -> str:
         return super()._deletions(files).replace("coalesce(p.died, b.begun)", "b.begun")
 
 
@@ -111,52 +112,52 @@ class Feed:
         self._connection = connection
         self._history = history
 
-    def net(self, window: Window, asked: Asked) -> NetChanges:
+    def net(self, window: Window, request: ReadRequest) -> NetChanges:
         first = max(window.after + 1, min(self._history.states))
         crossed = range(first, window.through + 1)
         if self._history.expired.intersection((window.after, *crossed)):
             raise SourceExpired("a feed has gaps where versions were expired")
         if len({self._history.layouts[version] for version in crossed}) > 1:
             raise SourceExpired("a feed has other columns before the table was altered")
-        inserted, deleted = (self.events(kind, first, window.through, asked) for kind in ("insertions", "deletions"))
+        inserted, deleted = (self.events(kind, first, window.through, request) for kind in ("insertions", "deletions"))
         removed, arrived = self.settled(inserted, deleted)
-        names = [column.name for column in asked.columns]
-        return NetChanges(removed.select([ROUTE_COLUMN, *asked.key]), arrived.select([ROUTE_COLUMN, *names]))
+        names = [column.name for column in request.columns]
+        return NetChanges(removed.select([ROUTE_COLUMN, *request.key]), arrived.select([ROUTE_COLUMN, *names]))
 
-    def events(self, kind: str, first: int, last: int, asked: Asked) -> pa.Table:
+    def events(self, kind: str, first: int, last: int, request: ReadRequest) -> pa.Table:
         """Version by version, without maintenance: these rows are right, and only their meaning is left to err on."""
         wanted = [version for version in range(first, last + 1) if version not in self._history.maintenance]
-        parts = [self.range_of_events(kind, version, version, asked) for version in wanted]
-        return pa.concat_tables(parts or [self.range_of_events(kind, first, first, asked).slice(0, 0)])
+        parts = [self.range_of_events(kind, version, version, request) for version in wanted]
+        return pa.concat_tables(parts or [self.range_of_events(kind, first, first, request).slice(0, 0)])
 
     def settled(self, inserted: pa.Table, deleted: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Removed and arrived rows, out of events with ``_version`` and ``_row``."""
         raise NotImplementedError
 
-    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
-        names = [ROUTE_COLUMN, *asked.key]
+    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
+        names = [ROUTE_COLUMN, *request.key]
         match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
-        rows = f"SELECT {_chosen(asked)} FROM {self._history.shape.name} AT (VERSION => {version})"
+        rows = f"SELECT {_chosen(request)} FROM {self._history.shape.name} AT (VERSION => {version})"
         self._connection.register("wanted_keys", keys)
         found = self._connection.sql(f"SELECT t.* FROM ({rows}) t SEMI JOIN wanted_keys k ON {match}").to_arrow_table()
         self._connection.unregister("wanted_keys")
         return found
 
-    def range_of_events(self, kind: str, first: int, last: int, asked: Asked) -> pa.Table:
+    def range_of_events(self, kind: str, first: int, last: int, request: ReadRequest) -> pa.Table:
         table = f"ducklake_table_{kind}('lake', 'main', {literal(self._history.shape.table)}, {first}, {last})"
-        query = f"SELECT snapshot_id AS _version, rowid AS _row, {_chosen(asked)} FROM {table}"
+        query = f"SELECT snapshot_id AS _version, rowid AS _row, {_chosen(request)} FROM {table}"
         return self._connection.sql(query).to_arrow_table()
 
     @classmethod
     @contextmanager
-    def opened(cls, history: History) -> Iterator[Reading]:
+    def opened(cls, history: History) -> Iterator[HistoryReader]:
         with history.opened() as connection:
             yield cls(connection, history)
 
 
 class CancelledRange(Feed):
-    def events(self, kind: str, first: int, last: int, asked: Asked) -> pa.Table:
-        return self.range_of_events(kind, first, last, asked)
+    def events(self, kind: str, first: int, last: int, request: ReadRequest) -> pa.Table:
+        return self.range_of_events(kind, first, last, request)
 
     def settled(self, inserted: pa.Table, deleted: pa.Table) -> tuple[pa.Table, pa.Table]:
         gone, came = (events.drop_columns(["_version", "_row"]) for events in (deleted, inserted))
@@ -173,9 +174,9 @@ class LastOfKey(Feed):
         return _last_events(inserted, deleted, "id", ("_version", "_row", "_kind"))
 
 
-def _chosen(asked: Asked) -> str:
-    route = f"CAST({identifier(asked.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
-    return ", ".join([route, *(identifier(column.name) for column in asked.columns)])
+def _chosen(request: ReadRequest) -> str:
+    route = f"CAST({identifier(request.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+    return ", ".join([route, *(identifier(column.name) for column in request.columns)])
 
 
 def _last_events(
@@ -213,11 +214,11 @@ def routed_by_the_new_value(net: NetChanges, routes: Routes, key: tuple[str, ...
     return settle(NetChanges(net.removed.set_column(0, ROUTE_COLUMN, values), net.arrived), routes, key)
 
 
-def _keys(rows: pa.Table, key: Sequence[str]) -> list[Row]:
+def _keys(rows: pa.Table, key: Sequence[str]) -> list[PlainRow]:
     return plain_rows(rows.select(list(key)))
 
 
-def _read(name: str, summary: str, mutated: type[Exact] | type[Feed], check: Check = "rows") -> LakeMutant:
+def _read(name: str, summary: str, mutated: type[ExactReader] | type[Feed], check: Check = "rows") -> LakeMutant:
     return LakeMutant(name, summary, check, Suspect(mutated.opened))
 
 

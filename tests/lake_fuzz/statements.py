@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
-from trunkline.delivery.fuzz.shapes import DEFAULTS, INLINING, VALUES, WIDENED, Field, Layout, Shape, value
+from lake_fuzz.shapes import DEFAULTS, INLINING, VALUES, WIDENED, Field, LakeShape, Layout, value
+from trunkline.delivery.backends.sql import identifier, literal
 
 KEYS: Final = 12
 SALTS: Final = 5  # kinds of values that one row may get: few, so that equal rows come back
@@ -27,7 +27,7 @@ CLEAN_UP: Final = "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)"
 class Statements:
     """Makes statements, and knows the columns that the table has after them."""
 
-    def __init__(self, chance: random.Random, shape: Shape) -> None:
+    def __init__(self, chance: random.Random, shape: LakeShape) -> None:
         self._chance = chance
         self._shape = shape
         self._uid = len(shape.layout)

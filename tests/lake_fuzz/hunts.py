@@ -12,9 +12,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.delivery.fuzz.histories import History, made_history
-from trunkline.delivery.fuzz.judge import SHIPPED, Check, Suspect, Wrong, judge
-from trunkline.delivery.fuzz.mutants import LakeMutant
+from lake_fuzz.histories import History, made_history
+from lake_fuzz.judge import SHIPPED, Check, Suspect, Wrong, judge
+from lake_fuzz.mutants import LakeMutant
 
 BUDGET: Final = 300  # windows within which each mutant must be found
 SURVIVAL_FACTOR: Final = 10

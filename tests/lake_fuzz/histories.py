@@ -17,10 +17,12 @@ import duckdb
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.delivery.backends.duckdb_pool import attach_lake, borrowed, identifier
+from lake_fuzz.shapes import Layout, draw_shape
+from lake_fuzz.statements import CLEAN_UP, MAINTENANCE, REWRITE, Statements
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
+from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.fuzz.shapes import Layout, draw_shape
-from trunkline.delivery.fuzz.statements import CLEAN_UP, MAINTENANCE, REWRITE, Statements
 
 TRANSACTIONS: Final = 14  # of a history, some of which change nothing and make no version
 EXTENSIONS: Final = ("ducklake", "sqlite_scanner", "postgres_scanner")
@@ -67,7 +69,7 @@ class History:
     @contextmanager
     def opened(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """The lake, attached as ``lake``; with one thread, because more of them put rows into files in any order."""
-        with borrowed(*EXTENSIONS) as connection:
+        with pooled_duckdb(*EXTENSIONS) as connection:
             connection.execute("SET threads = 1")
             attach_lake(connection, self.address, "lake", read_only=False)
             yield connection

@@ -19,14 +19,15 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from lake_fuzz.histories import History
+from lake_fuzz.readings import ExactReader, HistoryReader
+from lake_fuzz.shapes import routes
+from lake_fuzz.truth import PlainRow, Truth, plain_rows
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_live, touched_keys
-from trunkline.delivery.changes.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN, Op, Window
-from trunkline.delivery.fuzz.histories import History
-from trunkline.delivery.fuzz.readings import Exact, Reading
-from trunkline.delivery.fuzz.shapes import routes
-from trunkline.delivery.fuzz.truth import Row, Truth, plain_rows
-from trunkline.delivery.sources.contract import Asked, NetChanges
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, NetChanges, Op
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
+from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.errors import SourceExpired
 
 Rule = Callable[[NetChanges, Routes, tuple[str, ...]], Settled]
@@ -46,7 +47,7 @@ class Wrong(Struct, frozen=True):
 class Suspect(Struct, frozen=True):
     """What is judged: a reading of a history, and a rule."""
 
-    read: Callable[[History], AbstractContextManager[Reading]] = Exact.opened
+    read: Callable[[History], AbstractContextManager[HistoryReader]] = ExactReader.opened
     rule: Rule = settle
 
 
@@ -74,7 +75,7 @@ def windows(history: History) -> Iterator[Window]:
 class _Case:
     """One window before the judge."""
 
-    def __init__(self, history: History, truth: Truth, window: Window, reading: Reading, rule: Rule) -> None:
+    def __init__(self, history: History, truth: Truth, window: Window, reading: HistoryReader, rule: Rule) -> None:
         self._history = history
         self._truth = truth
         self._window = window
@@ -88,7 +89,7 @@ class _Case:
         """The first check that fails, and how."""
         gone = self._history.expired.intersection((self._window.after, self._window.through))
         try:
-            net = self._reading.net(self._window, Asked(self._columns, self._names, "tenant"))
+            net = self._reading.net(self._window, ReadRequest(self._columns, self._names, "tenant"))
         except SourceExpired:
             return None if gone else ("expiry", "the window is refused as expired, and both its ends are there")
         if gone:
@@ -124,7 +125,7 @@ class _Case:
     def _wrong_rule(self, net: NetChanges) -> str | None:
         key = self._history.shape.key
         routed = routes(self._history.shape)
-        narrow = Asked(self._columns, key, "tenant")
+        narrow = ReadRequest(self._columns, key, "tenant")
         if (self._window.after + self._window.through) % 4 == 0:
             net = self._reading.net(self._window, narrow)  # as a flush reads it; else its part of what was read already
         else:
@@ -136,19 +137,24 @@ class _Case:
             return self._wrong_state(held, wanted, settle_live(net, live, routed, key), strict=False)
         return self._wrong_state(held, wanted, self._rule(net, routed, key), strict=True)
 
-    def _held(self, version: int, routed: Routes) -> dict[tuple[int, Row], Row]:
+    def _held(self, version: int, routed: Routes) -> dict[tuple[int, PlainRow], PlainRow]:
         """What the destinations hold of a version: (destination, key) -> row."""
-        found: dict[tuple[int, Row], Row] = {}
+        found: dict[tuple[int, PlainRow], PlainRow] = {}
         for route, *row in sorted(self._truth.rows(version, self._layout), key=_order):
             for destination in routed.get(route, ()):
                 found[destination, self._key_of(row)] = tuple(row)
         return found
 
-    def _key_of(self, row: Any) -> Row:
+    def _key_of(self, row: Any) -> PlainRow:
         return tuple(row[self._names.index(name)] for name in self._history.shape.key)
 
     def _wrong_state(
-        self, held: dict[tuple[int, Row], Row], wanted: dict[tuple[int, Row], Row], settled: Settled, *, strict: bool
+        self,
+        held: dict[tuple[int, PlainRow], PlainRow],
+        wanted: dict[tuple[int, PlainRow], PlainRow],
+        settled: Settled,
+        *,
+        strict: bool,
     ) -> str | None:
         staged = settled.staged
         rows = plain_rows(staged.select(self._names))
@@ -167,11 +173,11 @@ class _Case:
         return f"the settled window leaves other rows than the state has at {sorted(wrong, key=repr)[:SHOWN]}"
 
 
-def _told(what: str, counts: Counter[Row]) -> str | None:
+def _told(what: str, counts: Counter[PlainRow]) -> str | None:
     wrong = [f"{count:+d} {row}" for row, count in counts.items() if count]
     return f"{what}: {'; '.join(wrong[:SHOWN])}" if wrong else None
 
 
-def _order(row: Row) -> tuple[Any, ...]:
+def _order(row: PlainRow) -> tuple[Any, ...]:
     """The order of R3: column by column after the routing value, NULL last."""
     return tuple((value is None, value) for value in row[1:])

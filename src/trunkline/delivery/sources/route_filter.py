@@ -13,27 +13,28 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from trunkline.delivery.backends.duckdb_pool import identifier
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Share
+from trunkline.delivery.backends.sql import identifier
+from trunkline.delivery.changes.rows import ROUTE_COLUMN
+from trunkline.delivery.sources.contract import ALL_ROUTES, RouteFilter
 
 VALUES: Final = "share_values"
 
 
 @contextmanager
-def rows_of_share(
-    connection: duckdb.DuckDBPyConnection, rows: str, share: Share, *, of_files: bool = True
+def filtered_rows(
+    connection: duckdb.DuckDBPyConnection, rows: str, routes: RouteFilter, *, of_files: bool = True
 ) -> Iterator[str]:
     """A query for the rows of another one, which has ROUTE_COLUMN, that belong to a share. It holds inside ``with``.
 
     ``of_files``: DuckDB reads them from files, and can leave some out by their statistics. An instance on which
     anything failed is thrown away, with what is registered there.
     """
-    if share == EVERYTHING:
+    if routes == ALL_ROUTES:
         yield rows
         return
     # Of two sets one is enough: a value of both is in the share.
-    left_out = None if share.unless is None else set(share.unless) - set(share.values)
-    values = share.values if left_out is None else tuple(left_out)
+    left_out = None if routes.all_but is None else set(routes.all_but) - set(routes.values)
+    values = routes.values if left_out is None else tuple(left_out)
     connection.register(VALUES, pa.table({"value": pa.array(values, pa.string())}))
     # With "=" DuckDB hands the values on to whoever gives it the rows; Arrow does not take them for every type of text.
     equal = "=" if of_files and None not in values else "IS NOT DISTINCT FROM"

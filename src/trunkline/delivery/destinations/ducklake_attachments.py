@@ -25,24 +25,17 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import (
-    Extension,
-    catalog_place,
-    connect,
-    extension_file,
-    first_line,
-    literal,
-    password_part,
-)
+from trunkline.delivery.backends.duckdb_pool import extension_file, new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners, lake_url, password_part
+from trunkline.delivery.backends.sql import first_line, literal
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
 
 # Catalogs that wait attached for their next use: attaching and reading the schema costs a third of a small flush. One
 # in SQLite takes about 150 KiB of memory, one in PostgreSQL a connection, in every process that uses it.
-ATTACHED_MOST: Final = {"duckdb": 0, "sqlite": 8192, "postgres": 16}
-MEMORY_MB_MOST: Final = 1024  # of an instance; what does not fit goes to a temporary file
-TEXT_MOST: Final = 400  # characters of a foreign error message that are worth showing
-SCANNERS: Final[dict[str, Extension]] = {"sqlite": "sqlite_scanner", "postgres": "postgres_scanner"}
+ATTACHED_MAX: Final = {"duckdb": 0, "sqlite": 8192, "postgres": 16}
+MEMORY_MB_MAX: Final = 1024  # of an instance; what does not fit goes to a temporary file
+REASON_CHARACTERS_MAX: Final = 400  # characters of a foreign error message that are worth showing
 # Most of a small flush is the planning of DuckLake's own queries against its catalog: only these optimizers are worth
 # their time. Some of the others also believe DuckLake's statistics, which can be wrong for older versions.
 OPTIMIZERS: Final = ("filter_pushdown", "unused_columns", "join_filter_pushdown")
@@ -50,8 +43,8 @@ CONFLICTS: Final = ("Exceeded the maximum retry count", "Transaction conflict")
 NOT_A_LAKE: Final = "creating a new DuckLake is explicitly disabled"
 STILL_OPEN: Final = "Unique file handle conflict"  # in this process
 BUSY: Final = ("database is locked", STILL_OPEN)
-WAIT_S_MOST: Final = 5.0  # for another session to end
-CONNECT_S_MOST: Final = 10  # to a PostgreSQL server; other lakes of the process wait for it
+WAIT_S_MAX: Final = 5.0  # for another session to end
+CONNECT_S_MAX: Final = 10  # to a PostgreSQL server; other lakes of the process wait for it
 LASTING: Final = (  # nobody but the operator mends these
     "password authentication failed",
     "no password supplied",
@@ -78,7 +71,7 @@ class CommitConflict(Refused):
     """Somebody else committed to the catalog since this transaction began; nothing was written."""
 
 
-class Catalog(Struct, frozen=True):
+class CatalogKey(Struct, frozen=True):
     """What of an address says which lake it is."""
 
     place: str
@@ -87,7 +80,7 @@ class Catalog(Struct, frozen=True):
 
 
 class _Attached(Struct):
-    catalog: Catalog
+    catalog: CatalogKey
     kind: str
     alias: str
     users: int = 0
@@ -97,7 +90,7 @@ class _Attached(Struct):
 class LakeSession:
     """One connection, for one call. It has no lake until ``attach``."""
 
-    def __init__(self, catalogs: LakeCatalogs, cursor: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+    def __init__(self, catalogs: AttachedLakes, cursor: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
         self._catalogs = catalogs
         self._address = address
         self._attached: _Attached | None = None
@@ -142,13 +135,13 @@ class LakeSession:
             ) from error
 
 
-class LakeCatalogs:
+class AttachedLakes:
     """One DuckDB instance with any number of lakes. Safe to use from several threads."""
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
         self._instance: duckdb.DuckDBPyConnection | None = None
-        self._attached: OrderedDict[Catalog, _Attached] = OrderedDict()  # by last use
+        self._attached: OrderedDict[CatalogKey, _Attached] = OrderedDict()  # by last use
         self.flushed: Counter[LakeAddress] = Counter()  # flushes of each table, in this process
         self._numbered = 0
         self._lock = threading.Lock()
@@ -189,11 +182,11 @@ class LakeCatalogs:
     # ---------------------------------------------------------------------------------------------------- attaching
 
     def attach(self, address: LakeAddress, *, create: bool) -> _Attached:
-        catalog = Catalog(address.catalog, address.data_path, address.password_env)
+        catalog = CatalogKey(address.catalog, address.data_path, address.password_env)
         with self._lock:
             attached = self._attached.get(catalog)
             if attached is None:
-                kind, _ = catalog_place(address.catalog)
+                kind, _ = catalog_location(address.catalog)
                 attached = _Attached(catalog, kind, self._attach_when_free(address, create=create))
                 self._attached[catalog] = attached
             self._attached.move_to_end(catalog)
@@ -207,9 +200,9 @@ class LakeCatalogs:
             self._left.notify_all()
             if attached.users == 0 and attached.suspect:
                 self._detach(attached)
-            if len(self._attached) > ATTACHED_MOST[attached.kind]:
+            if len(self._attached) > ATTACHED_MAX[attached.kind]:
                 idle = [each for each in self._attached.values() if each.users == 0 and each.kind == attached.kind]
-                for each in idle[: max(0, len(idle) - ATTACHED_MOST[attached.kind])]:
+                for each in idle[: max(0, len(idle) - ATTACHED_MAX[attached.kind])]:
                     self._detach(each)
 
     def _attach_when_free(self, address: LakeAddress, *, create: bool) -> str:
@@ -219,23 +212,22 @@ class LakeCatalogs:
                 return self._attach(address, create=create)
             except duckdb.BinderException as error:
                 others = any(each.users for each in self._attached.values())
-                if STILL_OPEN not in str(error) or not others or not self._left.wait(WAIT_S_MOST):
+                if STILL_OPEN not in str(error) or not others or not self._left.wait(WAIT_S_MAX):
                     raise
 
     def _attach(self, address: LakeAddress, *, create: bool) -> str:
         instance = self._running()
-        kind, place = catalog_place(address.catalog)
-        if kind in SCANNERS:
-            instance.execute(f"LOAD {literal(str(extension_file(SCANNERS[kind])))}")
+        kind, place = catalog_location(address.catalog)
+        for extension in catalog_scanners(address):
+            instance.execute(f"LOAD {literal(str(extension_file(extension)))}")
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
         if kind != "postgres" and not _found(Path(place), address, create=create) and kind == "sqlite":
             options.append("META_JOURNAL_MODE 'WAL'")  # who reads does not keep us from writing; the file remembers it
-        prefix = "ducklake:" if kind == "duckdb" else f"ducklake:{kind}:"
         self._numbered += 1
         alias = f"lake{self._numbered}"
-        waits = f" connect_timeout={CONNECT_S_MOST}" if kind == "postgres" and "connect_timeout" not in place else ""
-        where = literal(f"{prefix}{place}{waits}{password_part(address)}")
+        waits = f" connect_timeout={CONNECT_S_MAX}" if kind == "postgres" and "connect_timeout" not in place else ""
+        where = literal(lake_url(address, waits))
         try:
             self.run(instance, f"ATTACH {where} AS {alias} ({', '.join(options)})")
         except duckdb.Error as error:
@@ -274,11 +266,11 @@ class LakeCatalogs:
         self._attached.clear()
 
     def _new_instance(self) -> duckdb.DuckDBPyConnection:
-        instance = connect("ducklake")
+        instance = new_duckdb("ducklake")
         names = [name for (name,) in instance.execute("SELECT name FROM duckdb_optimizers()").fetchall()]
         for setting, value in (
             ("threads", self._threads),
-            ("memory_limit", f"{MEMORY_MB_MOST}MB"),
+            ("memory_limit", f"{MEMORY_MB_MAX}MB"),
             ("temp_directory", str(Path(tempfile.gettempdir()) / f"trunkline-{uuid.uuid4()}")),
             ("ducklake_max_retry_count", 0),
             ("catalog_error_max_schemas", 0),  # or a table that is missing is looked for in every other lake
@@ -289,9 +281,9 @@ class LakeCatalogs:
 
 
 @cache
-def process_catalogs() -> LakeCatalogs:
+def process_lakes() -> AttachedLakes:
     """The lakes of this process: the one thing of this module that outlives its users."""
-    return LakeCatalogs()
+    return AttachedLakes()
 
 
 def _found(place: Path, address: LakeAddress, *, create: bool) -> bool:
@@ -330,4 +322,4 @@ def _translated(address: LakeAddress) -> Iterator[None]:
 
 def _reason(error: duckdb.Error, address: LakeAddress) -> str:
     """What DuckDB says, without the password that it repeats."""
-    return first_line(error).replace(password_part(address) or "\0", "")[:TEXT_MOST]
+    return first_line(error).replace(password_part(address) or "\0", "")[:REASON_CHARACTERS_MAX]
