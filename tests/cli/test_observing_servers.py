@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from delivery.pipe_sources import LakeSource
 from etcd_server import Etcd
 from local_cluster import COMMAND_S, PROGRAM, Command, RunningCluster, local_cluster, wait_until
-from trunkline.runtime.observing_targets import read_targets
+from trunkline.observing.targets import read_targets
 
 ASK_S = 20.0
 

@@ -28,7 +28,7 @@ from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target
 from trunkline.delivery.sources.contract import ALL_ROUTES
 from trunkline.errors import ConfigError, DestinationHalted, OwnedByAnother, ProtocolError, SourceExpired
-from trunkline.runtime.observing_thread import ObservingThread
+from trunkline.observing.thread import ObservingThread
 
 STEPS = (
     "INSERT INTO lake.orders SELECT n, 'acme', 'item ' || n, n FROM range({a}, {a} + {b}) r(n)",
@@ -77,7 +77,7 @@ def test_t2_a_capture_whose_metrics_broke_off_ends_and_says_so(
     table.write(table.insert("acme", 1))
 
     async def broken(self: ObservingThread) -> None:
-        self._begun.set_result("nowhere:1")
+        self._started.set_result("nowhere:1")
         raise KeyError("planted")
 
     monkeypatch.setattr(ObservingThread, "_serve", broken)

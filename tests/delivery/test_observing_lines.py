@@ -17,9 +17,10 @@ from trunkline.core.delivery_messages import (
     Result,
     SourceAt,
 )
-from trunkline.delivery.deliverer.observer import LINES_MAX, JsonLines, KeyValueLines
+from trunkline.delivery.deliverer.observer import LINES_MAX
 from trunkline.delivery.job.runner import JobReport
 from trunkline.delivery.job.work import Counted
+from trunkline.observing.log_lines import JsonLines, KeyValueLines
 
 # ---------------------------------------------------------------------------------------------------------------- lines
 

@@ -172,8 +172,9 @@ def test_health_readiness_and_counters_are_shown(proxy: Proxy, log: str) -> None
     before = proxy.count("entries_appended_total")
     proxy.append(log, "a")
     assert proxy.count("entries_appended_total") == before + 1
-    assert proxy.get("/healthz").json == {"status": "ok"}
-    assert proxy.get("/readyz").json == {"status": "ok"}
+    process = {"process": "proxy", "name": "127.0.0.1:0"}
+    assert proxy.get("/healthz").json == {"alive": True, **process}
+    assert proxy.get("/readyz").json == {"ready": True, "why": [], **process}
     metrics = proxy.get("/metrics")
     assert metrics.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert b'trunkline_proxy_requests_total{operation="appendEntry",status="201"} ' in metrics.body

@@ -12,7 +12,6 @@ EXTRA: Final = (  # installed by `pip install trunkline[delivery]`
     "duckdb_extension_sqlite_scanner",
     "numpy",
     "pandas",
-    "prometheus_client",
     "psycopg",
     "py4j",
     "pyarrow",

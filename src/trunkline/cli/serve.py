@@ -24,10 +24,10 @@ from trunkline.cli.paths import local_path
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.net.http_names import OwnNames
 from trunkline.net.tls import client_tls, server_tls
+from trunkline.observing.log_lines import LOG_FORMATS, begin_logging
+from trunkline.observing.targets import observe_address
 from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
-from trunkline.runtime.logging_format import LOG_FORMATS, begin_logging
 from trunkline.runtime.node import NodeConfig, run_node
-from trunkline.runtime.server_process import observe_address
 from trunkline.storage.options import REMOVED, StorageOptions
 
 log = logging.getLogger("trunkline")

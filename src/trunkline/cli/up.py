@@ -36,6 +36,7 @@ from trunkline.cli.tables import json_option, plural, print_json
 from trunkline.client.cluster import Cluster
 from trunkline.config import ENVIRONMENT, VARIABLES, ConnectionConfig
 from trunkline.errors import Refused, Unreachable
+from trunkline.observing.targets import TARGETS, read_targets
 from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
 from trunkline.runtime.local_files import (
     LOOK_AGAIN,
@@ -45,7 +46,6 @@ from trunkline.runtime.local_files import (
     running_already,
     send_signal,
 )
-from trunkline.runtime.observing_targets import TARGETS, read_targets
 
 DIRECTORY = Path("cluster")
 DASHBOARD = "127.0.0.1:7480"

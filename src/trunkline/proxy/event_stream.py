@@ -30,6 +30,7 @@ from trunkline.client.cluster import Cluster
 from trunkline.client.entries import Batch
 from trunkline.client.subscription import Subscription
 from trunkline.errors import EntriesLost, Trimmed, TrunklineError
+from trunkline.net.http_requests import abort, write_within
 from trunkline.proxy import parameters
 from trunkline.proxy.documents import document_of
 from trunkline.proxy.limits import (
@@ -99,8 +100,7 @@ class Stream:
         except ConnectionError:
             pass  # the subscriber left
         except TimeoutError:  # V2
-            if self._request.transport is not None:
-                self._request.transport.abort()
+            abort(self._request)
         return self._response
 
     async def _copy(self, batches: Subscription, idle_s: float | None) -> None:
@@ -143,8 +143,7 @@ class Stream:
             yield b"id: %d\n%bdata: %b\n\n" % (entry.glsn, self._name, document)
 
     async def _write(self, chunk: bytes) -> None:
-        async with asyncio.timeout(STALLED_S_MAX):
-            await self._response.write(chunk)
+        await write_within(self._response, chunk, STALLED_S_MAX)
 
 
 def _chunks(events: Iterable[bytes]) -> Iterator[bytes]:

@@ -5,7 +5,6 @@ The one middleware turns every expected error into a problem document. Anything 
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -14,8 +13,8 @@ from aiohttp import hdrs, web
 
 from trunkline.errors import TrunklineError
 from trunkline.net.addresses import parse_address
-from trunkline.net.http_names import NOT_OUR_NAME, OwnNames, is_own_origin
-from trunkline.net.http_site import reached_address
+from trunkline.net.http_guard import bearer_token, is_foreign_origin, is_own_name, is_token
+from trunkline.net.http_names import NOT_OUR_NAME, OwnNames
 from trunkline.proxy.limits import REQUESTS_MAX
 from trunkline.proxy.parameters import check_query
 from trunkline.proxy.problems import MEDIA_TYPE, Problem, Refusal, problem, refusal, refusal_of
@@ -82,7 +81,7 @@ class Guard:
         if operation.open:
             return
         token = self._service.config.token
-        if token and not hmac.compare_digest(_bearer(request), token.encode()):
+        if token and not is_token(bearer_token(request), token):
             raise Refusal(
                 problem("unauthorized", "send the proxy's token as `Authorization: Bearer ...`"),
                 headers={hdrs.WWW_AUTHENTICATE: "Bearer"},
@@ -92,19 +91,11 @@ class Guard:
 
     def _check_asker(self, operation: Operation, request: web.Request) -> None:
         """No page of another site asks through somebody's browser. One that could show the token is let in by that."""
-        config, host = self._service.config, request.headers.get(hdrs.HOST)
-        if not (config.token or operation.nameless or self._names.has(host, reached_address(request))):
+        config = self._service.config
+        if not (config.token or operation.nameless or is_own_name(request, self._names)):
             raise refusal("not-our-name", NOT_OUR_NAME)
-        origin = request.headers.get(hdrs.ORIGIN)
-        if operation.method == "GET" or origin is None or origin in config.allow_origins:
-            return
-        if not is_own_origin(origin, host):
+        if operation.method != "GET" and is_foreign_origin(request, config.allow_origins):
             raise refusal("origin-refused", "start the proxy with --allow-origin for pages of this origin")
-
-
-def _bearer(request: web.Request) -> bytes:
-    scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    return token.strip().encode(errors="replace") if scheme.lower() == "bearer" else b""
 
 
 def problem_response(found: Problem, headers: dict[str, str]) -> web.Response:

@@ -92,7 +92,7 @@ ENTRY_EXAMPLE: Final[Json] = {
     "time_ms": 1790000000000,
     "text": "hello",
 }
-OK: Final[Json] = {"status": "ok"}
+PROCESS: Final[Json] = {"process": "proxy", "name": "127.0.0.1:8480"}
 
 
 def _paths() -> Json:
@@ -115,16 +115,22 @@ def _paths() -> Json:
         "/v1/openapi.json": {"get": _openapi()},
         "/healthz": {
             "get": _operation(
-                "healthz", "Whether the process works.", _json(200, "Health", "It does.", OK), ("invalid-request",)
+                "healthz",
+                "Whether the process works.",
+                _json(200, "Health", "It does.", {"alive": True, **PROCESS}),
+                ("invalid-request",),
             )
         },
-        "/readyz": {
-            "get": _operation(
-                "readyz", "Whether the cluster answers.", _json(200, "Health", "It does.", OK), (*CLUSTER,)
-            )
-        },
+        "/readyz": {"get": _readyz()},
         "/metrics": {"get": _metrics()},
     }
+
+
+def _readyz() -> Json:
+    ready = {"ready": True, "why": [], **PROCESS}
+    unready = {"ready": False, "why": ["the cluster does not answer"], **PROCESS}
+    answers = {**_json(200, "Readiness", "It does.", ready), **_json(503, "Readiness", "It does not.", unready)}
+    return _operation("readyz", "Whether the cluster answers.", answers, ("invalid-request",))
 
 
 def _describe() -> Json:

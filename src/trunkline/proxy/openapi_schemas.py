@@ -100,6 +100,7 @@ EXPECT: Final[Json] = {
     "description": "Append only if the (first) entry gets exactly this position. For chain logs.",
 }
 
+PROCESS: Final[Json] = {"process": {"const": "proxy"}, "name": {"type": "string"}}
 SCHEMAS: Final[Json] = {
     "Position": {**POSITION, "description": "A position of the log, its GLSN."},
     "HeaderValue": {
@@ -150,7 +151,14 @@ SCHEMAS: Final[Json] = {
         }
     ),
     "Tail": record({"tail": {**POSITION, "description": "The position after the last entry."}}),
-    "Health": record({"status": {"const": "ok"}}),
+    "Health": record({"alive": {"const": True}, **PROCESS}),
+    "Readiness": record(
+        {
+            "ready": {"type": "boolean"},
+            "why": {"type": "array", "items": {"type": "string"}, "description": "What is missing, and what to do."},
+            **PROCESS,
+        }
+    ),
     "Problem": record(
         {
             "type": {"enum": [URN + kind for kind in KINDS]},

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
 from aiohttp import hdrs, web
 
+from trunkline.net.http_requests import BodyError, read_body
 from trunkline.proxy.documents import JSON
 from trunkline.proxy.limits import BODY_BYTES_MAX, BODY_S_MAX, GLSN_MAX, KEY_CHARACTERS_MAX
 from trunkline.proxy.problems import invalid, refusal
-
-T = TypeVar("T")
 
 OCTETS: Final = "application/octet-stream"
 KEY: Final = "Idempotency-Key"
 LAST_EVENT: Final = "Last-Event-ID"
 DIGITS_MAX: Final = len(str(GLSN_MAX))
+BODY_PROBLEMS: Final = {"too-large": "too-large", "too-slow": "body-too-slow", "broken": "invalid-request"}
 
 
 def check_query(request: web.Request, known: tuple[str, ...]) -> None:
@@ -78,29 +76,10 @@ def media_type(request: web.Request, *taken: str) -> str:
 
 
 async def body(request: web.Request) -> bytes:
-    if (request.content_length or 0) > BODY_BYTES_MAX:
-        raise _too_large()
     try:
-        async with asyncio.timeout(BODY_S_MAX):
-            return await request.read()
-    except TimeoutError:
-        raise refusal("body-too-slow", f"a body arrives within {BODY_S_MAX:.0f} seconds; send less at once") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large() from None
-    except (web.RequestPayloadError, ConnectionError) as error:  # mostly, nobody is there any more to read the answer
-        raise invalid(f"the body broke off: {error}; send it again, nothing was appended") from None
-
-
-def decoded(content: bytes, kind: type[T]) -> T:
-    """The JSON of a body."""
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested too deeply, at last
-        raise invalid(f"the body is not as described: {error}") from None
-
-
-def _too_large() -> Exception:
-    return refusal("too-large", f"a body has at most {BODY_BYTES_MAX} bytes; append in parts")
+        return await read_body(request, BODY_BYTES_MAX, BODY_S_MAX)
+    except BodyError as error:
+        raise refusal(BODY_PROBLEMS[error.kind], str(error)) from None
 
 
 def _header(request: web.Request, name: str) -> str | None:

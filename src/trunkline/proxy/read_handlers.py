@@ -10,12 +10,13 @@ from aiohttp import web
 from trunkline.client.log import Log
 from trunkline.client.subscription import Subscription
 from trunkline.errors import CorruptEntry, EntriesLost, Trimmed, TrunklineError
+from trunkline.net.http_requests import json_response
 from trunkline.proxy import parameters
 from trunkline.proxy.documents import EntryDocument, LogDocument, Page, document_of
 from trunkline.proxy.limits import GLSN_MAX, PAGE_BYTES_MAX, PAGE_ENTRIES, PAGE_ENTRIES_MAX, WAIT_MS_MAX
 from trunkline.proxy.parameters import OCTETS
 from trunkline.proxy.ranges import reached, reading_within
-from trunkline.proxy.service import Service, json_response
+from trunkline.proxy.service import Service
 
 ENCODINGS = ("auto", "base64")
 

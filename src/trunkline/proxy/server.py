@@ -7,15 +7,13 @@ is under way is given some seconds to end.
 from __future__ import annotations
 
 import logging
-import socket
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from trunkline.client.cluster import Cluster
-from trunkline.errors import ConfigError
-from trunkline.net.addresses import format_address, parse_address
-from trunkline.net.http_site import BoundedSite
+from trunkline.net.addresses import parse_address
+from trunkline.net.http_names import is_loopback
+from trunkline.net.http_site import http_logger, start_site
 from trunkline.proxy.append_handlers import Appending
 from trunkline.proxy.counters import Counters
 from trunkline.proxy.event_stream import Streaming
@@ -24,7 +22,7 @@ from trunkline.proxy.limits import BODY_BYTES_MAX, CONNECTIONS_MAX, IDLE_CONNECT
 from trunkline.proxy.origins import Origins
 from trunkline.proxy.read_handlers import Reading
 from trunkline.proxy.service import ProxyConfig, Service
-from trunkline.proxy.status_handlers import Watching
+from trunkline.proxy.status_handlers import StatusHandlers
 
 log = logging.getLogger("trunkline.proxy")
 
@@ -35,7 +33,7 @@ LOG = "/v1/logs/{log}"
 def operations(service: Service) -> list[Operation]:
     """Everything that the proxy does; the OpenAPI document describes the same."""
     reading, appending, streaming = Reading(service), Appending(service), Streaming(service)
-    watching = Watching(service)
+    status = StatusHandlers(service)
     page = ("start", "limit", "wait_ms", "encoding")
     return [
         Operation("listLogs", "GET", "/v1/logs", reading.logs),
@@ -48,10 +46,10 @@ def operations(service: Service) -> list[Operation]:
         Operation(
             "subscribe", "GET", f"{LOG}/subscribe", streaming.subscribe, ("start", "idle_ms", "encoding", "event")
         ),
-        Operation("openapi", "GET", "/v1/openapi.json", watching.openapi),
-        Operation("healthz", "GET", "/healthz", watching.healthz, open=True, nameless=True),
-        Operation("readyz", "GET", "/readyz", watching.readyz, open=True),
-        Operation("metrics", "GET", "/metrics", watching.metrics),
+        Operation("openapi", "GET", "/v1/openapi.json", status.openapi),
+        Operation("healthz", "GET", "/healthz", status.page, open=True, nameless=True),
+        Operation("readyz", "GET", "/readyz", status.page, open=True),
+        Operation("metrics", "GET", "/metrics", status.page),
     ]
 
 
@@ -75,21 +73,13 @@ class ProxyServer:
         self._runner = web.AppRunner(
             self._application(),
             access_log=None,
-            logger=_http_logger(),
+            logger=http_logger("trunkline.proxy.http"),
             auto_decompress=False,
             keepalive_timeout=IDLE_CONNECTION_S,
             shutdown_timeout=STOP_S_MAX,
         )
-        await self._runner.setup()
-        try:
-            await BoundedSite(self._runner, host, port, CONNECTIONS_MAX).start()
-        except OSError as error:
-            await self.stop()
-            raise ConfigError(
-                f"cannot listen on {self._config.listen}: {error.strerror}; choose another --listen"
-            ) from None
-        self.address = format_address(*self._runner.addresses[0][:2])
-        if not self._config.token and not _is_loopback(host):
+        self.address = await start_site(self._runner, host, port, CONNECTIONS_MAX, "--listen")
+        if not self._config.token and not is_loopback(host):
             log.warning("listening on %s without a token: whoever reaches it may append", self.address)
         log.info("listening on %s", self.address)
 
@@ -110,22 +100,3 @@ class ProxyServer:
     @web.middleware
     async def _for_browsers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         return self._origins.preflight(request) or await handler(request)
-
-
-def _http_logger() -> logging.Logger:
-    """What is logged of requests that failed: bugs of the proxy, and not what others send that is no HTTP."""
-    logger = logging.getLogger("trunkline.proxy.http")
-    logger.addFilter(_is_ours)
-    return logger
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        found = socket.getaddrinfo(host, None)
-    except OSError:
-        return False
-    return all(str(address[0]).startswith("127.") or address[0] == "::1" for *_, address in found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from aiohttp import web
 
 from trunkline.client.cluster import Cluster
 from trunkline.proxy.counters import Counters
@@ -33,7 +32,3 @@ class Service:
     @property
     def timeout_s(self) -> float | None:
         return self.cluster.options.timeout
-
-
-def json_response(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")

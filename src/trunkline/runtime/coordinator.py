@@ -44,18 +44,20 @@ from trunkline.net.limits import Limits
 from trunkline.net.packets import BadRequest, Envelope
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
+from trunkline.observing.metrics import Values
+from trunkline.observing.readiness import Readiness
 from trunkline.runtime.chronicle import Chronicle
 from trunkline.runtime.chronicler import Chronicler
-from trunkline.runtime.duties import TURN_S, TURNS_MAX, LogDuties
-from trunkline.runtime.links import Links
-from trunkline.runtime.observing_coordinator import (
+from trunkline.runtime.coordinator_metrics import (
+    TABLE,
     CoordinatorView,
     CountedRegister,
-    coordinator_metrics,
     coordinator_readiness,
+    coordinator_values,
     log_views,
 )
-from trunkline.runtime.observing_health import Readiness
+from trunkline.runtime.duties import TURN_S, TURNS_MAX, LogDuties
+from trunkline.runtime.links import Links
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.registry_cleanup import drop_bad_registrations, forget_node
@@ -64,7 +66,7 @@ from trunkline.runtime.summaries import Summaries, Summary, with_logs
 from trunkline.runtime.turns import Turns
 
 if TYPE_CHECKING:
-    from trunkline.runtime.observing import ObservingServer
+    from trunkline.observing.server import ObservingServer
 
 log = logging.getLogger("trunkline.coordinator")
 
@@ -306,20 +308,19 @@ class CoordinatorServer:
     # ------------------------------------------------------------------------------------------------------- observing
 
     async def _observe(self) -> None:
-        from trunkline.runtime.observing import Observed, ObservingServer  # its HTTP server is loaded if it is needed
+        from trunkline.observing.pages import ObservedProcess  # loads an HTTP server: only if it is needed
+        from trunkline.observing.server import ObservingServer
 
-        name = self.config.name
-        self._observing = await ObservingServer.start(
-            self.config.observe, Observed("coordinator", name, self._metrics, self._readiness, self.config.allow_hosts)
-        )
+        process = ObservedProcess("coordinator", self.config.name, TABLE, self._values, self._readiness)
+        self._observing = await ObservingServer.start(self.config.observe, process, self.config.allow_hosts)
 
     def _say_listening(self) -> None:
         fields = {"address": self.address, "observe": self._observing.address if self._observing is not None else ""}
         seen = f", observed at http://{fields['observe']}/metrics" if self._observing is not None else ""
         log.info("coordinator %s listens on %s%s", self.config.name, self.address, seen, extra={"fields": fields})
 
-    async def _metrics(self) -> str:
-        return coordinator_metrics(self.config.name, time.monotonic() - self._began, await self.view())
+    async def _values(self) -> Values:
+        return coordinator_values(self.config.name, time.monotonic() - self._began, await self.view())
 
     async def _readiness(self) -> Readiness:
         return coordinator_readiness(await self.view())

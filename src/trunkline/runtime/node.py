@@ -28,17 +28,18 @@ from trunkline.net.limits import Limits
 from trunkline.net.packets import Envelope
 from trunkline.net.peers import Peers
 from trunkline.net.server import Server
+from trunkline.observing.metrics import Values
+from trunkline.observing.readiness import Readiness
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.node_host import NodeHost
-from trunkline.runtime.observing_health import Readiness
-from trunkline.runtime.observing_node import NodeView, node_metrics, node_readiness
+from trunkline.runtime.node_metrics import TABLE, NodeView, node_readiness, node_values
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.server_process import Lifetime, file_budget, split_address, start_number
 from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory, make_private
 
 if TYPE_CHECKING:
-    from trunkline.runtime.observing import ObservingServer
+    from trunkline.observing.server import ObservingServer
 
 log = logging.getLogger("trunkline.node")
 
@@ -226,20 +227,19 @@ class Node:
     # ------------------------------------------------------------------------------------------------------- observing
 
     async def _observe(self) -> None:
-        from trunkline.runtime.observing import Observed, ObservingServer  # its HTTP server is loaded if it is needed
+        from trunkline.observing.pages import ObservedProcess  # loads an HTTP server: only if it is needed
+        from trunkline.observing.server import ObservingServer
 
-        name = self.config.name
-        self._observing = await ObservingServer.start(
-            self.config.observe, Observed("node", name, self._metrics, self._readiness, self.config.allow_hosts)
-        )
+        process = ObservedProcess("node", self.config.name, TABLE, self._values, self._readiness)
+        self._observing = await ObservingServer.start(self.config.observe, process, self.config.allow_hosts)
 
     def _say_listening(self) -> None:
         fields = {"address": self.address, "observe": self._observing.address if self._observing is not None else ""}
         seen = f", observed at http://{fields['observe']}/metrics" if self._observing is not None else ""
         log.info("node %s listens on %s%s", self.config.name, self.address, seen, extra={"fields": fields})
 
-    async def _metrics(self) -> str:
-        return node_metrics(self.config.name, self._uptime_s(), self.view())
+    async def _values(self) -> Values:
+        return node_values(self.config.name, self._uptime_s(), self.view())
 
     async def _readiness(self) -> Readiness:
         return node_readiness(self.view())

@@ -43,7 +43,7 @@ from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.runtime.bodies import Answer
 from trunkline.runtime.links import COORDINATOR, Links
-from trunkline.runtime.observing_counts import CountedBodies, NodeCounts
+from trunkline.runtime.node_counts import CountedBodies, NodeCounts
 from trunkline.runtime.process import Buffer, Process, Step
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.requests import STORAGE_REQUESTS, checked_request
