@@ -75,7 +75,7 @@ def test_a_timeout_of_zero_is_no_limit() -> None:
         ({}, {}, "token = 'a'\ntoken_file = 'b'", "has both token and token_file; keep one"),
         ({}, {}, "timeout = true\ntls_ca = 3", "tls_ca in trunkline.toml must be a string"),
         ({"connect": " , "}, {}, "", "--connect contains no address"),
-        ({"connect": "a:b"}, {}, "", "--connect: 'b' in 'a:b' is no port"),
+        ({"connect": "a:b"}, {}, "", "--connect: 'b' in 'a:b' is not a valid port"),
         ({}, {"TRUNKLINE_CONNECT": "a:99999"}, "", "the environment variable TRUNKLINE_CONNECT: '99999'"),
         (
             {},

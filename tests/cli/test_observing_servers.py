@@ -228,7 +228,7 @@ def test_a_wrong_address_is_one_clear_line_and_makes_nothing(
 ) -> None:
     done = command(*server, "--observe", "localhost:many")
     assert (done.code, done.out) == (2, b"")
-    words = "'many' in 'localhost:many' is no port; write a number up to 65535"
+    words = "'many' in 'localhost:many' is not a valid port; write a number up to 65535"
     assert done.err == f"trunkline: --observe: {words}\n"
     assert not (tmp_path / "data").exists()
 

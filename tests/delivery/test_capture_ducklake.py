@@ -83,7 +83,7 @@ def test_t2_a_capture_whose_metrics_broke_off_ends_and_says_so(
     monkeypatch.setattr(ObservingThread, "_serve", broken)
     source = ["--ducklake", table.address.catalog, "--table", "orders", "--connect", cluster.connect]
     assert main(["capture", "observed", *source, "--observe", "0"]) != 0
-    assert "the thread observing broke off, which is a bug: KeyError('planted')" in capsys.readouterr().err
+    assert "the thread observing died, which is a bug: KeyError('planted')" in capsys.readouterr().err
 
 
 def test_a_capture_that_begins_anew_goes_on_where_the_log_says(tmp_path: Path, captured: CapturedLog) -> None:

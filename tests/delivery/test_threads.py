@@ -112,10 +112,10 @@ def test_d4_a_thread_that_breaks_off_ends_the_deliverer_and_readyz_says_so(
         thread.start()
         thread.join(WAIT_S)
     assert not thread.is_alive()
-    assert f"the thread {name} broke off, which is a bug: Planted('planted')" in str(errors[0])
+    assert f"the thread {name} died, which is a bug: Planted('planted')" in str(errors[0])
     ready = readiness(parts.observer.snapshot())
     assert not ready.ready
-    assert any(f"the thread {name} broke off" in why for why in ready.why)
+    assert any(f"the thread {name} died" in why for why in ready.why)
     assert "raise Planted" in caplog.text  # with its traceback
 
 

@@ -203,7 +203,7 @@ def test_t2_a_thread_that_no_longer_observes_is_told() -> None:
         assert observing._loop is not None
         observing._loop.call_soon_threadsafe(leave)
         assert told.wait(20)
-    assert threads.died[0].startswith("the thread observing broke off")
+    assert threads.died[0].startswith("the thread observing died")
 
 
 @pytest.mark.parametrize(

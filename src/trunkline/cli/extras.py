@@ -29,3 +29,12 @@ def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
         f"`{command}` needs the package {package}, which is not installed; install it with: "
         "pip install 'trunkline[delivery]'"
     )
+
+
+def changes_text(payload: bytes) -> str | None:
+    """Captured changes as text; None if it is something else, or if Arrow is not installed. Loads Arrow when called."""
+    try:
+        from trunkline.delivery.changes import text
+    except ImportError:
+        return None
+    return text.changes_text(payload)

@@ -175,9 +175,11 @@ async def _page(options: argparse.Namespace, connection: ConnectionConfig) -> As
     if options.dashboard is None:
         yield ""
         return
+    from trunkline.cli.extras import changes_text
     from trunkline.dashboard.server import Dashboard, DashboardConfig
 
-    page = Dashboard(DashboardConfig(connection, options.dashboard), on_failure=lambda _: None)
+    config = DashboardConfig(connection, options.dashboard, changes_text=changes_text)
+    page = Dashboard(config, on_failure=lambda _: None)
     try:
         yield await page.start()
     finally:

@@ -110,6 +110,7 @@ class RefusedPeer(Struct, frozen=True):
     address: str = ""
     why: str = ""
     count: int = 0
+    code: str = ""  # the reason, for programs: a ``RefusalCode``
 
 
 class ClusterStatus(Struct, frozen=True):

@@ -18,6 +18,7 @@ from trunkline.dashboard.counterexamples import KINDS, file_of
 from trunkline.dashboard.guard import SANDBOX_POLICY, add_headers, guard, must_be_allowed
 from trunkline.dashboard.history import Histories
 from trunkline.dashboard.log_pages import PageReader, page_range
+from trunkline.dashboard.payloads import ChangesText, no_changes
 from trunkline.dashboard.sessions import Sessions, WrongToken
 from trunkline.dashboard.stores import StoreWatch, check_address
 from trunkline.dashboard.watch import Watch
@@ -25,7 +26,6 @@ from trunkline.errors import ConfigError, NoSuchLog, TrunklineError, Unreachable
 from trunkline.net.addresses import parse_address
 from trunkline.net.http_requests import abort, decode_body, json_response, read_body, write_within
 from trunkline.net.http_site import http_logger, start_site
-from trunkline.runtime.server_process import Lifetime
 
 T = TypeVar("T")
 
@@ -52,7 +52,8 @@ class DashboardConfig(Struct, frozen=True):
     check_out: Path | None = None
     allow_hosts: tuple[str, ...] = ()
     read_only: bool = False
-    open: bool = False  # whoever reaches the page may look, though the cluster has a token
+    open: bool = False  # no login, although the cluster has a token
+    changes_text: ChangesText = no_changes
 
 
 class LoginRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,21 +65,6 @@ class DesiredStateRequest(Struct, frozen=True, forbid_unknown_fields=True):
     pipeline: str
     destination: str
     desired_state: Literal["active", "paused"]
-
-
-async def run_dashboard(config: DashboardConfig, listening: Callable[[str], None]) -> int:
-    """Serve until SIGTERM or SIGINT; ``listening`` is told the page's address. Answers the exit code."""
-    lifetime = Lifetime()
-    dashboard = Dashboard(config, lifetime.end)
-
-    async def start() -> None:
-        listening(await dashboard.start())
-
-    try:
-        return await lifetime.run(start())
-    finally:
-        await dashboard.close()
-        lifetime.close()
 
 
 class Dashboard:
@@ -217,8 +203,9 @@ class Dashboard:
         start, count = page_range(request.query.get("start", "1"), request.query.get("count", "50"))
         async with self._reads:
             name = request.match_info["log"]
-            view = await (await self._reading.cluster()).describe(name)
-            page = await PageReader(await self._reading.log(name), start, count, view.trim).read()
+            trimmed = (await (await self._reading.cluster()).describe(name)).trim
+            log = await self._reading.log(name)
+            page = await PageReader(log, start, count, trimmed, self._config.changes_text).read()
         return json_response(page)
 
     async def _set_desired_state(self, request: web.Request) -> web.StreamResponse:

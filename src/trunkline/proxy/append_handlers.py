@@ -13,13 +13,13 @@ from trunkline.proxy.documents import JSON, BatchToAppend, OneToAppend, position
 from trunkline.proxy.open_logs import OpenLog
 from trunkline.proxy.parameters import OCTETS
 from trunkline.proxy.problems import refusal
-from trunkline.proxy.service import Service
+from trunkline.proxy.service import ProxyService
 
 CREATED = 201
 
 
-class Appending:
-    def __init__(self, service: Service) -> None:
+class AppendHandlers:
+    def __init__(self, service: ProxyService) -> None:
         self._service = service
 
     async def one(self, request: web.Request) -> web.StreamResponse:
@@ -65,7 +65,7 @@ class Appending:
 
 
 def _check_fit(opened: OpenLog, count: int, *, keyed: bool, conditional: bool) -> None:
-    """What the log can never do is refused before anything is tried."""
+    """Refuse before the append what the log can never do."""
     settings = opened.settings
     if (keyed or conditional) and not opened.is_chain:
         what = "an Idempotency-Key" if keyed else "expect"
@@ -79,8 +79,8 @@ def _check_fit(opened: OpenLog, count: int, *, keyed: bool, conditional: bool) -
 
 
 async def _condition_failed(opened: OpenLog, error: ConditionFailed) -> Exception:
-    """With the tail, if somebody knows it: the refusal itself is certain."""
-    detail = f"{error}; nothing was appended: read what is there, and decide anew"
+    """With the tail, if it is known: the refusal itself is certain."""
+    detail = f"{error}; nothing was appended: read the log, and decide again"
     if error.tail is not None:
         return refusal("condition-failed", detail, tail=error.tail)
     try:

@@ -19,7 +19,7 @@ METRICS: Final = (
 TABLE: Final = MetricTable("trunkline_proxy_", METRICS)
 
 
-class Counters:
+class ProxyCounters:
     """Plain numbers, changed on the event loop alone."""
 
     def __init__(self) -> None:

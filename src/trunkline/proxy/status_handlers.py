@@ -11,11 +11,11 @@ from trunkline.observing.readiness import Readiness
 from trunkline.proxy.counters import TABLE
 from trunkline.proxy.limits import READY_S_MAX
 from trunkline.proxy.openapi import document
-from trunkline.proxy.service import Service
+from trunkline.proxy.service import ProxyService
 
 
 class StatusHandlers:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ProxyService) -> None:
         self._service = service
         self._document = document(with_token=bool(service.config.token))
         name = service.config.listen
@@ -31,7 +31,7 @@ class StatusHandlers:
         return found
 
     async def _readiness(self) -> Readiness:
-        if self._service.stopping.begun:
+        if self._service.shutdown.begun:
             return Readiness(("the proxy is shutting down; use another one",))
         try:
             await self._service.cluster.status(logs=False, timeout=READY_S_MAX)

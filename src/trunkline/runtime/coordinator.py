@@ -42,7 +42,6 @@ from trunkline.net.admin import (
 from trunkline.net.connection import Connection
 from trunkline.net.limits import Limits
 from trunkline.net.packets import BadRequest, Envelope
-from trunkline.net.peers import Peers
 from trunkline.net.server import Server
 from trunkline.observing.metrics import Values
 from trunkline.observing.readiness import Readiness
@@ -129,8 +128,7 @@ class CoordinatorServer:
         self._began = time.monotonic()
         self._store = make_store(config)
         self._register = CountedRegister(self._store)
-        self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
-        self._links = Links(self._peers)
+        self._links = Links(config.name, token=config.token, tls=client_tls)
         self._questions = Questions(f"{config.name}.questions", self._links)
         self._chronicle = Chronicle(config.directory)
         self._duties: dict[str, LogDuties] = {}
@@ -150,7 +148,7 @@ class CoordinatorServer:
             self._recorder = Recorder(config.record, "", config.name, self._start)
             self._store.events(self._announced)
         await self._store.start()
-        self.cluster = self._register.cluster = self._peers.cluster = await self._cluster_id()
+        self.cluster = self._register.cluster = self._links.peers.cluster = await self._cluster_id()
         host, port = split_address(config.listen)
         try:
             self._server = await Server.start(
@@ -183,7 +181,7 @@ class CoordinatorServer:
         if self._server is not None:
             await self._server.close()
         await self._register.close()
-        await self._peers.close()
+        await self._links.peers.close()
         await self._store.close()
         if self._recorder is not None:
             self._recorder.close()
@@ -217,9 +215,6 @@ class CoordinatorServer:
             self._recorder.event("register", event)
 
     # -------------------------------------------------------------------------------------------------------- requests
-
-    def _answered(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
-        self._links.received(connection, envelope, attachments)
 
     def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         message, token = envelope.message, envelope.token

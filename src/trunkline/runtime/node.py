@@ -26,7 +26,6 @@ from trunkline.net.admin import ClusterAnswer, ClusterRequest, Leaving, StatusAn
 from trunkline.net.connection import Connection
 from trunkline.net.limits import Limits
 from trunkline.net.packets import Envelope
-from trunkline.net.peers import Peers
 from trunkline.net.server import Server
 from trunkline.observing.metrics import Values
 from trunkline.observing.readiness import Readiness
@@ -87,8 +86,7 @@ class Node:
         self._server_tls = server_tls
         self._began = time.monotonic()
         self._start = start_number()
-        self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
-        self._links = Links(self._peers, config.coordinators)
+        self._links = Links(config.name, config.coordinators, token=config.token, tls=client_tls)
         self._questions = Questions(f"{config.name}.questions", self._links)
         self._engine: Engine | None = None
         self._server: Server | None = None
@@ -106,7 +104,7 @@ class Node:
             await self._observe()
         engine = self._engine = await self._open_engine()
         identity = engine.identity
-        self._peers.cluster = identity.cluster  # a coordinator of another one refuses this node
+        self._links.peers.cluster = identity.cluster  # a coordinator of another one refuses this node
         if config.record is not None:
             self._recorder = Recorder(config.record, identity.cluster, config.name, self._start)
         self.host = NodeHost(config.name, engine, config.storage.sync, self._links, self._recorder, self.lifetime.end)
@@ -158,9 +156,9 @@ class Node:
         if self._server is not None:
             self.host.close()
             if self.lifetime.orderly:  # not before the roles have stopped: they vouch for what they say by the lease
-                self._links.tell(Leaving(self.config.name, self._start))
+                self._links.send_to_connected_coordinator(Leaving(self.config.name, self._start))
             await self._server.close()
-        await self._peers.close()
+        await self._links.peers.close()
         if self._engine is not None:
             self._engine.close()
         if self._recorder is not None:
@@ -186,9 +184,6 @@ class Node:
         answer = await self._questions.ask(Address(COORDINATOR, "admin"), ClusterRequest())
         assert isinstance(answer, ClusterAnswer)
         return answer.cluster
-
-    def _answered(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
-        self._links.received(connection, envelope, attachments)
 
     def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         if isinstance(envelope.message, StatusRequest):
@@ -282,7 +277,8 @@ class Node:
         said, said_at = "", float("-inf")
         while True:
             await asyncio.sleep(UNREGISTERED_LOOK_S)
-            errors = [f"{each}: {why}" for each in self.config.coordinators if (why := self._peers.error(each))]
+            found = [(each, self._links.peers.error(each)) for each in self.config.coordinators]
+            errors = [f"{each}: {error}" for each, error in found if error is not None]
             why = "; ".join(errors) if lease.phase != "fresh" else ""
             now = time.monotonic()
             if why and (why != said or now - said_at >= UNREGISTERED_AGAIN_S):
