@@ -53,7 +53,7 @@ def test_a_detached_cluster_is_up_runs_once_and_goes_down(detached: RunningClust
 
     again = run("up", "--detach", "--dir", directory)
     assert again.returncode == 1
-    assert f"runs in {directory} already (connect to {detached.connect})" in again.stderr
+    assert f"is already running in {directory} (connect to {detached.connect})" in again.stderr
     assert run("up", "--dir", directory, "--port", "0").returncode == 1  # in the foreground, too
     assert pids(detached) == processes
 
@@ -178,7 +178,7 @@ def test_fewer_nodes_than_exist_is_rejected(tmp_path: Path) -> None:
         (tmp_path / "cluster" / "nodes" / name).mkdir(parents=True)
     done = run("up", "--dir", str(tmp_path / "cluster"), "--port", "0", "--nodes", "1")
     assert done.returncode == 1
-    assert "has 2 nodes with data; ask for as many, or leave --nodes out" in done.stderr
+    assert "has 2 nodes with data; use --nodes 2, or omit --nodes" in done.stderr
 
 
 @pytest.mark.parametrize(

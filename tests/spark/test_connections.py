@@ -37,7 +37,7 @@ def test_a_connection_and_its_logs_are_used_again(connections: Connections, plac
         assert log.name == "two"
 
 
-def test_what_failed_is_connected_anew(connections: Connections, place: ConnectionOptions) -> None:
+def test_after_an_error_the_next_use_reconnects(connections: Connections, place: ConnectionOptions) -> None:
     with connections.using(place) as (before, _):
         pass
     with pytest.raises(NoSuchLog), connections.using(replace(place, log="no-such-log")):

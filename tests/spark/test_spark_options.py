@@ -1,4 +1,4 @@
-"""Options that are wrong are refused, each with a message that says what to do."""
+"""Invalid options are refused, each with a message that names the remedy."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from trunkline.cli.tables import Bar, plural, print_json
 from trunkline.client.cluster import Cluster
 from trunkline.core.status import ClusterStatus, RegisteredNode
 from trunkline.errors import Refused, Unreachable
-from trunkline.runtime.local_files import LOOK_AGAIN, ClusterRecord, LocalFiles, send_signal
+from trunkline.runtime.local_files import RELOAD, ClusterRecord, LocalFiles, send_signal
 
 LIVE_S = 30.0  # until a new node must be live
 POLL_S = 0.1
@@ -66,7 +66,7 @@ def _add(options: argparse.Namespace) -> int:
     files, record = _running(options.dir)
     config = replace(configuration(options), connect=(record.connect,))
     name = files.add_node(options.name)
-    send_signal(record.pid, record.started, LOOK_AGAIN)
+    send_signal(record.pid, record.started, RELOAD)
 
     async def wait() -> RegisteredNode:
         async with connected(config) as cluster:
@@ -135,7 +135,7 @@ async def _remove(options: argparse.Namespace, cluster: Cluster) -> None:
     if local is not None:
         files, record = local
         files.remove_node(options.name)
-        send_signal(record.pid, record.started, LOOK_AGAIN)
+        send_signal(record.pid, record.started, RELOAD)
     _print_state(options, "gone", f"node {options.name} is removed permanently")
 
 

@@ -39,7 +39,7 @@ from trunkline.errors import Refused, Unreachable
 from trunkline.observing.targets import TARGETS, read_targets
 from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
 from trunkline.runtime.local_files import (
-    LOOK_AGAIN,
+    RELOAD,
     ClusterRecord,
     LocalFiles,
     is_running,
@@ -194,14 +194,14 @@ def _on_signals(cluster: LocalCluster, stopped: asyncio.Future[int]) -> None:
         if not stopped.done():
             stopped.set_result(INTERRUPTED if number == signal.SIGINT else 0)
 
-    def look_again() -> None:
-        task = asyncio.create_task(cluster.look_again())
+    def reload() -> None:
+        task = asyncio.create_task(cluster.reload())
         looking.add(task)
         task.add_done_callback(looking.discard)
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(LOOK_AGAIN, look_again)
+    loop.add_signal_handler(RELOAD, reload)
 
 
 async def wait_live(cluster: LocalCluster, security: ConnectionConfig) -> None:

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.sql import first_line, identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema, check_columns, evolution
-from trunkline.delivery.changes.rows import RESERVED_PREFIX
+from trunkline.delivery.changes.rows import BATCH_ROWS, RESERVED_PREFIX
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.contract import (
     Applied,
@@ -72,7 +72,6 @@ from trunkline.errors import (
 )
 
 COMMIT_TRIES: Final = 16  # of a transaction that others keep from committing; each sees what they wrote
-BATCH_ROWS: Final = 65_536  # of a batch that is read
 ORPHAN_AGE_S: Final = 86_400  # of a file that nobody refers to: younger ones may belong to a flush that is under way
 
 

@@ -41,7 +41,7 @@ from trunkline.delivery.destinations.contract import Destination, Standing
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target, Work
 from trunkline.delivery.sources.contract import RouteFilter
-from trunkline.delivery.sources.route_filter import filtered_rows
+from trunkline.delivery.sources.route_filter import filtered_rows, route_item
 from trunkline.delivery.verification.comparison import (
     Comparison,
     ComparisonResult,
@@ -188,7 +188,7 @@ class _Verification:
         return both.settle_shared(self._route(), settled)
 
     def _route(self) -> str:
-        return f"CAST({identifier(self._work.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+        return route_item(identifier(self._work.routing))
 
     def _judged(self, position: int, both: Comparison, shared: int, *, only_grew: bool) -> VerifyVerdict:
         found = both.differences(self._keys_shown)
