@@ -183,13 +183,13 @@ def test_leaving_twice_too_late_or_unknown_changes_nothing(place: Place) -> None
                 await store.leave("a", 2)
                 await store.leave("writer", 2)
             assert await store.nodes() == (replace(node(start=2), live=False),)
-            await until(store, lambda: told(announced, 2))
+            await until(store, lambda: has(announced, 2))
             assert sorted(announced, key=str) == [LeaseLost("a"), LeaseLost("writer")]
 
     asyncio.run(scenario())
 
 
-async def told(events: list[Event], count: int) -> bool:
+async def has(events: list[Event], count: int) -> bool:
     return len(events) >= count
 
 

@@ -36,7 +36,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def told_by_all(chronicles: Iterable[Chronicle], words: str) -> bool:
+def recorded_by_all(chronicles: Iterable[Chronicle], words: str) -> bool:
     return all(any(words in each for each in texts(chronicle)) for chronicle in chronicles)
 
 
@@ -64,10 +64,10 @@ def test_a_standby_records_changes_by_others_and_the_page_shows_them_once(tmp_pa
                 await stack.enter_async_context(writing(name, stores[name], chronicle, place.lease_ms))
             await stores["two"].handle(Register(NodeInfo("a", 1, 1, address="a:1")))
             await stores["two"].handle(creation())
-            await until(lambda: told_by_all(chronicles.values(), "log orders created"))
+            await until(lambda: recorded_by_all(chronicles.values(), "log orders created"))
             assert isinstance(await stores["one"].handle(Swap("orders", 1, rolled(first_of()))), Swapped)
-            await until(lambda: told_by_all(chronicles.values(), "segment 0 of orders sealed"))
-            await until(lambda: told_by_all(chronicles.values(), "node a lost"))
+            await until(lambda: recorded_by_all(chronicles.values(), "segment 0 of orders sealed"))
+            await until(lambda: recorded_by_all(chronicles.values(), "node a lost"))
         memory, merging = Memory(), Merging()
         for source, chronicle in enumerate(chronicles.values()):
             memory.put(merging.take(source, chronicle.since().events))

@@ -300,15 +300,15 @@ def test_a_swap_to_a_projection_that_no_role_could_use_is_malformed(tmp_path: Pa
 
     async def scenario() -> None:
         async with serving(tmp_path) as service:
-            told: list[str] = []
+            reasons: list[str] = []
 
-            async def all_told() -> bool:
-                return len(told) == len(shapes)
+            async def all_refused() -> bool:
+                return len(reasons) == len(shapes)
 
             for segments in shapes.values():
                 swap = Swap("orders", 0, replace(first, segments=segments))
-                service.submit(swap, lambda _: None, told.append)
-            await eventually(all_told)
+                service.submit(swap, lambda _: None, reasons.append)
+            await eventually(all_refused)
             assert service.counts.malformed == len(shapes)
 
     asyncio.run(scenario())
@@ -327,7 +327,7 @@ def test_g5_an_invalid_request_is_refused_with_the_reason_and_not_stored(tmp_pat
     async def scenario() -> None:
         async with serving(tmp_path) as service:
             service.cluster = "cluster"
-            told: list[str] = []
+            reasons: list[str] = []
             answers: list[Message] = []
             for message in (
                 Opened("1.0.0"),
@@ -336,13 +336,15 @@ def test_g5_an_invalid_request_is_refused_with_the_reason_and_not_stored(tmp_pat
                 Swap("orders", 0, replace(first_of(), cluster="another")),
                 creation("a b"),
             ):
-                service.submit(message, answers.append, told.append)
-            assert len(told) == 5
-            assert "is for cluster 'another', this is cluster" in told[3]
+                service.submit(message, answers.append, reasons.append)
+            assert len(reasons) == 5
+            assert "is for cluster 'another', this is cluster" in reasons[3]
             assert await ask(service, creation()) == Swapped("orders", 1)
-            service.submit(Swap("orders", 1, replace(first_of(), epoch=2, deleted=True)), answers.append, told.append)
-            await eventually(holds(lambda: len(told) == 6))
-            assert "cannot follow" in told[5]
+            service.submit(
+                Swap("orders", 1, replace(first_of(), epoch=2, deleted=True)), answers.append, reasons.append
+            )
+            await eventually(holds(lambda: len(reasons) == 6))
+            assert "cannot follow" in reasons[5]
             assert answers == []
             assert service.counts.malformed == 6
 
@@ -373,10 +375,10 @@ def test_a1_places_are_bounded_and_a3_a_registered_process_keeps_its_place(
             infos = [replace(node(f"n{number}"), state=state) for number in range(4)]
             for info in infos[:3]:
                 assert await ask(service, Register(info)) == Registered(info.node, 1)
-            told: list[str] = []
-            service.submit(Register(infos[3]), lambda _: None, told.append)
-            await eventually(holds(lambda: len(told) == 1))
-            assert "the limit; `trunkline node forget`" in told[0]
+            reasons: list[str] = []
+            service.submit(Register(infos[3]), lambda _: None, reasons.append)
+            await eventually(holds(lambda: len(reasons) == 1))
+            assert "the limit; `trunkline node forget`" in reasons[0]
             assert await ask(service, Register(infos[0])) == Registered("n0", 1)
             await service._store.forget_node("n1")
             assert await ask(service, Register(infos[3])) == Registered("n3", 1)

@@ -61,11 +61,11 @@ class Scene:
     def _blocked(self) -> Collection[str] | None:
         return self.blocked
 
-    def told(self) -> ClusterEvents:
+    def recorded(self) -> ClusterEvents:
         return self.chronicle.since()
 
     def texts(self) -> list[str]:
-        return [event.text for event in self.told().events]
+        return [event.text for event in self.recorded().events]
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -103,7 +103,7 @@ def test_events_of_nodes_and_logs_are_recorded_in_order(tmp_path: Path) -> None:
             await scene.until(lambda: "node a joined at a:1" in scene.texts())
             assert isinstance(await scene.store.handle(creation()), Swapped)
             await scene.until(lambda: "node a lost" in scene.texts())
-            assert scene.told().lost.keys() == {"a"}
+            assert scene.recorded().lost.keys() == {"a"}
             scene.blocked = {"orders"}
             await scene.until(lambda: any("orders is blocked" in each for each in scene.texts()))
             scene.blocked = set()
@@ -111,7 +111,7 @@ def test_events_of_nodes_and_logs_are_recorded_in_order(tmp_path: Path) -> None:
             async with beside(scene.keep_alive(node("a", 2))):
                 await scene.until(lambda: "node a is back" in scene.texts())
         assert any(each.startswith("log orders created: chain") for each in scene.texts())
-        numbers = [event.number for event in scene.told().events]
+        numbers = [event.number for event in scene.recorded().events]
         assert numbers == sorted(numbers)
 
     asyncio.run(run())
@@ -151,16 +151,18 @@ def test_j4_rates_are_differences_of_the_counters_of_nodes(tmp_path: Path) -> No
         scene = Scene(tmp_path)
         scene.ask, scene.minute_s = ask, 0.05
         async with scene.running(), beside(scene.keep_alive(node("a"), node("b"))):
-            await scene.until(lambda: len(scene.told().minutes) >= 2)
-            assert {minute.written for minute in scene.told().minutes} <= {7, 14}, "what was there before counts not"
+            await scene.until(lambda: len(scene.recorded().minutes) >= 2)
+            assert {minute.written for minute in scene.recorded().minutes} <= {7, 14}, (
+                "what was there before counts not"
+            )
             counts["b"] = [2, 3, 1]  # restarted: its counters begin again
-            known = len(scene.told().minutes)
-            await scene.until(lambda: len(scene.told().minutes) > known + 2)
-            assert 10 in {minute.written for minute in scene.told().minutes}
-            assert 1 in {minute.read for minute in scene.told().minutes}
+            known = len(scene.recorded().minutes)
+            await scene.until(lambda: len(scene.recorded().minutes) > known + 2)
+            assert 10 in {minute.written for minute in scene.recorded().minutes}
+            assert 1 in {minute.read for minute in scene.recorded().minutes}
             counts["a"][1] = -5  # invalid
-            known = len(scene.told().minutes)
-            await scene.until(lambda: len(scene.told().minutes) > known)
+            known = len(scene.recorded().minutes)
+            await scene.until(lambda: len(scene.recorded().minutes) > known)
             scene.blocked = None  # another coordinator is active, and counts
             await scene.until(lambda: scene.texts()[-1] == "coordinator k is no longer active")
 
@@ -171,7 +173,7 @@ def test_j2_of_very_many_changes_at_once_the_rest_is_counted() -> None:
     news = [
         EventText("warn" if number else "bad", f"{number}", log=f"log{number}") for number in range(LOG_NEWS_MAX + 900)
     ]
-    told = limited(news)
-    assert len(told) == LOG_NEWS_MAX + 1
-    assert (told[-1].level, told[-1].text) == ("warn", "900 more changes at the same moment, of 900 logs")
+    kept = limited(news)
+    assert len(kept) == LOG_NEWS_MAX + 1
+    assert (kept[-1].level, kept[-1].text) == ("warn", "900 more changes at the same moment, of 900 logs")
     assert limited(news[:LOG_NEWS_MAX]) == news[:LOG_NEWS_MAX]

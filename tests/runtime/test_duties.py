@@ -20,8 +20,8 @@ from trunkline.core.status import ClusterStatus
 from trunkline.errors import ConfigError
 from trunkline.metadata.store import StoreUnavailable
 from trunkline.runtime.coordinator import (
-    CoordinatorConfig,
     CoordinatorServer,
+    CoordinatorServerConfig,
 )
 from trunkline.runtime.duties import TURNS_MAX, LogDuties
 from trunkline.runtime.duty_runner import RETRY_S
@@ -39,7 +39,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def coordinating(directory: Path, **options: Any) -> AsyncIterator[CoordinatorServer]:
-    config = CoordinatorConfig(listen="127.0.0.1:0", directory=directory, tick_ms=TICK_MS, **options)
+    config = CoordinatorServerConfig(listen="127.0.0.1:0", directory=directory, tick_ms=TICK_MS, **options)
     server = CoordinatorServer(config)
     try:
         await server.start()
@@ -254,7 +254,7 @@ def test_a_coordinator_stops_if_duties_fail_for_another_reason(tmp_path: Path) -
     async def scenario() -> None:
         recordings = tmp_path / "recordings"
         recordings.write_text("no directory")
-        server = CoordinatorServer(CoordinatorConfig(listen="127.0.0.1:0", directory=tmp_path, tick_ms=TICK_MS))
+        server = CoordinatorServer(CoordinatorServerConfig(listen="127.0.0.1:0", directory=tmp_path, tick_ms=TICK_MS))
         await server.start()
         server.config = replace(server.config, record=recordings)
         await server._store.handle(creation())

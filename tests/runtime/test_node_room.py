@@ -60,7 +60,7 @@ class Telling:
     phase = "telling"
 
     def __init__(self) -> None:
-        self.told: list[Message] = []
+        self.messages: list[Message] = []
 
     def on_start(self) -> Effects:
         return []
@@ -72,7 +72,7 @@ class Telling:
         return []
 
     def on_message(self, source: Address, message: Message) -> Effects:
-        self.told.append(message)
+        self.messages.append(message)
         return []
 
 
@@ -153,13 +153,13 @@ def test_the_registry_learns_of_less_room_and_of_a_refused_copy(tmp_path: Path) 
             lease = Telling()
             bench.host.process.add("lease", lease)
             bench.host.tick()
-            assert lease.told == [SpaceTold(Space.ROOMY)]
+            assert lease.messages == [SpaceTold(Space.ROOMY)]
             bench.host._copy_refused = asyncio.get_running_loop().time()
             assert bench.host.reported_space() is Space.TIGHT  # an earlier status does not suppress the report
             bench.host.tick()
-            assert lease.told[1:] == [SpaceTold(Space.TIGHT)]
+            assert lease.messages[1:] == [SpaceTold(Space.TIGHT)]
             bench.host._copy_refused -= node_host.COPY_REST_S
             bench.host.tick()
-            assert lease.told[2:] == [SpaceTold(Space.ROOMY)]
+            assert lease.messages[2:] == [SpaceTold(Space.ROOMY)]
 
     node.run(scene)

@@ -15,7 +15,7 @@ from trunkline.core.messages import Register, Swap
 from trunkline.core.projection import EndSegment, Projection, Seat, apply
 from trunkline.core.status import ClusterStatus, LogStatus
 from trunkline.runtime import summaries
-from trunkline.runtime.coordinator import CoordinatorConfig, CoordinatorServer
+from trunkline.runtime.coordinator import CoordinatorServer, CoordinatorServerConfig
 from trunkline.runtime.summaries import (
     PROBLEMS_SHOWN,
     SEGMENTS_SHOWN,
@@ -121,7 +121,7 @@ def test_with_too_many_logs_those_in_trouble_are_shown_in_full(monkeypatch: pyte
 
 def test_a_coordinator_reports_nodes_and_logs_or_only_nodes(tmp_path: Path) -> None:
     async def scenario() -> None:
-        server = CoordinatorServer(CoordinatorConfig(listen="127.0.0.1:0", directory=tmp_path))
+        server = CoordinatorServer(CoordinatorServerConfig(listen="127.0.0.1:0", directory=tmp_path))
         try:
             await server.start()
             await server._store.handle(Register(node("a")))

@@ -78,13 +78,13 @@ def test_more_room_is_reported_only_with_a_margin_to_spare() -> None:
     now = 100.0
     files = small_disk(500 * KIB)
     space = DiskSpace(files, ROOT, OPTIONS, clock=lambda: now)
-    told = []
+    reported = []
     for left in (TIGHT, TIGHT - 1, TIGHT, TIGHT + 16 * KIB, 79 * KIB, 80 * KIB, 96 * KIB, 10 * KIB):
         files.free = left - space.reserved_bytes
         now += CHECK_S
-        told.append(space.reported())
+        reported.append(space.reported())
     roomy, tight, full = Space.ROOMY, Space.TIGHT, Space.FULL
-    assert told == [roomy, tight, tight, roomy, full, full, tight, full]
+    assert reported == [roomy, tight, tight, roomy, full, full, tight, full]
 
 
 def test_p1_fills_and_seals_use_the_reserve_and_leave_the_last_of_it_to_the_manifest() -> None:

@@ -127,8 +127,8 @@ def built(drawn: random.Random, kind: Any, known: Mapping[str, Any], *, wild: bo
         return drawn.choice(list(kind))
     hints = typing.get_type_hints(kind)
     fields = getattr(kind, "_fields", None) or kind.__struct_fields__
-    told = {} if wild else known
-    return kind(*(told[name] if name in told else built(drawn, hints[name], known, wild=wild) for name in fields))
+    given = {} if wild else known
+    return kind(*(given[name] if name in given else built(drawn, hints[name], known, wild=wild) for name in fields))
 
 
 def mutated(drawn: random.Random, value: Any) -> Any:

@@ -25,9 +25,9 @@ class Appends:
     reasons: tuple[tuple[str, int], ...]  # of refusals and unknown outcomes, most frequent first
 
     def text(self) -> str:
-        told = f"{self.acknowledged:,} acknowledged, {self.refused:,} refused, {self.unknown:,} unknown"
+        counts = f"{self.acknowledged:,} acknowledged, {self.refused:,} refused, {self.unknown:,} unknown"
         reasons = (f"  {count:,} times: {reason}" for reason, count in self.reasons)
-        return "\n".join([f"appends: {told}; longest stall {self.longest_stall_s:.1f} s", *reasons])
+        return "\n".join([f"appends: {counts}; longest stall {self.longest_stall_s:.1f} s", *reasons])
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Judgement:
     @property
     def complete(self) -> bool:
         """Whether there was enough to judge: acknowledged appends, reads and a final reading."""
-        told = all(verdict.acknowledged and verdict.read and verdict.final for verdict in self.histories)
-        return told and bool(self.recording.logs) and all(log.committed for log in self.recording.logs)
+        complete = all(verdict.acknowledged and verdict.read and verdict.final for verdict in self.histories)
+        return complete and bool(self.recording.logs) and all(log.committed for log in self.recording.logs)
 
     def text(self) -> str:
         return "\n".join(

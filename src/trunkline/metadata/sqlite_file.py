@@ -178,9 +178,7 @@ class SqliteFile:
         rows = [(log, s.index, encode(s).decode()) for s in segments if stored.get(s.index) != s]
         connection.executemany("INSERT OR REPLACE INTO segments VALUES (?, ?, ?)", rows)
         old = stored.keys() - {segment.index for segment in segments}
-        connection.executemany(
-            "DELETE FROM segments WHERE log = ? AND number = ?", [(log, number) for number in old]
-        )
+        connection.executemany("DELETE FROM segments WHERE log = ? AND number = ?", [(log, number) for number in old])
         self._segments[log] = segments
 
     def _lock_file(self) -> None:

@@ -73,7 +73,7 @@ log = logging.getLogger("trunkline.coordinator")
 STORE_S = 2.0  # within which the store must answer for metrics and readiness
 
 
-class CoordinatorConfig(Struct, frozen=True):
+class CoordinatorServerConfig(Struct, frozen=True):
     listen: str = "127.0.0.1:7400"
     directory: Path | None = None  # of the embedded store; None with etcd
     etcd: tuple[str, ...] = ()  # endpoints, host:port or a URL
@@ -88,7 +88,10 @@ class CoordinatorConfig(Struct, frozen=True):
 
 
 async def run_coordinator(
-    config: CoordinatorConfig, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
+    config: CoordinatorServerConfig,
+    *,
+    server_tls: ssl.SSLContext | None = None,
+    client_tls: ssl.SSLContext | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code."""
     coordinator = CoordinatorServer(config, server_tls, client_tls)
@@ -98,7 +101,7 @@ async def run_coordinator(
         await coordinator.close()
 
 
-def make_store(config: CoordinatorConfig) -> MetadataStore:
+def make_store(config: CoordinatorServerConfig) -> MetadataStore:
     if config.etcd:
         from trunkline.metadata.etcd_gateway import EtcdOptions  # loads its HTTP client only if needed
         from trunkline.metadata.etcd_store import EtcdStore
@@ -113,7 +116,7 @@ def make_store(config: CoordinatorConfig) -> MetadataStore:
 class CoordinatorServer:
     def __init__(
         self,
-        config: CoordinatorConfig,
+        config: CoordinatorServerConfig,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
     ) -> None:

@@ -67,14 +67,14 @@ async def run_node(
     config: NodeConfig, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
 ) -> int:
     """Serve until SIGTERM or SIGINT, or until the disk fails. Returns the exit code."""
-    node = Node(config, server_tls, client_tls)
+    node = NodeServer(config, server_tls, client_tls)
     try:
         return await node.lifetime.run(node.start())
     finally:
         await node.close()
 
 
-class Node:
+class NodeServer:
     def __init__(
         self, config: NodeConfig, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
     ) -> None:
