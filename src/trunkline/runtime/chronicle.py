@@ -79,7 +79,7 @@ class Chronicle:
         """I3"""
         after = after if book == self.book else 0
         events = tuple(each for each in heapq.merge(self._others, self._of_logs, key=_number) if each.number > after)
-        return ClusterEvents(self.book, events, tuple(self._minutes), self.lost)
+        return ClusterEvents(self.book, events, tuple(self._minutes), dict(self.lost))
 
     def _keep(self, event: ClusterEvent) -> None:
         self._last = max(self._last, event.number)
