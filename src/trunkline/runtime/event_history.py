@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from trunkline.core.status import ClusterEvent, ClusterEvents, MinuteCounts
-from trunkline.runtime.event_words import EventText
+from trunkline.runtime.event_texts import EventText
 from trunkline.storage import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 log = logging.getLogger("trunkline.coordinator")
@@ -49,7 +49,7 @@ class FileLine(Struct, frozen=True, omit_defaults=True):
     minute: MinuteCounts | None = None
 
 
-class Chronicle:
+class EventHistory:
     def __init__(self, directory: Path | None) -> None:
         """``directory``: of the file; None: events are kept in memory only."""
         self.book = secrets.token_hex(4)
