@@ -217,7 +217,7 @@ def test_an_assertion_in_a_role_is_a_finding() -> None:
     assert found.finding is not None
     assert found.finding.monitor == "RoleError"
     assert "AssertionError: only ones, please" in found.finding.text
-    assert [action.text() for action in found.trace] == ["deliver a.main>b.main Note(value=2)"]
+    assert [action.text() for action in found.actions] == ["deliver a.main>b.main Note(value=2)"]
 
 
 def test_a_message_to_a_role_or_process_that_does_not_exist_is_a_finding() -> None:

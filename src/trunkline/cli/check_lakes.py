@@ -1,6 +1,6 @@
 """The mutants of delivery, which the fuzz over real lakes must find: a part of ``trunkline check --mutants``.
 
-They need the packages of the extra ``delivery``, which all other checks do without: those are imported when asked for.
+Only they need the packages of the extra ``delivery``, which are imported on demand.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from trunkline.check import report
-from trunkline.check.runner import Task, Tell, run_tasks
+from trunkline.check.runner import ReportProgress, Task, run_tasks
 from trunkline.cli.check_output import Output
 from trunkline.cli.tables import plural
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from trunkline.delivery.fuzz.mutants import LakeMutant
 
 NEEDED = ("duckdb", "duckdb_extension_ducklake", "msgspec", "numpy", "pyarrow")
-MISSING = "the mutants of delivery are left out, because their packages are: pip install 'trunkline[delivery]'"
+MISSING = "skipping the mutants of delivery, whose packages are missing: pip install 'trunkline[delivery]'"
 
 
 def lake_mutants(names: Sequence[str], output: Output) -> list[LakeMutant]:
-    """Those of the names, or all without any. None, and a note, where their packages are not installed."""
+    """The mutants with these names, or all. None, with a note, if their packages are not installed."""
     if any(find_spec(package) is None for package in NEEDED):
         output.note(f"note: {MISSING}")
         return []
@@ -34,10 +34,10 @@ def lake_mutants(names: Sequence[str], output: Output) -> list[LakeMutant]:
 
 
 class LakeHunts:
-    """What became of the lake mutants, and of the code that ships."""
+    """The results for the lake mutants and for the correct code."""
 
     def __init__(self, mutants: Sequence[LakeMutant], jobs: int, output: Output, budget: int | None = None) -> None:
-        """Look for every mutant; what ships must survive ten times as many windows as each of them may take."""
+        """Search for every mutant; the correct code must survive ten times the windows of a mutant's budget."""
         from trunkline.delivery.fuzz.hunts import BUDGET, SURVIVAL_FACTOR, hunt
 
         self._mutants = mutants
@@ -48,13 +48,13 @@ class LakeHunts:
         tasks += [partial(_survive, part, windows) for part in range(parts)]
         titles = ["mutants of delivery", *(f"correct delivery, part {part + 1} of {parts}" for part in range(parts))]
         with output.progress(titles) as progress:
-            found = run_tasks(tasks, jobs=jobs, on_progress=progress.tell, on_result=progress.done)
+            found = run_tasks(tasks, jobs=jobs, on_progress=progress.show, on_result=progress.done)
         self._hunts, *survivals = [each or [] for each in found]
         self._survivals = [each for part in survivals for each in part]
 
     @property
     def good(self) -> bool:
-        """All mutants were found, and nothing is wrong with what ships."""
+        """All mutants were found, and the correct code survived."""
         return all(each.wrong for each in self._hunts) and not any(each.wrong for each in self._survivals)
 
     def text(self, seconds: float) -> str:
@@ -95,10 +95,10 @@ class LakeHunts:
         return f"correct code survives {plural(sum(each.windows for each in self._survivals), 'window')}"
 
 
-def _survive(part: int, windows: int, tell: Tell) -> list[Hunt]:
+def _survive(part: int, windows: int, report_progress: ReportProgress) -> list[Hunt]:
     from trunkline.delivery.fuzz.hunts import survive
 
-    return [survive(part, windows, tell)]
+    return [survive(part, windows, report_progress)]
 
 
 def _where(hunt: Hunt) -> str:
