@@ -70,7 +70,7 @@ def test_an_action_that_cannot_happen_is_refused_with_its_place() -> None:
         assert violation.file is not None
     first = violation.file.actions[0]
     file = ActionFile("pair", (first, first.replace("c1", "c9")))
-    with pytest.raises(ActionFileError, match="action 2 cannot happen there"):
+    with pytest.raises(ActionFileError, match="action 2 cannot happen here"):
         replay_file(World(unshrinkable_scenario()), file)
 
 

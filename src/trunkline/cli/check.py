@@ -82,18 +82,18 @@ def _run(options: argparse.Namespace, catalogue: Callable[[], Catalogue]) -> int
         as_json=options.json, directory=options.out, coverage=options.coverage, max_steps=options.max_depth or STEPS_MAX
     )
     try:
-        return _dispatch(options, known, output, with_lakes=catalogue is shipped)
+        return _dispatch(options, known, output, with_rules=catalogue is shipped)
     except UnknownName as error:
         raise WrongInput(str(error)) from None
 
 
-def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, with_lakes: bool) -> int:
+def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, with_rules: bool) -> int:
     names: list[str] = options.scenarios
     for name in names:
         known.scenario(name)
     bounds = SearchBounds(options.max_states, options.max_depth, options.max_depth or STEPS_MAX, HEAL_STEPS_MAX)
     if options.list:
-        return check_one.list_all(known, output, with_lakes=with_lakes)
+        return check_one.list_all(known, output)
     if options.rules:
         return check_one.list_rules(output)
     if options.recording is not None:
@@ -105,7 +105,7 @@ def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, 
     if options.seed is not None:
         return check_one.replay_seed(known, names[0], options.seed, options.strategy or "swarm", bounds, output)
     if options.mutants is not None:
-        return check_many.mutants(known, options.mutants, names, bounds, options.jobs, output, with_lakes=with_lakes)
+        return check_many.mutants(known, options.mutants, names, bounds, options.jobs, output, with_rules=with_rules)
     chosen = names or list(known.scenarios)
     if options.exhaustive:
         return check_many.exhaustive(known, chosen, bounds, options.jobs, output)

@@ -23,7 +23,6 @@ from trunkline.check.mutant import Mutant, Strategy
 from trunkline.check.results import SURVIVAL_FACTOR, MutantReport, ScenarioReport, SurvivalReport, merged, with_vacuity
 from trunkline.check.runner import ReportProgress, Task, run_tasks
 from trunkline.check.scenario import Scenario
-from trunkline.cli.check_lakes import LakeHunts, lake_mutants
 from trunkline.cli.check_output import Output
 
 Result = TypeVar("Result")
@@ -78,25 +77,14 @@ def mutants(
     jobs: int,
     output: Output,
     *,
-    with_lakes: bool,
+    with_rules: bool,
 ) -> int:
     """Each mutant must be found, and the correct code must survive the same search with ten times the budget."""
-    lakes = lake_mutants(names, output) if with_lakes and not scenarios else []
-    others = [name for name in names if name not in {mutant.name for mutant in lakes}]
-    chosen = [known.mutant(name) for name in others] if names else list(known.mutants)
+    chosen = [known.mutant(name) for name in names] if names else list(known.mutants)
     if scenarios:
         chosen = [mutant for mutant in chosen if mutant.scenario in scenarios]
-    good = True
-    document: dict[str, Any] = {}
-    if chosen or not lakes:
-        good, document = _protocol_mutants(known, chosen, bounds, jobs, output)
-    if lakes:
-        started = time.monotonic()
-        hunts = LakeHunts(lakes, jobs, output)
-        good, document = good and hunts.good, document | {"lake_mutants": hunts.json()}
-        if not output.as_json:
-            output.print(("\n" if chosen else "") + hunts.text(time.monotonic() - started))
-    if with_lakes and not names and not scenarios and not output.as_json:
+    good, document = _protocol_mutants(known, chosen, bounds, jobs, output)
+    if with_rules and not names and not scenarios and not output.as_json:
         output.print("\n" + rules.closing_line(rules.shipped_table()))
     if output.as_json:
         output.print_json(document)

@@ -15,15 +15,12 @@ from trunkline.check.random_search import walk
 from trunkline.check.replay import Replay, lines, replay_file, replay_walk
 from trunkline.check.world import World
 from trunkline.cli import WrongInput
-from trunkline.cli.check_lakes import lake_mutants
 from trunkline.cli.check_output import Output
 
 
-def list_all(known: Catalogue, output: Output, *, with_lakes: bool) -> int:
+def list_all(known: Catalogue, output: Output) -> int:
     scenarios = [(name, build().summary) for name, build in known.scenarios.items()]
     mutants = [(mutant.name, mutant.scenario, mutant.summary) for mutant in known.mutants]
-    if with_lakes:
-        mutants += [(mutant.name, "lakes", mutant.summary) for mutant in lake_mutants((), output)]
     if output.as_json:
         output.print_json(
             {

@@ -91,7 +91,7 @@ class LifeChanged(Message, frozen=True):
 
 
 class ReseedAsked(Message, frozen=True):
-    """An operator wants a destination replaced by a new seed. ``request`` numbers such wishes, from 1 on."""
+    """An operator wants a destination replaced by a new seed. ``request`` numbers such requests, from 1 on."""
 
     destination: str
     request: int
@@ -119,7 +119,7 @@ class Grant(Struct, frozen=True, array_like=True):
     destination: str
     token: int  # from 1 on; grows with each change of owner
     empty: Span = NO_SPAN  # its part of the source is the same at both ends, as the control store knows
-    reseed: int = 0  # number of a wish for a new seed that nobody has fulfilled
+    reseed: int = 0  # number of a reseed request that is still open, 0: none
     settled: bool = False  # its last owner released it and said so: nothing that is still on its way can be written
     empty_mark: str = ""  # of the version at which ``empty`` ends
     insists: bool = False  # an operator himself wants the seed: whatever the destination holds is replaced
@@ -247,7 +247,7 @@ class RecordEmpty(Message, frozen=True):
 
 
 class Reseeded(Message, frozen=True):
-    """The wish for a new seed with this number was fulfilled."""
+    """The reseed request with this number was fulfilled."""
 
     destination: str
     token: int

@@ -12,7 +12,7 @@ Rules
  F2  What was done before (the stored position is ``through``, with its mark) is a success, and nothing is written. Only
      a seed that was planned from there is written: an operator wants those rows anew.
  F3  A flush or a seed is written only over what it was planned from: the stored position and mark are the expected
-     ones. So a seed may take a position back, as an operator wishes, but one that comes too late does not.
+     ones. So a seed may take a position back, as an operator asked, but one that comes too late does not.
  F4  A flush is never written over rows of another source. A seed that was planned from them replaces them.
 """
 

@@ -84,9 +84,9 @@ class Track:
         self.crowd = crowd
         self.halted = False
         self.error = ""  # of the last failure
-        self.reseed = 0  # number of an operator's wish that is not fulfilled; 0: there is none
+        self.reseed = 0  # number of the open reseed request; 0: none
         self.reseed_done = 0  # number of the last one that was
-        self.insists = False  # and that wish is for a seed over whatever it holds
+        self.insists = False  # and that request replaces whatever it holds
         self.drain_to = 0
 
     @property

@@ -13,7 +13,7 @@ from trunkline.core import planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
 from trunkline.core.fence import Decision, Held, Step, decide
-from trunkline.core.planner import Planner
+from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_schedule import Schedule
 from trunkline.core.planner_tracks import GroupKey, Job, Track
 
@@ -137,13 +137,13 @@ def _takes_late_grant(self: Planner, grant: Grant) -> Effects:
 
 
 def _grant_overrules(self: Planner, grant: Grant) -> Effects:
-    """What the grant says of a wish for a new seed counts, also if the wish came after it was written."""
+    """The reseed request of the grant counts, even if a newer request arrived after the grant was written."""
     self.tracks[grant.destination].reseed = 0
     return _on_granted(self, grant)
 
 
 def _deaf_in_the_end(self: Planner, source: Address, message: Message) -> Effects:
-    return [] if self.state == "stopped" else _on_news(self, message) + self._go_on()
+    return [] if self.state is PlannerState.STOPPED else _on_news(self, message) + self._go_on()
 
 
 def _expiry_unseen(self: Planner, message: Message) -> Effects:
@@ -176,7 +176,7 @@ DELIVERY_MUTANTS = (
         "SingleDeliverer",
         "breadth",
         100_000,
-        breaks=("fencing F1",),
+        breaks=("fence F1",),
     ),
     Mutant(
         "expected-position-unchecked",
@@ -186,7 +186,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "position-outside-transaction",
@@ -196,7 +196,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "seed-beside",
@@ -206,7 +206,7 @@ DELIVERY_MUTANTS = (
         "NoPhantom",
         "breadth",
         10_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "late-seed",
@@ -216,7 +216,7 @@ DELIVERY_MUTANTS = (
         "CursorMonotone",
         "breadth",
         60_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "read-epoch-lost",
@@ -329,8 +329,8 @@ DELIVERY_MUTANTS = (
         breaks=("planner P10",),
     ),
     Mutant(
-        "wish-overruled",
-        "a wish for a new seed is forgotten when a grant arrives that was written before it",
+        "reseed-request-overruled",
+        "a reseed request is forgotten when a grant arrives that was written before it",
         "reseeding",
         patch((Planner, "_on_granted", _grant_overrules)),
         "Progress",
@@ -376,7 +376,7 @@ DELIVERY_MUTANTS = (
         ("CursorMonotone", "NoPhantom", "NoLoss", "Progress"),
         "breadth",
         50_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "expiry-unseen",

@@ -10,7 +10,7 @@ from trunkline.check.scenarios import delivery_world
 from trunkline.core.delivery_events import PlanDropped
 from trunkline.core.effects import Announce, Effects
 from trunkline.core.fence import Decision, Held, Step, decide
-from trunkline.core.planner import Planner
+from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_groups import Groups
 from trunkline.core.planner_tracks import Track
 
@@ -33,11 +33,11 @@ def _nowhere(self: Groups, names: list[str], tracks: Mapping[str, Track]) -> fro
 def _stops_at_once(self: Planner) -> Effects:
     """Whoever is told to stop begins what is due, and gives everything back without waiting for it."""
     effects = _go_on(self)
-    return effects + self._stop() if self.state in ("draining", "stopping") else effects
+    return effects + self._stop() if self.state in (PlannerState.DRAINING, PlannerState.STOPPING) else effects
 
 
 UNSEEN = {
-    "fencing F4": "The checked world has one source, which a mark tells from its other lives. What differs in its "
+    "fence F4": "The checked world has one source, which a mark tells from its other lives. What differs in its "
     "identity alone, because the marks are not known, is looked at by the contract suite of destinations.",
     "planner P12": "A planner that asks or waits without need does more work, and no destination differs by it: "
     "monitors judge what is written. A test of the planner looks at all that an idle one sends.",
@@ -62,7 +62,7 @@ PLANNING_MUTANTS = (
         ("ExactlyOnce", "CursorMonotone", "NoPhantom", "NoLoss"),
         "breadth",
         20_000,
-        breaks=("fencing F2",),
+        breaks=("fence F2",),
     ),
     Mutant(
         "moved-not-read",

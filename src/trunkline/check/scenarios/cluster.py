@@ -179,7 +179,7 @@ def appends(*checksums: int, count: int = 1, takeover: bool = False, log: str = 
 
 
 def _helpers(log: str = LOG) -> dict[str, Role]:
-    return {"reconfigurer": Reconfigurer(ReconfigurerConfig(REGISTER, log)), "filler": Filler(1000)}
+    return {"reconfigurer": Reconfigurer(ReconfigurerConfig(REGISTER, log)), "filler": Filler()}
 
 
 def _name_of(view: Projection | None) -> str:
