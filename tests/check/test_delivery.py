@@ -76,7 +76,7 @@ CASES = [
     accept("nothing is missing", NoLoss(MIRROR), written(K1, L2, at=2)),
     reject("a row is missing", NoLoss(MIRROR), "d1 at 2 lacks l=2@1", written(K1, at=2)),
     accept("rows are their destination's own", PartitionCorrectness(MIRROR), written(K3, at=3, of="d2")),
-    reject("a row is another one's", PartitionCorrectness(MIRROR), "is belongs to another destination", written(K3, at=3)),
+    reject("a row is another one's", PartitionCorrectness(MIRROR), "belongs to another destination", written(K3, at=3)),
     accept("each row is there once", ExactlyOnce(APPEND), written(K1, L2, at=2)),
     reject("a row was appended twice", ExactlyOnce(APPEND), "2 times", written(K1, K1, at=2)),
     reject("a key is there twice", ExactlyOnce(MIRROR), "holds k 2 times", written(K1, K3, at=3)),
