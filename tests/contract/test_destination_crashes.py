@@ -121,7 +121,7 @@ def flush_on_and_on(table: Table, report: Connection) -> None:
         report.send(number)
 
 
-def test_t1_processes_killed_at_random_moments_leave_what_their_position_says(table: Table) -> None:
+def test_t1_processes_killed_at_random_moments_leave_the_rows_of_their_position(table: Table) -> None:
     destination = table.open()
     apply(destination, (SEED, []))
     destination.close()

@@ -142,7 +142,7 @@ def test_a_flush_to_another_position_at_any_step_is_noticed(place: DeltaPlace) -
 
 
 @pytest.mark.parametrize("doing", ["append", "compact"])
-def test_somebody_else_who_commits_at_any_step_makes_it_try_again(place: DeltaPlace, doing: str) -> None:
+def test_another_writer_that_commits_at_any_step_causes_a_retry(place: DeltaPlace, doing: str) -> None:
     def act() -> None:
         if doing == "append":
             rows = pa.table({"id": pa.array([50], pa.int64()), "name": ["foreign"]})
@@ -162,7 +162,7 @@ def test_somebody_else_who_commits_at_any_step_makes_it_try_again(place: DeltaPl
         assert content(place.held()) == content([*kept, *also] if intruder.acted else kept)
 
 
-def test_a_key_that_somebody_else_adds_at_any_step_is_found(place: DeltaPlace) -> None:
+def test_a_key_that_another_writer_adds_at_any_step_is_found(place: DeltaPlace) -> None:
     """Between the look-up and the commit nothing may slip in, whoever writes it (T4)."""
     same = pa.table({"id": pa.array([100], pa.int64()), "name": ["foreign"]})
     for intruder, mine in steps_of(place, lambda: write_deltalake(place.path, same, mode="append")):
@@ -213,7 +213,7 @@ def test_a_table_that_vanishes_under_a_commit_has_an_unknown_outcome(place: Delt
         flushed(place.open(vanish), FLUSH, CHANGES)
 
 
-def test_a_table_that_was_made_anew_is_noticed_by_an_open_destination(place: DeltaPlace) -> None:
+def test_an_open_destination_notices_a_recreated_table(place: DeltaPlace) -> None:
     destination = seeded(place, named(1, 2, 3))
     flushed(destination, FLUSH, CHANGES)
     shutil.rmtree(place.path)

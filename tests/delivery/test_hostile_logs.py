@@ -141,7 +141,7 @@ def test_x2_a_transaction_with_a_missing_or_foreign_entry_halts_with_its_positio
             source.net_changes(Window(0, at), asked, ALL_ROUTES)
 
 
-def test_x3_a_transaction_that_goes_on_is_no_version_and_one_that_was_broken_off_does_not_count(
+def test_x3_an_open_transaction_is_not_a_version_and_an_interrupted_one_is_ignored(
     cluster: RunningCluster, name: str
 ) -> None:
     open_ones = [(CHANGES, placed(index, last=False)) for index in range(5)]
@@ -291,7 +291,7 @@ def test_g5_hostile_events_are_put_aside_whatever_headers_their_producer_gave_th
     events.close()
 
 
-def test_l1_letters_that_somebody_else_wrote_do_not_stop_dead_letters(cluster: RunningCluster, name: str) -> None:
+def test_l1_letters_of_another_writer_do_not_stop_dead_letters(cluster: RunningCluster, name: str) -> None:
     letters = f"{name}-letters"
 
     async def foreign(log: Log) -> None:

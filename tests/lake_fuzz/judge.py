@@ -4,7 +4,7 @@ Checks of a window (after, through]:
 
     expiry    it is refused as expired if and only if one of its ends was expired
     rows      arrived - removed, as multisets of whole rows, is the difference of the two states
-    arrivals  arrived are the rows at `through` that were written since `after`, as the lake itself said at the time; if
+    arrivals  arrived are the rows at `through` that were written since `after`, as the lake recorded at the time; if
               files were rewritten in between, or may have been because versions were expired, those of them that do
               not equal a removed row
     rule      the settled window, applied to what destinations hold at `after`, gives what they hold at `through`

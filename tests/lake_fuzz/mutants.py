@@ -95,10 +95,10 @@ class _ReaderWithDeletesOf(WindowReader):
 
 class UndatedDeletes(ExactReader):
     def reader(self, plan: WindowPlan, request: ReadRequest) -> WindowReader:
-        return _ReaderByBooks(self.connection, self.catalog, plan, request)
+        return _ReaderBySpans(self.connection, self.catalog, plan, request)
 
 
-class _ReaderByBooks(WindowReader):
+class _ReaderBySpans(WindowReader):
     def _deletions(self, files: Sequence[LakeDeleteFile]) -> str:
         return super()._deletions(files).replace("coalesce(p.died, b.begun)", "b.begun")
 

@@ -213,12 +213,12 @@ class WindowReader:
 
     def _deletions(self, files: Sequence[LakeDeleteFile]) -> str:
         """The content of delete files: (file, position, died, ended)."""
-        books = ", ".join(
+        spans = ", ".join(
             f"({place}, {file.data_file}, {file.begin}, {file.end or FAR})" for place, file in enumerate(files)
         )
         fields = {POSITION_FIELD: ("position", "BIGINT", None), SNAPSHOT_FIELD: ("died", "BIGINT", None)}
         joined = (
-            f"{parquet([file.path for file in files], fields)} p JOIN (VALUES {books}) b(place, file, begun, ended)"
+            f"{parquet([file.path for file in files], fields)} p JOIN (VALUES {spans}) b(place, file, begun, ended)"
         )
         died = "coalesce(p.died, b.begun) AS died"
         return f"SELECT b.file, p.position, {died}, b.ended FROM {joined} ON p.file_index = b.place"
