@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import shutil
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from trunkline.config import ENVIRONMENT
 from trunkline.errors import ConfigError
 
 VERSION_MIN: Final = 17
@@ -59,7 +59,7 @@ def write_java_home(directory: Path, java: Path) -> Path:
 
 
 def _candidates() -> Iterator[Path]:
-    if home := os.environ.get("JAVA_HOME"):
+    if home := ENVIRONMENT.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):
         yield Path(on_path)

@@ -28,6 +28,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from trunkline.config import ENVIRONMENT, changed_environment
 from trunkline.delivery.engine.directory import SessionDirectory
 from trunkline.delivery.engine.java import find_java
 from trunkline.delivery.engine.master import check_master, is_local
@@ -118,21 +119,13 @@ def _settings(master: str, name: str, directory: SessionDirectory) -> dict[str, 
 def _environment(master: str, settings: Mapping[str, str], directory: SessionDirectory) -> Iterator[None]:
     """Settings that Spark reads from the environment only, while it starts."""
     wanted = {"PYSPARK_PYTHON": settings.get("spark.pyspark.python", sys.executable)}
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit started Java and then this process
+    if "PYSPARK_GATEWAY_PORT" not in ENVIRONMENT:  # otherwise spark-submit started Java and then this process
         wanted["JAVA_HOME"] = str(directory.write_java_home(find_java()))
     if is_local(master):
         wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
-        wanted["SPARK_HOME"] = os.environ.get("SPARK_HOME") or str(directory.write_spark_home())
-    before = {key: os.environ.get(key) for key in wanted}
-    os.environ.update(wanted)
-    try:
+        wanted["SPARK_HOME"] = ENVIRONMENT.get("SPARK_HOME") or str(directory.write_spark_home())
+    with changed_environment(wanted):
         yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from trunkline.config import ENVIRONMENT
 from trunkline.delivery.backends.ducklake_attachment import catalog_location
 from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.changes.columns import Columns, check_columns, check_routing, evolution
@@ -57,7 +58,7 @@ class SourceFacts(Struct, frozen=True):
 
 
 def preflight(
-    file: Path, environment: Mapping[str, str] = os.environ
+    file: Path, environment: Mapping[str, str] = ENVIRONMENT
 ) -> tuple[Pipeline | None, tuple[PipelineProblem, ...]]:
     """The pipeline, if its file is valid, and all problems."""
     try:
@@ -123,7 +124,7 @@ def _refusals(where: str, check: Callable[[], object]) -> Iterator[PipelineProbl
 def _check_engine(master: str) -> Iterator[PipelineProblem]:
     if importlib.util.find_spec("pyspark") is None:
         yield PipelineProblem("spark", "PySpark is not installed; install trunkline[delivery]")
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit brings Java along
+    if "PYSPARK_GATEWAY_PORT" not in ENVIRONMENT:  # otherwise spark-submit brings Java along
         yield from _refusals("spark", find_java)
     yield from _refusals("spark.master", lambda: check_master(master))
 
