@@ -122,7 +122,7 @@ def test_t2_a_flush_that_was_done_already_succeeds_and_writes_nothing(table: Tab
     flushed(table, FLUSH, CHANGES)
     before = table.trace()
     assert flushed(table, FLUSH, CHANGES) == Applied(20, already=True)
-    with pytest.raises(PositionMoved):  # whether what is there goes further, only the source can tell
+    with pytest.raises(PositionMoved):  # only the source knows whether the stored position is a later one
         flushed(table, replace(FLUSH, through=15, token=2), CHANGES)
     assert table.trace() == before
     assert content(table.held()) == content(FLUSHED)
@@ -166,11 +166,11 @@ def test_t5_a_seed_that_was_planned_from_what_is_there_replaces_it_also_by_an_ea
     seeded(table, replace(SEED, through=70, through_mark=MARK_A))
     with pytest.raises(Fenced):
         seeded(table, replace(SEED, token=0, expected=70, mark=MARK_A, through=5))
-    anew = replace(SEED, expected=70, mark=MARK_A, through=5, through_mark=MARK_B, source="lake/others")
-    seeded(table, anew, [{"id": 8, "tenant": "acme", "amount": 1}])
+    reseed = replace(SEED, expected=70, mark=MARK_A, through=5, through_mark=MARK_B, source="lake/others")
+    seeded(table, reseed, [{"id": 8, "tenant": "acme", "amount": 1}])
     assert standing(table) == Standing(5, 1, "lake/others", MARK_B)
     before = table.trace()
-    for late in (replace(anew, through=4, through_mark=MARK_A), replace(anew, mark="", through=4)):
+    for late in (replace(reseed, through=4, through_mark=MARK_A), replace(reseed, mark="", through=4)):
         with pytest.raises(PositionMoved):
             seeded(table, late)
     assert table.trace() == before
@@ -201,7 +201,7 @@ def test_t2_every_kind_decides_as_fencing_does(table: Table) -> None:
 
 
 def test_t2_every_kind_asks_fencing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first flush, a flush that somebody came before, and a seed; only DuckLake's update does without it (K1)."""
+    """A first flush, a flush after another writer, and a seed; only DuckLake's update works without it (K1)."""
     seeded(table)
     asked: list[Step] = []
 

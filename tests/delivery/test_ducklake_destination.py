@@ -48,7 +48,7 @@ def table(tmp_path: Path) -> LakeTable:
 
 
 def ask(table: LakeTable, *statements: str) -> list[tuple[Any, ...]]:
-    """What somebody else does with the lake, attached as ``l``; the table is ``{t}``."""
+    """Statements of another writer; the lake is attached as ``l``, the table is ``{t}``."""
     with pooled_duckdb("ducklake", "sqlite_scanner") as connection:
         connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
         connection.execute(f"SET disabled_optimizers = {literal(MISLED)}")

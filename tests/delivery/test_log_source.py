@@ -173,7 +173,7 @@ def test_skipped_events_are_kept_once_each_with_reason_and_position(events: Even
     events.direct.seed()
     assert events.ids("acme") == [8, 9]
     asked = ReadRequest(events.source.columns(at), ("id",), "tenant")
-    for _ in range(2):  # whoever reads the window again adds none
+    for _ in range(2):  # a second read of the window adds none
         events.source.net_changes(Window(0, at), asked, RouteFilter(("acme",), ("acme", "bolt")))
     found = events.letters("dead")
     assert [payload for _, _, payload in found] == wrong
@@ -187,7 +187,7 @@ def test_l1_letters_of_an_older_window_that_is_written_later_are_kept(events: Ev
     first = events.add(b"[1]")
     second = events.add(event("c", None, row(1)), b"[2]")
     asked = ReadRequest(events.source.columns(second), ("id",), "tenant")
-    one = RouteFilter(("acme",))  # any task, not only the one that also reads what nobody takes
+    one = RouteFilter(("acme",))  # any task, not only the one that also reads unrouted rows
     events.source.net_changes(Window(first, second), asked, one)
     events.source.net_changes(Window(0, first), asked, one)
     events.source.net_changes(Window(0, second), asked, one)

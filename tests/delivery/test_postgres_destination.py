@@ -62,7 +62,7 @@ def flush(destination: PostgresDestination, changes: list[Change], how: Flush = 
 
 
 def run(table: PostgresTable, statement: str) -> list[Any]:
-    """Somebody else's statement; ``{t}`` is the table."""
+    """A statement of another client; ``{t}`` is the table."""
     name = f'{table.address.schema}."{table.address.table}"'
     with psycopg.connect(table.address.dsn) as connection:
         cursor = connection.execute(statement.replace("{t}", name).replace("{s}", table.address.schema).encode())
@@ -183,7 +183,7 @@ def test_a_seed_for_another_mode_or_key_makes_the_index_that_it_needs(destinatio
     assert flush(destination, CHANGES) == Applied(20, removed=1, written=2)
 
 
-# ----------------------------------------------------------------------------------------------- somebody else's hand
+# ------------------------------------------------------------------------------------------------------ other writers
 
 
 def test_a_table_that_another_writer_changed_is_refused_with_its_difference(

@@ -41,8 +41,8 @@ NULLS = "INSERT INTO lake.orders (id, tenant) VALUES (NULL, 'acme'), (99, 'acme'
 
 
 def tampered(direct: Direct, lake: Lake, changes: list[tuple[Op, dict[str, Any]]], name: str = "acme") -> None:
-    """Move a destination to a version that has nothing for it, with changes that nobody made in the source."""
-    version = lake.run("INSERT INTO lake.orders (id, tenant) VALUES (1, 'somebody else')")
+    """Move a destination to a version that has nothing for it, with changes that the source never had."""
+    version = lake.run("INSERT INTO lake.orders (id, tenant) VALUES (1, 'another')")
     target = direct.work.targets[direct.work.index[name]]
     survey = direct.work.source.state(0)
     columns = direct.work.source.columns(version)

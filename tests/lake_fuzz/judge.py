@@ -111,14 +111,14 @@ class _Case:
         found = Counter(plain_rows(net.arrived))
         found.subtract(plain_rows(net.removed))
         found.subtract(wanted)
-        return _told("arrived less removed is not the difference of the states", found)
+        return _difference("arrived less removed is not the difference of the states", found)
 
     def _wrong_arrivals(self, net: NetChanges) -> str | None:
         found = Counter(plain_rows(net.arrived))
         if self._truth.lost_lineage(self._window):
-            return _told("rows that were only moved arrived", found & Counter(plain_rows(net.removed)))
+            return _difference("rows that were only moved arrived", found & Counter(plain_rows(net.removed)))
         found.subtract(self._truth.written(self._window))
-        return _told("arrived are not the rows that were written in the window", found)
+        return _difference("arrived are not the rows that were written in the window", found)
 
     # --- the rule ---
 
@@ -173,7 +173,7 @@ class _Case:
         return f"the settled window leaves other rows than the state has at {sorted(wrong, key=repr)[:SHOWN]}"
 
 
-def _told(what: str, counts: Counter[PlainRow]) -> str | None:
+def _difference(what: str, counts: Counter[PlainRow]) -> str | None:
     wrong = [f"{count:+d} {row}" for row, count in counts.items() if count]
     return f"{what}: {'; '.join(wrong[:SHOWN])}" if wrong else None
 
