@@ -22,7 +22,7 @@ from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.sources.log_reader import LogBounds, LogReader
+from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 KEY: Columns = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"))
@@ -121,7 +121,7 @@ def tells_nothing(content: bytes) -> bool:
 # ---------------------------------------------------------------------------------------------------------- any log
 
 
-class MemoryReading(LogReader):
+class MemoryReading(ChangeLogReader):
     """A log in memory: what lies at each position, from 1 on; ``None`` is a hole, an error is what reading raises."""
 
     def __init__(self, address: LogAddress, entries: list[Entry | CorruptEntry | None], trimmed: int = 0) -> None:
