@@ -107,7 +107,7 @@ def test_a_page_shows_nothing_before_the_token_is_shown(browser: Browser, url: s
     expect(page.locator("#all")).to_be_hidden()
     page.get_by_label("token").fill("wrong")
     page.keyboard.press("Enter")
-    expect(page.locator("#login-said")).to_have_text("that is not the cluster's token")
+    expect(page.locator("#login-said")).to_have_text("this is not the token of the cluster")
     expect(page.locator("#all")).to_be_hidden()
     page.get_by_label("token").fill(TOKEN)
     page.keyboard.press("Enter")
@@ -135,16 +135,16 @@ def test_many_logs_are_a_short_list_that_can_be_filtered_and_unfolded(page: Page
     expect(page.locator(".roles dt").first).to_have_text(re.compile(rf"^{LOGS} open logs$"))
 
 
-ROW: Final = """async ([duty, away]) => {
+ROW: Final = """async ([duty, dead]) => {
   const { rowOf } = await import("/page/segments.js");
   const members = [{ node: "a", joining: false }, { node: "b", joining: true }];
   const segment = { index: 0, epoch: 1, base: 1, end: 9, repaired: true, owner: "a", groups: [members] };
-  return rowOf({ policy: "chain", duty }, segment, 9, new Set(away)).slice(3, 5);
+  return rowOf({ policy: "chain", duty }, segment, 9, new Set(dead)).slice(3, 5);
 }"""
 
 
 @pytest.mark.parametrize(
-    ("duty", "lost", "expected"),
+    ("duty", "dead", "expected"),
     [
         ("CopyToJoiner", [], ["sealed, being copied", "a → b (being copied)"]),
         ("idle", [], ["sealed, being copied", "a → b (waits for its copy)"]),
@@ -153,6 +153,6 @@ ROW: Final = """async ([duty, away]) => {
     ],
 )
 def test_a_copy_on_a_lost_node_is_not_shown_as_being_copied(
-    page: Page, duty: str, lost: list[str], expected: list[str]
+    page: Page, duty: str, dead: list[str], expected: list[str]
 ) -> None:
-    assert page.evaluate(ROW, [duty, lost]) == expected
+    assert page.evaluate(ROW, [duty, dead]) == expected

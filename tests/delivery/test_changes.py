@@ -195,6 +195,6 @@ def test_x5_headers_that_no_capture_wrote_are_corrupt() -> None:
     ]
     broken = [*map(entry_with, wrong), entry_with({**good, POSITION_HEADER: b"\xff"}), Entry(7, b"", "", 0, 0, b"\xc1")]
     for entry in broken:
-        with pytest.raises(CorruptEntry, match="entry 7 has headers that are none of a capture") as corrupt:
+        with pytest.raises(CorruptEntry, match="entry 7 has headers that no capture writes") as corrupt:
             entry_place(entry)
         assert (corrupt.value.first, corrupt.value.end) == (7, 8)

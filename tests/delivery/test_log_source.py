@@ -141,7 +141,7 @@ def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
     events.add(event("c", None, row(1)))
     at = events.add(b"{no json")
     asked = ReadRequest(events.source.columns(at), ("id",), "tenant")
-    with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: no JSON"):
+    with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: not JSON"):
         events.source.net_changes(Window(0, at), asked, ALL_ROUTES)
 
 
@@ -149,7 +149,7 @@ def test_a_malformed_event_halts_discovery_and_counting_with_its_position(events
     at = events.add(event("c", None, row(1)), b"{no json")
     runner = JobRunner(spark, Work(events.source, ("id",), "tenant", ()), 0)
     try:
-        with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: no JSON"):
+        with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: not JSON"):
             runner.count_unrouted(Window(0, at))
     finally:
         runner.close()

@@ -53,7 +53,7 @@ class LocalClusterConfig(msgspec.Struct, frozen=True):
     node_options: tuple[str, ...] = ()
     coordinator_options: tuple[str, ...] = ()
     observe: bool = False  # each process serves metrics and health on its own port
-    environment: Mapping[str, str] = {}  # added to that of this process: secrets must not appear on command lines
+    environment: Mapping[str, str] | None = None  # of the servers; None: that of this process
 
 
 class Child:
@@ -194,7 +194,7 @@ class LocalCluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C at the terminal reaches the supervisor only
-                env={**os.environ, **self.config.environment},
+                env=self.config.environment,
             )
         child.started = process_started(child.process.pid)
         self._write_record()  # L5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,7 +12,7 @@ from msgspec import Struct
 import trunkline.sync
 from trunkline.client.cluster import ClientOptions
 from trunkline.client.entries import Entry
-from trunkline.config import ConnectionConfig
+from trunkline.config import ConnectionConfig, secret
 from trunkline.core.projection import Segment
 from trunkline.delivery.changes.captured import EntryPlace, entry_place
 from trunkline.delivery.config.addresses import LogAddress
@@ -235,10 +234,4 @@ def token_of(address: LogAddress) -> str:
     """The cluster's shared secret."""
     if address.token_env is None:
         return ""
-    try:
-        return os.environ[address.token_env]
-    except KeyError:
-        raise ConfigError(
-            f"the environment variable {address.token_env} is not set; set it to the secret of the cluster at "
-            f"{address.connect}"
-        ) from None
+    return secret(address.token_env, f"the token of the cluster at {address.connect}")
