@@ -25,7 +25,7 @@ from trunkline.delivery.changes.captured import EntryPlace, encoded, truncation
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.sources.contract import ALL_ROUTES
 from trunkline.errors import ConfigError, DestinationHalted, OwnedByAnother, ProtocolError, SourceExpired
 from trunkline.runtime.observing_thread import ObservingThread
@@ -234,7 +234,7 @@ def test_a_log_delivers_what_its_table_holds_and_follows_truncation_by_a_seed(
     table.write(table.insert("bolt", *range(20, 30)))
     captured.capture(LakeCapture(table.address))
     targets = [
-        Target(name, DeltaAddress(str(tmp_path / name)), (name,), "mirror", "halt", replace_existing=False)
+        TaskDestination(name, DeltaAddress(str(tmp_path / name)), (name,), "mirror", "halt", replace_existing=False)
         for name in ("acme", "bolt")
     ]
     direct = Direct(captured.source, *targets)

@@ -28,7 +28,7 @@ from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Seed
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.verification.preflight import preflight
 from trunkline.errors import ConfigError, ProtocolError
 
@@ -142,7 +142,7 @@ def test_moments_that_python_does_not_have_reach_every_kind_of_destination(
         DeltaAddress(str(tmp_path / "delta")),
         PostgresAddress(server.dsn, "delivered"),
     ]
-    delivery = Direct(captured.source, *(Target(str(at), each, ("x",)) for at, each in enumerate(addresses)))
+    delivery = Direct(captured.source, *(TaskDestination(str(at), each, ("x",)) for at, each in enumerate(addresses)))
     delivery.seed()
     server.run(f"INSERT INTO orders (id, tenant, hour, day, local, at) VALUES (2, {values})")
     captured.capture(server.capture())

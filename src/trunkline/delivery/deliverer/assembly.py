@@ -12,18 +12,18 @@ from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.changes.columns import check_columns, check_routing
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.address_rules import shared_place
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import Source
 
 SEED_MODES = {"scan": SeedMode.SCAN, "history": SeedMode.START, "now": SeedMode.NOW}
 
 
-def work_of(pipeline: Pipeline, source: Source, destinations: Sequence[DestinationConfig]) -> Work:
+def work_of(pipeline: Pipeline, source: Source, destinations: Sequence[DestinationConfig]) -> TaskPipeline:
     targets = tuple(
-        Target(each.name, each.address, each.values, each.mode, each.duplicates, each.replace_existing)
+        TaskDestination(each.name, each.address, each.values, each.mode, each.duplicates, each.replace_existing)
         for each in destinations
     )
-    return Work(source, pipeline.key, pipeline.routing.column, targets)
+    return TaskPipeline(source, pipeline.key, pipeline.routing.column, targets)
 
 
 def planned(pipeline: Pipeline, destination: DestinationConfig, life: Life) -> Planned:

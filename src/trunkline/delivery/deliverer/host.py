@@ -38,8 +38,9 @@ from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.source_watch import SourceWatch
 from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, take_counts_back
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.runner import JobReport, JobRunner
-from trunkline.delivery.job.work import Work
+from trunkline.delivery.job.results import JobReport
+from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.job.work import TaskPipeline
 from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError
 from trunkline.threads import Threads
@@ -56,7 +57,7 @@ class Deliverer:
     def __init__(
         self,
         pipeline: Pipeline,
-        runner: Callable[[Work], JobRunner],
+        runner: Callable[[TaskPipeline], JobRunner],
         store: ControlStore,
         name: str,
         observer: Observer,
@@ -284,8 +285,8 @@ class Deliverer:
     @staticmethod
     def _run_job(runner: JobRunner, message: ReadStandings | FlushGroup | SeedGroup) -> JobReport:
         match message:
-            case ReadStandings(job, destinations, notes):
-                return runner.standings(job, destinations, notes)
+            case ReadStandings(_, destinations, notes):
+                return runner.standings(destinations, notes)
             case FlushGroup():
                 return runner.flush(message)
             case SeedGroup():
@@ -293,14 +294,14 @@ class Deliverer:
 
     def _job_ended(self, message: ReadStandings | FlushGroup | SeedGroup, report: JobReport) -> None:
         self._observer.job_ended(message, report)
-        self._observer.event(JobEnded(message.job, report.done.results))
+        self._observer.event(JobEnded(message.job, report.results))
         if isinstance(message, FlushGroup | SeedGroup) and (report.unrouted is not None or _may_have_written(report)):
             after = message.after if isinstance(message, FlushGroup) else 0
             self._counter.job_ended(Window(after, message.through), report.unrouted)
-        self._carry_out(self.planner.on_message(HOST, report.done))
+        self._carry_out(self.planner.on_message(HOST, report.done(message.job)))
 
 
 def _may_have_written(report: JobReport) -> bool:
     """Whether a window may not be read again for some destination, so that its unrouted rows must be counted now."""
     untouched = {Outcome.TRANSIENT, Outcome.PERMANENT, Outcome.FENCED, Outcome.MOVED, Outcome.EXPIRED}
-    return report.done.rest is not Outcome.EMPTY or any(each.outcome not in untouched for each in report.done.results)
+    return report.rest is not Outcome.EMPTY or any(each.outcome not in untouched for each in report.results)

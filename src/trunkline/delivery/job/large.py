@@ -11,21 +11,22 @@ With policy warn, all rows that are live under a touched key stand in for those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import Member
+from trunkline.core.delivery_messages import Member, Result
 from trunkline.delivery.changes.columns import arrow_schema
 from trunkline.delivery.changes.net import row_codes, winners
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, Op
-from trunkline.delivery.job.answers import answer_batch
 from trunkline.delivery.job.apply import flush_destination, seed_destination
-from trunkline.delivery.job.work import FlushWork, SeedWork, Target, Work
+from trunkline.delivery.job.results import JobReport
+from trunkline.delivery.job.work import FlushWork, SeedWork, TaskDestination, TaskPipeline
 from trunkline.errors import DuplicateKey
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ ARRIVED = "_trunkline_arrived"  # 1: the row arrived, 0: it was removed
 SHARED = "_trunkline_shared"  # arrivals of this key
 VALUE = "_trunkline_value"
 RANK = "_trunkline_rank"
+ANSWER_TEXT: Final = "kind string, text string, number bigint, body binary"
+ANSWER_SCHEMA: Final = pa.schema(
+    [("kind", pa.string()), ("text", pa.string()), ("number", pa.int64()), ("body", pa.binary())]
+)
 PLACE = "_trunkline_place"  # rows of one place are in one partition: its destinations are written one after another
 
 
@@ -133,10 +138,10 @@ def unrouted_frame(arrived: DataFrame, routes: DataFrame) -> DataFrame:
     )
 
 
-def routes_frame(spark: SparkSession, work: Work, places: set[int]) -> DataFrame:
+def routes_frame(spark: SparkSession, pipeline: TaskPipeline, places: set[int]) -> DataFrame:
     routes = [
-        (value, place, work.shared_places[work.targets[place].name])
-        for value, found in work.routes.items()
+        (value, place, pipeline.shared_places[pipeline.targets[place].name])
+        for value, found in pipeline.routes.items()
         for place in found
         if place in places
     ]
@@ -144,24 +149,43 @@ def routes_frame(spark: SparkSession, work: Work, places: set[int]) -> DataFrame
 
 
 def applier(
-    work: Work, job: FlushWork | SeedWork, members: dict[int, Member]
+    pipeline: TaskPipeline, job: FlushWork | SeedWork, members: dict[int, Member]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does with the rows of its destinations, which come one destination after the other."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for place, rows in by_destination(batches):
-            target, member = work.targets[place], members[place]
-            keys = SharedKeys(target, work.key)
+            target, member = pipeline.targets[place], members[place]
+            keys = SharedKeys(target, pipeline.key)
             staged = in_schema(keys.settled(rows), job, with_op=isinstance(job, FlushWork))
             if isinstance(job, FlushWork):
-                result, counted = flush_destination(target, member, job, work.key, staged)
+                result = flush_destination(target, member, job, pipeline.key, staged)
             else:
-                result, counted = seed_destination(target, member, job, work.key, staged)
+                result = seed_destination(target, member, job, pipeline.key, staged)
             for _ in rows:
                 pass  # a destination that stopped early leaves rows behind; the next one's come after them
-            yield answer_batch(result, replace(counted, duplicates=max(counted.duplicates, keys.extra)))
+            yield answer_batch(replace(result, duplicates=max(result.duplicates, keys.extra)))
 
     return apply
+
+
+def answer_batch(result: Result) -> pa.RecordBatch:
+    body = msgspec.msgpack.encode(result)
+    return pa.RecordBatch.from_pydict(
+        {"kind": ["result"], "text": [result.destination], "number": [0], "body": [body]}, schema=ANSWER_SCHEMA
+    )
+
+
+def answers_report(rows: Iterable[tuple[str, str | None, int, bytes | None]]) -> JobReport:
+    """The answers of all tasks: the only rows that reach the driver."""
+    results, unrouted = [], {}
+    for kind, text, number, body in rows:
+        if kind == "unrouted":
+            unrouted[text] = int(number)
+        else:
+            assert body is not None
+            results.append(msgspec.msgpack.decode(bytes(body), type=Result))
+    return JobReport(tuple(results), unrouted=unrouted, path="large")
 
 
 def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
@@ -197,7 +221,7 @@ def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Ite
 class SharedKeys:
     """What becomes of rows that share a key, in a stream that is sorted by key: by the policy of the destination."""
 
-    def __init__(self, target: Target, key: tuple[str, ...]) -> None:
+    def __init__(self, target: TaskDestination, key: tuple[str, ...]) -> None:
         self._target = target
         self._key = key
         self.extra = 0  # rows that gave way to another
