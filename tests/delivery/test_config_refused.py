@@ -87,7 +87,7 @@ REFUSED = {
     ),
     "no destinations": (
         "",
-        "orders.yaml:1: destinations: there are none; list at least one, or give `discover` a template",
+        "orders.yaml:1: destinations: missing; list at least one, or give `discover` a template",
     ),
     "two destinations of one name": (
         "destinations: [{name: a, type: delta, path: a}, {name: a, type: delta, path: b, values: [b]}]",
@@ -95,7 +95,7 @@ REFUSED = {
     ),
     "two destinations of one value": (
         "destinations: [{name: a, type: delta, path: a}, {name: b, type: delta, path: b, values: [a]}]",
-        "orders.yaml:5: destinations[1].values: 'a' is routed to destinations[0] already; keep one",
+        "orders.yaml:5: destinations[1].values: 'a' already belongs to destinations[0]; keep one",
     ),
     "two destinations in one table": (
         "destinations: [{name: a, type: delta, path: a}, {name: b, type: delta, path: ../x/../{folder}/A/}]",
@@ -124,7 +124,10 @@ REFUSED = {
     ),
     "a reserved name of a table": (
         "destinations: [{name: a, type: ducklake, catalog: a, table: _trunkline_x}]",
-        "orders.yaml:5: destinations[0].table: '_trunkline_x' begins with the reserved _trunkline; choose another name",
+        (
+            "orders.yaml:5: destinations[0].table: '_trunkline_x' starts with the reserved prefix _trunkline; "
+            "choose another name"
+        ),
     ),
     "a name that PostgreSQL would cut": (
         f"destinations: [{{name: a, type: postgres, dsn: dbname=a, table: {'x' * 64}}}]",
@@ -159,7 +162,7 @@ REFUSED = {
     "a template with one table for all": (
         "discover: {template: {type: delta, path: all}}",
         (
-            "orders.yaml:5: discover.template: gives every value the same table; put {value} into its catalog, "
+            "orders.yaml:5: discover.template: gives every value the same table; use {value} in its catalog, "
             "path, dsn or table"
         ),
     ),
@@ -173,7 +176,7 @@ REFUSED = {
     "a wrong pattern": (
         "discover: {template: {type: delta, path: '{value}'}, pattern: '('}",
         (
-            "orders.yaml:5: discover.pattern: is no regular expression: missing ), unterminated subpattern at "
+            "orders.yaml:5: discover.pattern: is not a valid regular expression: missing ), unterminated subpattern at "
             "position 0; correct it"
         ),
     ),
@@ -186,7 +189,7 @@ REFUSED = {
     ),
     "a setting that is none of Spark": (
         ONE + "spark: {conf: {memory: 4g}}",
-        "orders.yaml:6: spark.conf.memory: is no setting of Spark: they begin with spark.",
+        "orders.yaml:6: spark.conf.memory: is not a Spark setting: they start with spark.",
     ),
     "a wrong master": (
         ONE + "spark: {master: lokal}",
@@ -198,25 +201,25 @@ REFUSED = {
     ),
     "an alias": (
         "destinations: [&a {name: a, type: delta, path: a}, *a]",
-        "orders.yaml:5: the alias *a is not understood; put what is shared under `defaults`",
+        "orders.yaml:5: the alias *a is not supported; put shared keys under `defaults`",
     ),
     "a tag": (
         ONE + "flush: !!python/object:os.system {}",
-        "orders.yaml:6: the tag tag:yaml.org,2002:python/object:os.system is not understood; use quotes for a text",
+        "orders.yaml:6: the tag tag:yaml.org,2002:python/object:os.system is not supported; quote the text",
     ),
     "a second document": (
         ONE + "---\na: 1",
-        "orders.yaml:6: a second document begins here; one file holds one pipeline",
+        "orders.yaml:6: a second document starts here; a file holds one pipeline",
     ),
-    "no YAML": (ONE + "flush: [", "orders.yaml:7: no YAML: did not find expected node content; correct it"),
+    "no YAML": (ONE + "flush: [", "orders.yaml:7: not valid YAML: did not find expected node content; correct it"),
     "a deep nesting": (
         ONE + "flush: " + "[" * 100_000,
         f"orders.yaml:6: nested deeper than {DEPTH_MAX}; no key of a pipeline is",
     ),
-    "a key that is no text": (ONE + "[a]: 1", "orders.yaml:6: a key must be a text"),
+    "a key that is not a text": (ONE + "[a]: 1", "orders.yaml:6: a key must be a text"),
     "half of a character": (
         'destinations: [{name: a, type: delta, path: a, values: ["a\\ud800"]}]',
-        "orders.yaml:5: no YAML: found invalid Unicode character escape code; correct it",
+        "orders.yaml:5: not valid YAML: found invalid Unicode character escape code; correct it",
     ),
     "a character that cannot be printed": (
         'destinations: [{name: a, type: delta, path: "a\\0b"}]',
@@ -268,7 +271,7 @@ def test_a_file_that_is_not_there_or_empty_or_no_text_is_named(tmp_path: Path) -
 
 DELTA = "destinations: [{name: a, type: delta, path: '%s'}]"
 LAKE = "destinations: [{name: a, type: ducklake, catalog: '%s', data_path: '%s', table: t}]"
-S3 = "must be a path of the file system: s3: is not supported (before a path with a colon write ./)"
+S3 = "must be a path in the file system: s3: is not supported (before a path with a colon write ./)"
 
 
 @pytest.mark.parametrize(
@@ -348,16 +351,16 @@ def test_a_secret_of_the_control_store_is_refused_and_not_repeated(tmp_path: Pat
 
 
 @pytest.mark.parametrize("setting", ["executor.extraJavaOptions", "driver.defaultJavaOptions", "jars.repositories"])
-def test_a_setting_that_java_is_started_with_can_be_no_secret(tmp_path: Path, setting: str) -> None:
+def test_a_setting_that_java_is_started_with_cannot_be_a_secret(tmp_path: Path, setting: str) -> None:
     text = HEAD + ONE + f"spark: {{conf_env: {{spark.{setting}: OPTIONS, spark.hadoop.fs.s3a.secret.key: OPTIONS}}}}"
     (told,) = problems(tmp_path, text, {"OPTIONS": "x"})
     assert told == (
-        f"orders.yaml:6: spark.conf_env.spark.{setting}: is read as Java starts, and shows in its command line: no "
-        "secret; move it to spark.conf"
+        f"orders.yaml:6: spark.conf_env.spark.{setting}: is read when Java starts, and is visible in its "
+        "command line; move it to spark.conf"
     )
 
 
-def test_every_missing_variable_is_found_unless_nobody_asks(tmp_path: Path) -> None:
+def test_every_missing_variable_is_found_unless_it_is_not_needed(tmp_path: Path) -> None:
     text = HEAD.replace("type: delta, path: source", "type: ducklake, catalog: 'postgres:', table: t, password_env: S")
     text += (
         "defaults: {type: postgres, dsn: 'dbname={name}', table: t, password_env: '{name}_PASSWORD'}\n"
