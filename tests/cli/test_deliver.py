@@ -153,7 +153,7 @@ def test_what_cannot_be_compared_has_an_exit_code_of_its_own(command: Command, e
 def test_status_shows_every_destination(command: Command, example: Path) -> None:
     shown = command("deliver", "status", "orders.yaml")
     assert shown.code == 0
-    assert "pipeline orders, source at version 5, delivered by NOBODY" in shown.text
+    assert "pipeline orders, source at version 5, delivered by no deliverer" in shown.text
     assert "tenant-20" in shown.text
     facts = command("deliver", "status", "orders.yaml", "--json").json
     assert len(facts["destinations"]) == 20
@@ -177,7 +177,7 @@ def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, exam
     assert paused.text.startswith("paused: tenant-01, tenant-02\nno deliverer runs now")
     assert "to be paused" in command("deliver", "status", "orders.yaml").text
     again = command("deliver", "pause", "orders.yaml", "tenant-01")
-    assert again.text == "nothing to do: 1 destination paused already\n"
+    assert again.text == "nothing to do: 1 destination already paused\n"
     resumed = command("deliver", "resume", "orders.yaml", "--all", "--json").json
     assert resumed["changed"] == ["tenant-01", "tenant-02"]
     assert len(resumed["unchanged"]) == 18
@@ -195,9 +195,9 @@ def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, exam
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["pause", "orders.yaml"], "name destinations, or say --all"),
+        (["pause", "orders.yaml"], "name destinations, or use --all"),
         (["pause", "orders.yaml", "tenant-01", "--all"], "not both"),
-        (["retire", "orders.yaml", "--all"], "say --yes if that is meant"),
+        (["retire", "orders.yaml", "--all"], "confirm with --yes"),
         (["pause", "orders.yaml", "nobody"], "has no destination 'nobody'"),
     ],
 )
@@ -269,7 +269,7 @@ def test_a_deliverer_tells_how_far_it_is_follows_the_operator_and_drains_when_to
         found = command("deliver", "status", "orders.yaml", "--json").json["destinations"]
         return {each["name"]: (each["status"] or {}).get("state", "") for each in found}
 
-    running.wait_for("in step with version 5: 20 destinations, 1 halted")
+    running.wait_for("up to date with version 5: 20 destinations, 1 halted")
     assert "starting Spark on local[*]" in running.text
     assert "event=halted" in running.text
     assert "replace_existing" in running.text
@@ -277,19 +277,19 @@ def test_a_deliverer_tells_how_far_it_is_follows_the_operator_and_drains_when_to
 
     shutil.rmtree("foreign")
     assert command("deliver", "resume", "orders.yaml", "foreign").text == "active: foreign\n"
-    running.wait_for("in step with version 5: 21 destinations")
+    running.wait_for("up to date with version 5: 21 destinations")
 
     assert command("deliver", "pause", "orders.yaml", "tenant-01").text == "paused: tenant-01\n"
     wait_until(lambda: states()["tenant-01"] == "paused", lambda: "the pause is followed")
     changes = ("UPDATE lake.orders SET quantity = 99 WHERE id % 2 = 0", "DELETE FROM lake.orders WHERE id = 3")
     version = change_source(example, *changes)
-    running.wait_for(f"in step with version {version}: 20 destinations")
+    running.wait_for(f"up to date with version {version}: 20 destinations")
 
     running.process.send_signal(signal.SIGTERM)
     code, output = running.end()
-    assert "draining: everything is brought to the source's version" in running.text
+    assert "draining to the present version of the source" in running.text
     assert (code, f"20 destinations at version {version}" in output) == (0, True), running.text
-    assert "left behind: tenant-01, at version 5: paused" in running.text
+    assert "behind: tenant-01, at version 5: paused" in running.text
     done = command("deliver", "verify", "orders.yaml")
     assert done.text.endswith("21 destinations: all equal to the source\n")
 
@@ -304,12 +304,12 @@ def test_init_writes_an_example_and_never_overwrites(command: Command, tmp_path:
     )
     Path("orders.yaml").write_text("mine")
     again = command("deliver", "init", "--sample")
-    assert (again.code, "orders.yaml is there already" in again.err) == (1, True)
+    assert (again.code, "orders.yaml already exists" in again.err) == (1, True)
     assert Path("orders.yaml").read_text() == "mine"
     assert not Path("lake").exists()
     Path("lake/data").mkdir(parents=True)
     other = command("deliver", "init", "other.yaml", "--sample")
-    assert (other.code, "lake/data is there already" in other.err) == (1, True)
+    assert (other.code, "lake/data already exists" in other.err) == (1, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "orders.yaml", "stdin"]
 
 
@@ -375,7 +375,7 @@ def test_validate_compares_the_columns_of_what_was_delivered(command: Command, t
     pipeline = load_pipeline(pipeline_file(tmp_path))
     source = source_facts(pipeline)
     assert command("deliver", "validate", "orders.yaml").text == (
-        "orders.yaml: pipeline orders, 20 destinations: all is well\n"
+        "orders.yaml: pipeline orders, 20 destinations: valid\n"
     )
     renamed = tuple(replace(each, name="payed") if each.name == "paid" else each for each in source.columns)
     for destination, identity in zip(pipeline.destinations, (source.identity, "another"), strict=False):

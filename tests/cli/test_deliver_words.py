@@ -27,7 +27,7 @@ def destination(name: str, stage: str, **options: Any) -> DestinationView:
         ),
         (
             [destination("a", "ready", lag_versions=0), destination("b", "paused", life="paused", lag_versions=7)],
-            "in step with version 9: 1 destination",
+            "up to date with version 9: 1 destination",
         ),
         ([destination("a", "unowned", owned=False, lag_versions=1)], None),
     ],

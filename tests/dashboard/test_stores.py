@@ -24,7 +24,7 @@ def test_k2_a_store_that_is_not_there_is_said_to_be_and_not_made(tmp_path: Path,
 
     async def run() -> None:
         watch = StoreWatch(0, f"sqlite:{path}")
-        assert "a deliverer makes it" in (await watch.look()).store.error
+        assert "`trunkline deliver run` creates it" in (await watch.look()).store.error
         store = await asyncio.to_thread(FilledStore, path, ("acme",))
         looked = await watch.look()
         assert (looked.store.error, list(looked.destinations)) == ("", ["0/tenants/acme"])

@@ -65,7 +65,7 @@ class Rig:
             "one",
             "digest",
             600_000,
-            tell=self._told.put,
+            send=self._told.put,
             unreachable=lambda text: None,  # tests say when the store is away
             failed=self.broken.append,
         )

@@ -193,7 +193,7 @@ def test_what_could_not_be_captured_exactly_is_refused_at_the_start(server: Serv
         captured.capture(server.capture())
     with pytest.raises(ConfigError, match="there is no table"):
         captured.capture(PostgresCapture(PostgresAddress(server.dsn, "nothing"), server.slot))
-    with pytest.raises(ConfigError, match="name that PostgreSQL refuses"):
+    with pytest.raises(ConfigError, match="is not valid in PostgreSQL"):
         PostgresCapture(PostgresAddress(server.dsn, "orders"), "Slot!")
 
 
@@ -319,11 +319,11 @@ def test_a_snapshot_knows_which_transactions_it_has_seen() -> None:
 def test_a_message_that_is_none_is_refused() -> None:
     assert parse(b"B" + bytes(16) + (7).to_bytes(4, "big")) == Begin(7)
     assert parse(b"Y...") is None
-    with pytest.raises(ProtocolError, match="none of pgoutput"):
+    with pytest.raises(ProtocolError, match="invalid pgoutput message"):
         parse(b"I\x00")
 
 
 def test_a_server_that_is_away_is_said(captured: CapturedLog) -> None:
     nobody = PostgresCapture(PostgresAddress("host=127.0.0.1 port=1 dbname=x", "orders"), "nobody")
-    with pytest.raises(Unreachable, match="it is tried again"):
+    with pytest.raises(Unreachable, match="it is retried"):
         nobody.begin(None)

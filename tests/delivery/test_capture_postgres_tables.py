@@ -169,10 +169,10 @@ def test_a_value_that_cannot_be_captured_is_refused_with_its_row_and_a_way_out_t
         for _ in range(2):  # it says so again, and loses nothing
             with pytest.raises(ProtocolError, match=said) as refused:
                 captured.capture(server.capture())
-        assert f"change it in the table, drop the slot {server.slot}, and begin again" in str(refused.value)
+        assert f"change it in the table, drop the slot {server.slot}, and restart the capture" in str(refused.value)
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("SELECT pg_drop_replication_slot(%s)", [server.slot])
-        with pytest.raises(ProtocolError, match=f"{said}.*; change it in the table, then begin again"):
+        with pytest.raises(ProtocolError, match=f"{said}.*; change it in the table, then restart the capture"):
             captured.capture(server.capture())  # of a snapshot
         server.run(f"UPDATE orders SET bad{at} = NULL")
         captured.capture(server.capture())
@@ -191,7 +191,7 @@ def test_large_rows_side_by_side_are_captured_and_one_that_no_entry_takes_is_nam
         (3001, 3002, 3003), 6_000_000
     )
     server.run(large.format(16_000_000, 4000, 4000))
-    with pytest.raises(ProtocolError, match=r"column 'big' .*xxx\.\.\. where id = 4000, .*\(its row takes 16,"):
+    with pytest.raises(ProtocolError, match=r"column 'big' .*xxx\.\.\. where id = 4000, .*\(its row has 16,"):
         captured.capture(server.capture())
 
 

@@ -190,7 +190,7 @@ def test_n6_after_too_many_failures_the_next_job_tries_again(
     lake.fails = [Unreachable("the lake is away") for _ in range(5)]
     one = Counting(counted, lake)
     one.told((0, 10), (20, 30))
-    wait_until(lambda: "not counted for now" in caplog.text)
+    wait_until(lambda: "could not be counted" in caplog.text)
     assert counted.unrouted.counts(PIPELINE)[0] == 10
     one.told((30, 31))
     wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 31)

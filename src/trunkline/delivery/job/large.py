@@ -1,12 +1,12 @@
 """A large window as one Spark plan: read by Spark, routed by a broadcast table, settled with one shuffle, then applied.
 
-The same rule as ``rule.settle``, written as a plan and held to it by the same fuzz:
+The same rule as ``net.settle``, written as a plan; the same fuzz tests both:
 
     removed --route--\\
                       union -- shuffle by place -- sort by destination and key -- ops -- apply, one after another
     arrived --route--/
 
-With policy warn, all rows that are live under a touched key stand in for those that arrived (``rule.settle_live``).
+With policy warn, all live rows of a touched key replace those that arrived (``net.settle_live``).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ PLACE = "_trunkline_place"  # rows of one place are in one partition: its destin
 def settled_frame(
     removed: DataFrame, arrived: DataFrame, routes: DataFrame, key: tuple[str, ...], partitions: int
 ) -> DataFrame:
-    """DESTINATION_COLUMN, OP_COLUMN, SHARED and every column, by destination and key; one row for each of these unless
-    arrivals share it."""
+    """DESTINATION_COLUMN, OP_COLUMN, SHARED and every column, sorted by destination and key; one row for each key
+    unless rows that arrived share it."""
     return _settled(routed_frame(removed, routes), routed_frame(arrived, routes), key, partitions)
 
 
@@ -96,7 +96,7 @@ def _settled(gone: DataFrame, came: DataFrame, key: tuple[str, ...], partitions:
 
 
 def one_frame(alike: Sequence[DataFrame], key: tuple[str, ...], partitions: int) -> DataFrame:
-    """Settled frames of destinations that are not treated alike, as one: what is of one place is in one partition."""
+    """Settled frames of several policies as one; rows of one place are in one partition."""
     if len(alike) == 1:
         return alike[0]
     every = reduce(lambda one, other: one.unionByName(other), alike).repartition(partitions, PLACE)
@@ -104,7 +104,7 @@ def one_frame(alike: Sequence[DataFrame], key: tuple[str, ...], partitions: int)
 
 
 def appended_frame(arrived: DataFrame, routes: DataFrame, partitions: int) -> DataFrame:
-    """Every arrival as an INSERT, in the form of ``settled_frame``."""
+    """Every row that arrived as an INSERT, in the form of ``settled_frame``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     names = [name for name in arrived.columns if name != ROUTE_COLUMN]
@@ -151,7 +151,7 @@ def routes_frame(spark: SparkSession, pipeline: TaskPipeline, places: set[int]) 
 def applier(
     pipeline: TaskPipeline, job: FlushWork | SeedWork, members: dict[int, Member]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does with the rows of its destinations, which come one destination after the other."""
+    """The function that a task applies to its rows, which are sorted by destination."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for place, rows in by_destination(batches):
@@ -163,7 +163,7 @@ def applier(
             else:
                 result = seed_destination(target, member, job, pipeline.key, staged)
             for _ in rows:
-                pass  # a destination that stopped early leaves rows behind; the next one's come after them
+                pass  # a destination that stopped early leaves rows; those of the next one follow them
             yield answer_batch(replace(result, duplicates=max(result.duplicates, keys.extra)))
 
     return apply
@@ -189,7 +189,7 @@ def answers_report(rows: Iterable[tuple[str, str | None, int, bytes | None]]) ->
 
 
 def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Cut a stream that is sorted by destination into one stream for each; each must be used up before the next."""
+    """Cut a stream that is sorted by destination into one stream for each; each must be consumed before the next."""
     pending: list[pa.RecordBatch] = []
 
     def following() -> pa.RecordBatch | None:
@@ -219,15 +219,15 @@ def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Ite
 
 
 class SharedKeys:
-    """What becomes of rows that share a key, in a stream that is sorted by key: by the policy of the destination."""
+    """Handles rows that share a key, in a stream that is sorted by key, by the policy of the destination."""
 
     def __init__(self, target: TaskDestination, key: tuple[str, ...]) -> None:
         self._target = target
         self._key = key
-        self.extra = 0  # rows that gave way to another
+        self.extra = 0  # rows that lost against another
 
     def settled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """At most one row of each key. With policy halt the flush is given up before anything is committed."""
+        """At most one row of each key. With policy halt the flush fails before anything is committed."""
         waiting: pa.Table | None = None  # rows of shared keys; more of the last key may follow
         for batch in rows:
             shared = batch.column(SHARED).to_numpy(zero_copy_only=False) > 1
@@ -259,7 +259,7 @@ class SharedKeys:
 
 
 def in_schema(rows: Iterator[pa.RecordBatch], job: FlushWork | SeedWork, *, with_op: bool) -> Iterator[pa.RecordBatch]:
-    """The columns that a destination takes, in the types in which they travel."""
+    """The columns of a destination, in their transport types."""
     fields: list[Any] = [pa.field(OP_COLUMN, pa.int8())] if with_op else []
     schema = pa.schema([*fields, *arrow_schema(job.columns)])
     for batch in rows:

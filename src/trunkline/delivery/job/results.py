@@ -20,6 +20,7 @@ from trunkline.errors import (
     TrunklineError,
 )
 
+NOT_WRITTEN = {Outcome.TRANSIENT, Outcome.PERMANENT, Outcome.FENCED, Outcome.MOVED, Outcome.EXPIRED}
 ReadPath = Literal["small", "large"]
 
 
@@ -36,6 +37,11 @@ class JobReport(Struct, frozen=True):
     def done(self, job: int) -> JobDone:
         """The part that the planner receives."""
         return JobDone(job, self.results, self.rest, self.error, self.mark)
+
+    @property
+    def may_have_written(self) -> bool:
+        """Then the window may not be read again for some destination, so its unrouted rows must be counted now."""
+        return self.rest is not Outcome.EMPTY or any(each.outcome not in NOT_WRITTEN for each in self.results)
 
     def without_result(self, members: Sequence[Member]) -> tuple[Member, ...]:
         """Those for which there were no rows."""

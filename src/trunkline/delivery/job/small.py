@@ -1,7 +1,4 @@
-"""A small window inside one task: read by DuckDB, settled by the pure rule, applied.
-
-There is no shuffle, and no row leaves the process.
-"""
+"""A small window inside one task: read, settled and applied without a shuffle. No row leaves the process."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFi
 from trunkline.errors import DuplicateKey, SourceExpired
 from trunkline.plural import plural
 
-EMPTIED: Final = "the source was emptied at once (truncated); the destination is seeded again"
-FILTER_VALUES_MAX: Final = 500  # more of them in a query cost more than the rows of others, which routing leaves out
+EMPTIED: Final = "the source was truncated; the destination is seeded again"
+FILTER_VALUES_MAX: Final = 500  # with more, the query costs more than reading rows that routing then drops
 
 
 def flush_portion(pipeline: TaskPipeline, flush: FlushWork, portion: Portion) -> JobReport:
@@ -68,13 +65,13 @@ def stamp_portion(pipeline: TaskPipeline, flush: FlushWork, portion: Portion) ->
 def _settled(
     pipeline: TaskPipeline, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, Member]
 ) -> Iterator[tuple[int, pa.Table, int]]:
-    """The staged rows of each destination that has any, by the mode and the policy of each."""
+    """The staged rows of each destination that has any, by its mode and policy."""
     for policy, places in pipeline.by_policy(members).items():
         routes = routes_to(pipeline.routes, places)
         if policy == "append":
             settled = settle_append(net, routes)
         elif policy == "warn":
-            # A key may be shared, so what is live under it is looked up and not concluded.
+            # Rows may share a key, so its live rows are looked up, not inferred.
             keys = touched_keys(net, pipeline.key, routes)
             live = pipeline.source.live(flush.window.through, request, keys) if keys.num_rows else net.arrived
             settled = settle_live(net, live, routes, pipeline.key)
@@ -84,7 +81,7 @@ def _settled(
 
 
 def seed_portion(pipeline: TaskPipeline, seed: SeedWork, portion: Portion) -> JobReport:
-    """Fill the members of a portion with the state at one version."""
+    """Seed the members of a portion with the state at one version."""
     request = pipeline.request(seed.columns, seed.mark)
     members = {pipeline.index[member.destination]: member for member in portion.members}
     routes = routes_to(pipeline.routes, set(members))
@@ -124,7 +121,7 @@ def _seeded(
 
 
 def route_filter(pipeline: TaskPipeline, portion: Portion) -> RouteFilter:
-    """The routing values that one portion reads; with very many of them it reads all, and routes only its own."""
+    """The routing values that one portion reads; with very many it reads all rows, and routes only its own."""
     values = tuple(
         dict.fromkeys(
             value for member in portion.members for value in pipeline.targets[pipeline.index[member.destination]].values
@@ -135,7 +132,7 @@ def route_filter(pipeline: TaskPipeline, portion: Portion) -> RouteFilter:
 
 
 def routes_to(routes: Routes, places: set[int]) -> Routes:
-    """The part of the routes that leads to some destinations."""
+    """The routes to these destinations."""
     found = {value: tuple(place for place in targets if place in places) for value, targets in routes.items()}
     return {value: targets for value, targets in found.items() if targets}
 
@@ -147,7 +144,7 @@ def count_unrouted(arrived: pa.Table, routes: Routes) -> dict[str | None, int]:
 
 
 def unrouted_values(pipeline: TaskPipeline, window: Window, columns: Columns) -> dict[str | None, int]:
-    """The arrivals of a window that no destination takes, by value; only keys and routing values are read."""
+    """The unrouted rows that arrived in a window, by value; only keys and routing values are read."""
     needed = tuple(column for column in columns if column.name in (pipeline.routing, *pipeline.key))
     request = ReadRequest(needed, pipeline.key, pipeline.routing)
     routes = RouteFilter((), tuple(pipeline.routes)) if len(pipeline.routes) <= FILTER_VALUES_MAX else ALL_ROUTES
@@ -158,7 +155,7 @@ def slices(settled: Settled) -> Iterator[tuple[int, pa.Table, int]]:
     """(destination, its rows, its duplicates), for each destination that has rows."""
     places = settled.staged.column(DESTINATION_COLUMN).to_numpy()
     found, starts = np.unique(places, return_index=True)
-    ends = [*starts[1:], len(places)][: len(starts)]  # none where there are no rows
+    ends = [*starts[1:], len(places)][: len(starts)]  # none if there are no rows
     for place, start, end in zip(found, starts, ends, strict=True):
         yield int(place), settled.staged.slice(start, end - start), settled.duplicates.get(int(place), 0)
 

@@ -1,4 +1,4 @@
-"""Reads where destinations stand, and compares that with the source, inside a task (J6)."""
+"""Reads the positions of destinations, and compares them with the source, inside a task (J6)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trunkline.errors import TrunklineError
 
 
 def read_standings(pipeline: TaskPipeline, names: Sequence[str], notes: Mapping[str, Note]) -> list[Result]:
-    """Where destinations stand: 0 if there is no record. The source is asked once, and after all of them: so it has
-    whatever another deliverer may have written there just before."""
+    """The positions of destinations, 0 without a record. The source is read once, after all of them: so it has every
+    version that another deliverer may just have written to one."""
     found = {name: _standing(pipeline.targets[pipeline.index[name]]) for name in names}
     stands = {name: each for name, each in found.items() if isinstance(each, Standing)}
     versions = {each.position for each in stands.values()} | {notes[name].through for name in stands if name in notes}
