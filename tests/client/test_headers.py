@@ -60,7 +60,7 @@ def test_h1_what_is_no_names_and_bytes_is_refused(wrong: Any) -> None:
 
 
 def test_h1_the_refusal_of_a_text_says_what_to_do() -> None:
-    with pytest.raises(ConfigError, match=r"the header 'n' is str; values of headers are bytes: encode it, as in"):
+    with pytest.raises(ConfigError, match=r"the value of header 'n' must be bytes, not str: encode it, as in"):
         encode_headers({"n": "text"})  # type: ignore[dict-item]
 
 

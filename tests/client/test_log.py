@@ -203,7 +203,7 @@ def test_reading_past_the_tail_says_so(cluster: Processes, name: str) -> None:
         with pytest.raises(NotWritten, match="nothing to fill"):
             await log.fill(2)
         assert await log.fill(1) is False
-        with pytest.raises(ConfigError, match="positions begin at 1"):
+        with pytest.raises(ConfigError, match="must be a position from 1"):
             await log.read(0)
 
     run(cluster, test)
@@ -282,7 +282,7 @@ def test_wrong_arguments_are_named(cluster: Processes, name: str) -> None:
                 await handle.log(wrong, create=True)
         with pytest.raises(NoSuchLog, match="is no name of a log"):
             await handle.log("日" * 200)
-        with pytest.raises(ConfigError, match="is no policy"):
+        with pytest.raises(ConfigError, match="is not a policy"):
             await handle.log(name, create=True, policy="ring")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="min_replicas"):
             await handle.log(name, create=True, replicas=1, min_replicas=2)

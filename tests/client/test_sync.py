@@ -72,8 +72,8 @@ def test_the_cluster_is_asked(cluster: sync.Cluster, log: sync.Log) -> None:
     assert cluster.describe(log.name).epoch == 1
     assert cluster.create_log(log.name, Settings()) == 1
     assert {node.node for node in cluster.nodes()} == {"node1", "node2", "node3"}
-    assert cluster.status()["cluster"] == cluster.id
-    assert cluster.node_status("node1")["node"] == "node1"
+    assert cluster.status().cluster == cluster.id
+    assert cluster.node_status("node1").node == "node1"
     cluster.set_node_state("node1", "rw")
     with pytest.raises(trunkline.NoSuchLog):
         cluster.log("no-such-log")

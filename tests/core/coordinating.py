@@ -68,7 +68,7 @@ class Cluster:
                 META: self.register,
                 ME: self.coordinator,
                 Address("coordinator", "reconfigurer"): Reconfigurer(ReconfigurerConfig(META, LOG)),
-                Address("coordinator", "filler"): Filler(1000),
+                Address("coordinator", "filler"): Filler(),
                 **{storage(name): node for name, node in self.storage.items()},
             },
             down=[info.node for info in nodes if not info.live],

@@ -42,7 +42,7 @@ class Filled:
     """A filler that was asked to settle position 2."""
 
     def __init__(self, view: Projection) -> None:
-        self.role = Filler(1000)
+        self.role = Filler()
         self.begun = self.role.on_message(READER, Fill(view, 0, 2, 3))
 
     def tell(self, message: Message) -> Effects:
@@ -197,7 +197,7 @@ class FilledRun(Filled):
     """A filler that was asked to settle positions from 2 on."""
 
     def __init__(self, view: Projection, end: int, *, whole: bool = False) -> None:
-        self.role = Filler(1000)
+        self.role = Filler()
         self.begun = self.role.on_message(READER, Fill(view, view.last.index, 2, end, whole))
 
     def reach(self, view: Projection, asked: Effects, reached: int) -> Effects:

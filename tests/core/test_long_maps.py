@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from core.driver import messages, storage
 from core.long_maps import ME, NODES, acquainted, long_map, look
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, CoordinatorConfig, CoordinatorState
 from trunkline.core.duties import ASKED_MAX
 from trunkline.core.effects import Effects, SetTimer
 from trunkline.core.messages import Finalize, Finalized, Inventoried, Inventory, NodeInfo
@@ -115,7 +115,7 @@ def test_c12_after_a_restart_the_members_of_many_segments_are_asked_at_once_and_
         if Inventory("log") in messages(effects):
             effects = role.on_message(storage("n1"), Inventoried("log", ()))
             continue
-        if role.state == "idle":
+        if role.state is CoordinatorState.IDLE:
             if rests_for(effects) == role.config.rest_ms:
                 break
             effects = role.on_timer("tick")

@@ -218,7 +218,7 @@ def log_of(made: list[Any]) -> list[Entry | CorruptEntry | None]:
     found: list[Entry | CorruptEntry | None] = []
     for glsn, each in enumerate(made, start=1):
         if each == "corrupt":
-            found.append(CorruptEntry(f"positions {glsn} to {glsn} hold no batch of entries", glsn, glsn + 1))
+            found.append(CorruptEntry(f"positions {glsn} to {glsn} hold a corrupt batch", glsn, glsn + 1))
         else:
             found.append(None if each is None else Entry(glsn, each[0], encoded_headers=each[1]))
     return found

@@ -28,7 +28,7 @@ from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.sources.contract import ALL_ROUTES
 from trunkline.errors import ConfigError, DestinationHalted, OwnedByAnother, ProtocolError, SourceExpired
-from trunkline.runtime.observing_thread import ObservingThread
+from trunkline.observing.thread import ObservingThread
 
 STEPS = (
     "INSERT INTO lake.orders SELECT n, 'acme', 'item ' || n, n FROM range({a}, {a} + {b}) r(n)",
@@ -77,13 +77,13 @@ def test_t2_a_capture_whose_metrics_broke_off_ends_and_says_so(
     table.write(table.insert("acme", 1))
 
     async def broken(self: ObservingThread) -> None:
-        self._begun.set_result("nowhere:1")
+        self._started.set_result("nowhere:1")
         raise KeyError("planted")
 
     monkeypatch.setattr(ObservingThread, "_serve", broken)
     source = ["--ducklake", table.address.catalog, "--table", "orders", "--connect", cluster.connect]
     assert main(["capture", "observed", *source, "--observe", "0"]) != 0
-    assert "the thread observing broke off, which is a bug: KeyError('planted')" in capsys.readouterr().err
+    assert "the thread observing died, which is a bug: KeyError('planted')" in capsys.readouterr().err
 
 
 def test_a_capture_that_begins_anew_goes_on_where_the_log_says(tmp_path: Path, captured: CapturedLog) -> None:

@@ -173,7 +173,7 @@ def test_g5_a_truncation_makes_up_for_what_is_corrupt_before_it(cluster: Running
 def test_g5_a_corrupt_batch_halts_with_its_log_and_positions(cluster: RunningCluster, name: str) -> None:
     source = captured(cluster.connect, name, (CHANGES, placed()))
     writing(cluster.connect, name, append_corrupt_batch, create=False)
-    with pytest.raises(DestinationHalted, match=f"positions 2 to 4 of {name} hold no batch of entries"):
+    with pytest.raises(DestinationHalted, match=f"positions 2 to 4 of {name} hold a corrupt batch"):
         source.net_changes(Window(0, 4), ReadRequest(KEY, ("id",), "tenant"), ALL_ROUTES)
 
 

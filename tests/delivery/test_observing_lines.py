@@ -16,8 +16,9 @@ from trunkline.core.delivery_messages import (
     Result,
     SourceAt,
 )
-from trunkline.delivery.deliverer.observer import LINES_MAX, JsonLines, KeyValueLines
+from trunkline.delivery.deliverer.observer import LINES_MAX
 from trunkline.delivery.job.results import JobReport
+from trunkline.observing.log_lines import JsonLines, KeyValueLines
 
 # ---------------------------------------------------------------------------------------------------------------- lines
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from delivery.deliverer_rig import PIPELINE, Make, started
+from observing.series import series_of
 from trunkline.core.delivery_messages import (
     Life,
     LifeChanged,
@@ -17,8 +18,10 @@ from trunkline.core.delivery_messages import (
     Shutdown,
     SourceAt,
 )
+from trunkline.core.planner import PlannerState
 from trunkline.delivery.control.contract import Reported, UnroutedCounts
 from trunkline.delivery.control.store import ControlStore
+from trunkline.delivery.deliverer.metrics import TABLE
 from trunkline.delivery.deliverer.statistics import VERSION_TIMES_MAX, VersionTimes
 from trunkline.errors import Unreachable
 
@@ -150,7 +153,7 @@ def test_what_is_given_back_is_reported_before_that(rig: Make) -> None:
     one.tell(Shutdown(1, drain=True))
     one.work({"a": Result("a", Outcome.APPLIED, written=4)})
     one.settle()
-    assert one.planner.state == "stopped"
+    assert one.planner.state is PlannerState.STOPPED
     one.observer.ended()
     (record,) = one.store.destinations(PIPELINE)
     assert record.owner is None
@@ -239,7 +242,7 @@ def test_v1_any_thread_may_ask_while_the_loop_works(rig: Make) -> None:
     def ask() -> None:
         while not ended.is_set():
             view = one.observer.snapshot()
-            one.observer.metrics.text()
+            asyncio.run(one.observer.metrics.values())
             if len(view.destinations) != 50 or any((each.lag_versions or 0) < 0 for each in view.destinations):
                 wrong.append(view)
 
@@ -283,10 +286,9 @@ def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
     one.observer.unrouted(11, UnroutedCounts({"x": 5}))
     one.tick()
     found = {}
-    for family in text_string_to_metric_families(one.observer.metrics.text()[0].decode()):
-        for sample in family.samples:
-            labels = [value for name, value in sample.labels.items() if name != "pipeline"]
-            found[" ".join([sample.name.removeprefix("trunkline_delivery_"), *labels])] = sample.value
+    for (name, labels), value in series_of(TABLE, asyncio.run(one.observer.metrics.values()), ("orders",)).items():
+        own = [label for label in labels if label != "orders"]
+        found[" ".join([name.removeprefix(TABLE.prefix), *own])] = value
     expected = {
         "rows_removed_total": 1, "rows_written_total": 2, "duplicate_rows_total": 3, "missing_rows_total": 4,
         "flushes_total applied": 1, "flushes_total empty": 1, "flushes_total permanent": 1, "seeds_total applied": 3,

@@ -34,8 +34,8 @@ def encode_head(head: bytes) -> bytes:
     return fields + struct.pack("<I", crc32c.crc32c(head, crc32c.crc32c(fields))) + head
 
 
-GOOD = encode_message("r", 1, 0, (), STORED)
-WITH_BODY = encode_message("r", 1, 0, (5,), STORED) + b"12345"
+GOOD = encode_message("r", 1, (), STORED)
+WITH_BODY = encode_message("r", 1, (5,), STORED) + b"12345"
 
 
 def flipped(packet: bytes, at: int) -> bytes:
@@ -59,9 +59,9 @@ BAD_BYTES = {
 }
 
 BAD_REQUESTS = {
-    "sizes do not fit": encode_message("r", 8, 0, (7, -2), STORED) + b"12345",
+    "sizes do not fit": encode_message("r", 8, (7, -2), STORED) + b"12345",
     "sizes of nothing": encode_head(msgspec.msgpack.encode(("r", 8, 0, (3,), STORED))),
-    "a message that stays inside a process": encode_message("r", 8, 0, (), Refresh("log")),
+    "a message that stays inside a process": encode_message("r", 8, (), Refresh("log")),
     "a message that nobody knows": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Unheard", 1)))),
     "a field of another type": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Stored", 1, 2)))),
     "no message behind the address": encode_head(msgspec.msgpack.encode(("r", 8))),
@@ -176,7 +176,7 @@ def test_a_packet_that_trickles_is_given_up_and_others_are_served_meanwhile(run:
     async def scene() -> None:
         inbox = Inbox()
         limits = Limits(ping_ms=20, packet_ms=60, linger_ms=50)
-        large = encode_message("r", 1, 0, (MIB,), STORED)
+        large = encode_message("r", 1, (MIB,), STORED)
         async with serving(limits=limits) as server, dialled(server, inbox) as other, bare_socket(server) as peer:
             await peer.greet()
             await peer.say(large)
@@ -281,7 +281,7 @@ def test_a_stopped_server_is_noticed_by_its_silence(run: Run) -> None:
             connection.send("r", 0, STORED)
             (await served.next())[0].pause("stopped")
             await gone.wait()
-            assert connection.reason == "node-1 was silent for 60 ms; is it stopped?"
+            assert connection.reason == "node-1 was silent for 60 ms; is it suspended?"
 
     run(scene())
 
@@ -305,7 +305,7 @@ def test_a_peer_that_takes_only_tiny_packets_is_refused_before_it_can_ask(run: R
         async with serving() as server, bare_socket(server) as peer:
             packet = await peer.greet(greeting(packet_bytes_max=16))
             assert packet.kind == Kind.REFUSED
-            assert decode_refusal(packet.head).text == "packets of at most 16 bytes are too small; take 1048576 or more"
+            assert decode_refusal(packet.head).text == "a packet limit of 16 bytes is too small; accept 1048576 or more"
             await until(lambda: server.refused == 1)
             assert server.accepted == 0
 
@@ -315,7 +315,7 @@ def test_a_peer_that_takes_only_tiny_packets_is_refused_before_it_can_ask(run: R
 def test_a_server_that_takes_only_tiny_packets_is_not_used(run: Run) -> None:
     async def scene() -> None:
         async with serving(limits=Limits(packet_bytes_max=16, linger_ms=20)) as server:
-            with pytest.raises(Unreachable, match="packets of at most 16 bytes are too small"):
+            with pytest.raises(Unreachable, match="a packet limit of 16 bytes is too small"):
                 async with dialled(server):
                     pass
 
@@ -346,7 +346,7 @@ def test_an_answer_that_the_peer_cannot_take_is_told_instead_and_the_connection_
             await peer.say(GOOD)
             envelope, _ = decode_message((await peer.packet()).head, memoryview(b""), 0)
             assert isinstance(envelope.message, RequestRefused)
-            assert envelope.message.why.endswith("is more than bare takes; ask for less at once")
+            assert envelope.message.why.endswith("is larger than bare accepts; request less at once")
             assert (envelope.token, sent, server.connections) == (1, [False], 2)
             other.send("r", 2, STORED)
             assert (await inbox.next())[1].token == 2

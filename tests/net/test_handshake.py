@@ -33,8 +33,8 @@ def test_the_right_token_and_cluster_are_welcome(run: Run, token: str, cluster: 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"token": "guess"}, "the token is missing or wrong; give the one"),
-        ({}, "the token is missing or wrong; give the one"),
+        ({"token": "guess"}, "the token is missing or wrong; use the one"),
+        ({}, "the token is missing or wrong; use the one"),
         ({"token": "secret", "cluster": "c2"}, "node-1 belongs to cluster c1, 'x' to cluster 'c2'; check the address"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_hello_that_is_too_long_is_refused_before_it_is_read(run: Run) -> None
     async def scene() -> None:
         async with serving() as server, bare_socket(server) as peer:
             await peer.say(encode(Kind.HELLO, greeting(name="x" * HANDSHAKE_BYTES_MAX)))
-            assert "larger than this process takes" in (await peer.refusal()).text
+            assert "larger than this process accepts" in (await peer.refusal()).text
             await peer.closed()
 
     run(scene())
@@ -187,10 +187,10 @@ def test_a_refused_handshake_is_logged_and_told_and_a_flood_of_them_is_not(
                 with pytest.raises(HandshakeRefused):
                     await dial("127.0.0.1", server.port, name=f"n\n{number}", handler=Inbox(), token="wrong")
             await until(lambda: server.refused == 50)
-            told = server.refusals()
-            assert len(told) == 32
-            assert told[-1]["name"] == "n?49"
-            assert "the token is missing or wrong" in str(told[-1]["why"])
+            recent = server.refusals()
+            assert len(recent) == 32
+            assert (recent[-1].name, recent[-1].code) == ("n?49", "token")
+            assert "the token is missing or wrong" in recent[-1].why
 
     run(scene())
     lines = [record.getMessage() for record in caplog.records if "refused a connection" in record.getMessage()]

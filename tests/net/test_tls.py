@@ -113,7 +113,7 @@ def test_a_refusal_arrives_over_tls_and_plain_bytes_hurt_nobody(run: Run, files:
 def test_a_plain_client_of_a_tls_server_is_told_that_it_cannot_connect(run: Run, files: Path) -> None:
     async def scene() -> None:
         async with serving(tls=server_tls(files / "server.pem", files / "server.key")) as server:
-            with pytest.raises(Unreachable, match="check the address, and whether it wants TLS"):
+            with pytest.raises(Unreachable, match="check the address, and whether it needs TLS"):
                 await dial("127.0.0.1", server.port, name="x", handler=Inbox(), timeout_ms=2_000)
 
     run(scene())

@@ -61,7 +61,7 @@ class Inbox:
 
 
 def echo(connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
-    connection.send(envelope.role, envelope.token, envelope.message, attachments, envelope.budget_ms)
+    connection.send(envelope.role, envelope.token, envelope.message, attachments)
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def dialled(server: Server, handler: Any = echo, **options: Any) -> AsyncI
         yield connection
     finally:
         connection.close()
-        await connection.gone()
+        await connection.wait_closed()
 
 
 class BareSocket:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from trunkline.client.cluster import connect
 from trunkline.core.effects import Effects
 from trunkline.core.messages import NodeState, Register, Swap
 from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
+from trunkline.core.status import ClusterStatus
 from trunkline.errors import ConfigError
 from trunkline.metadata.store import StoreUnavailable
 from trunkline.runtime.coordinator import (
@@ -84,8 +84,8 @@ def test_l4_a_role_that_fails_stops_the_duties_of_its_log_and_of_no_other(
             await server._store.handle(trim(first_of("good")))
             await until(lambda: good.view is not None and good.view.epoch == 2)
             assert not stopped(server)
-            status = json.loads(await server._status())
-            assert {log["name"]: log["duty"] == "broken" for log in status["logs"]} == {"bad": True, "good": False}
+            status = await server._status()
+            assert {log.name: log.duty == "broken" for log in status.logs} == {"bad": True, "good": False}
         assert "the role coordinator of log bad failed" in caplog.text
         assert "ZeroDivisionError: a bug" in caplog.text
 
@@ -176,7 +176,7 @@ def test_l5_a_log_is_blocked_as_long_as_looks_find_it_so(tmp_path: Path) -> None
             back = apply(first_of(), EndSegment(0, 1, first_of().last.groups, opening))
             await server._store.handle(Swap("orders", 1, back))  # nothing has to be ended any more
             await until(lambda: not duties.blocked)
-            assert [log["blocked"] for log in json.loads(await server._status())["logs"]] == [False]
+            assert [log.blocked for log in (await server._status()).logs] == [False]
 
     asyncio.run(scenario())
 
@@ -187,7 +187,7 @@ def test_l3_the_duties_of_a_deleted_log_end_and_it_is_left_out_of_the_status(tmp
             await make(server, "kept", "old")
             await delete(server, "old")
             await until(lambda: "old" not in server._duties)
-            assert [log["name"] for log in json.loads(await server._status())["logs"]] == ["kept"]
+            assert [log.name for log in (await server._status()).logs] == ["kept"]
             server._look_after("old")  # the watch names it again
             await until(lambda: "old" not in server._duties)
 
@@ -269,7 +269,7 @@ def test_a_client_learns_the_cluster_without_asking_for_the_status(tmp_path: Pat
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
 
-            async def too_much(*, logs: bool = True) -> bytes:
+            async def too_much(*, logs: bool = True) -> ClusterStatus:
                 raise AssertionError("nobody asked for the status")
 
             server._status = too_much  # type: ignore[method-assign]

@@ -100,7 +100,7 @@ def test_o6_what_finds_no_room_waits_and_is_answered_when_there_is_some(
             await until(lambda: len(inbox.messages) == 3)
             assert inbox.messages[1] == Opened("2.0.0")
             assert isinstance(inbox.messages[2], Stored | Rejected)  # the disk is looked at now and then
-            await asyncio.to_thread(bench.engine._space.look)
+            await asyncio.to_thread(bench.engine._space.check)
             connection.send("storage", 4, bench.write(2, b"y"), [b"y"])
             await until(lambda: len(inbox.messages) == 4)
             assert isinstance(inbox.messages[3], Stored)
@@ -116,7 +116,7 @@ def test_o6_a_request_is_judged_with_its_own_bytes(tmp_path: Path) -> None:
             connection.send("storage", 1, Open(bench.descriptor))
             await until(lambda: len(inbox.messages) == 1)
             files.free_bytes = lambda path: 1 << 20  # type: ignore[method-assign]
-            await asyncio.to_thread(bench.engine._space.look)
+            await asyncio.to_thread(bench.engine._space.check)
             connection.send("storage", 2, bench.write(1, b"x" * (2 << 20)), [b"x" * (2 << 20)])
             connection.send("storage", 3, bench.write(2, b"y"), [b"y"])
             await until(lambda: len(inbox.messages) == 3)
@@ -155,7 +155,7 @@ def test_the_registry_is_told_of_less_room_and_of_a_copy_that_was_refused(tmp_pa
             bench.host.tidy_up()
             assert lease.told == [SpaceTold(Space.ROOMY)]
             bench.host._copy_refused = asyncio.get_running_loop().time()
-            assert bench.host.told_space() is Space.TIGHT  # a status that is asked for first takes no news away
+            assert bench.host.reported_space() is Space.TIGHT  # a status that is asked for first takes no news away
             bench.host.tidy_up()
             assert lease.told[1:] == [SpaceTold(Space.TIGHT)]
             bench.host._copy_refused -= node_host.COPY_REST_S

@@ -14,8 +14,9 @@ from trunkline.check.catalogue import shipped
 from trunkline.check.scenario import Boot
 from trunkline.client.batcher import BatchOptions
 from trunkline.client.log import Log
-from trunkline.client.session import Session, Timing
+from trunkline.client.session import Session
 from trunkline.core.projection import Opening, Owner, Policy, Projection, Seat, Settings, create
+from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.delivery.config import Pipeline
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import RoutingConfig
@@ -25,7 +26,6 @@ from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.net.peers import Peers
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.links import Links
 from trunkline.runtime.node import Node, NodeConfig
@@ -62,10 +62,9 @@ async def running_roles(directory: Path) -> set[type]:
     found |= {type(role) for role in node.host.process.roles.values()}
     await node.close()
 
-    peers = Peers(lambda *_: None, name="test")
-    links = Links(peers)
+    links = Links("test")
     for policy in Policy:
-        session = Session(f"client-{policy.value}", 1, "c", "log", links, Timing(), None)
+        session = Session(f"client-{policy.value}", 1, "c", "log", links, DEFAULT_TIMING, None)
         log = Log(session, projection(policy), BatchOptions(), None, partial(_this, session))
         session.ensure_writing_role(projection(policy))
         session.ensure_administrator()
@@ -87,7 +86,7 @@ async def running_roles(directory: Path) -> set[type]:
     found |= {type(value) for value in vars(store).values() if inspect.isclass(type(value))}
     await register.close()
     await store.close()
-    await peers.close()
+    await links.peers.close()
     found.add(delivering_role(directory))
     return {each for each in found if each.__module__.startswith("trunkline.core.")}
 

@@ -85,7 +85,7 @@ def test_a_reader_that_knows_of_more_does_not_wait_for_ever(connections: Connect
             assert [payload for batch in found for payload in batch.payloads()] == [b"a", b"b", b"c"]
             assert [headers for batch in found for headers in batch.headers()] == [{}, {}, {"k": b"v"}]
             assert [batch.has_headers for batch in found] == [False, True]
-            with pytest.raises(Unreachable, match=f"position {first + 3} of one did not come in time"):
+            with pytest.raises(Unreachable, match=f"position {first + 3} of one did not arrive in time"):
                 batches.some(timeout=0.05)
         with log.batches(first, first + 1) as batches:
             assert len(batches.some(timeout=WAIT_S)[0]) == 2

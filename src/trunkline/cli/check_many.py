@@ -9,7 +9,15 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from trunkline.check import report, rules
-from trunkline.check.campaign import Bounds, Plan, check_by_default, check_exhaustively, check_schedules, hunt, survive
+from trunkline.check.campaign import (
+    SchedulePlan,
+    SearchBounds,
+    check_by_default,
+    check_exhaustively,
+    check_schedules,
+    hunt,
+    survive,
+)
 from trunkline.check.catalogue import Catalogue
 from trunkline.check.mutant import Mutant, Strategy
 from trunkline.check.results import SURVIVAL_FACTOR, MutantReport, ScenarioReport, SurvivalReport, merged, with_vacuity
@@ -23,13 +31,13 @@ CHUNK_SCHEDULES_MIN = 200  # fewer schedules than this are not worth a worker of
 
 
 def by_default(
-    known: Catalogue, names: Sequence[str], schedules: int, bounds: Bounds, jobs: int, output: Output
+    known: Catalogue, names: Sequence[str], schedules: int, bounds: SearchBounds, jobs: int, output: Output
 ) -> int:
     tasks = [partial(check_by_default, known.scenario(name), bounds, schedules) for name in names]
     return _table_of(names, tasks, jobs, output)
 
 
-def exhaustive(known: Catalogue, names: Sequence[str], bounds: Bounds, jobs: int, output: Output) -> int:
+def exhaustive(known: Catalogue, names: Sequence[str], bounds: SearchBounds, jobs: int, output: Output) -> int:
     limits = ", ".join(
         f"at most {limit:,} {unit}"
         for limit, unit in ((bounds.max_states, "states"), (bounds.max_depth, "steps deep"))
@@ -49,7 +57,9 @@ def exhaustive(known: Catalogue, names: Sequence[str], bounds: Bounds, jobs: int
     return _exit_code(reports)
 
 
-def schedules(known: Catalogue, names: Sequence[str], plan: Plan, bounds: Bounds, jobs: int, output: Output) -> int:
+def schedules(
+    known: Catalogue, names: Sequence[str], plan: SchedulePlan, bounds: SearchBounds, jobs: int, output: Output
+) -> int:
     started = time.monotonic()
     reports = [_scenario_schedules(known, name, plan, bounds, jobs, output) for name in names]
     _print_table(reports, time.monotonic() - started, output)
@@ -63,7 +73,7 @@ def mutants(
     known: Catalogue,
     names: Sequence[str],
     scenarios: Sequence[str],
-    bounds: Bounds,
+    bounds: SearchBounds,
     jobs: int,
     output: Output,
     *,
@@ -82,7 +92,7 @@ def mutants(
 
 
 def _protocol_mutants(
-    known: Catalogue, chosen: Sequence[Mutant], bounds: Bounds, jobs: int, output: Output
+    known: Catalogue, chosen: Sequence[Mutant], bounds: SearchBounds, jobs: int, output: Output
 ) -> tuple[bool, dict[str, Any]]:
     started = time.monotonic()
     budgets = _survival_budgets(chosen)
@@ -103,7 +113,7 @@ def _protocol_mutants(
     return good, {"mutants": [report.mutant_json(each, keyed) for each in hunts]}
 
 
-def _exhaustively(scenario: Scenario, bounds: Bounds, tell: Tell) -> ScenarioReport:
+def _exhaustively(scenario: Scenario, bounds: SearchBounds, tell: Tell) -> ScenarioReport:
     """Only a complete search can say that something never happens."""
     found = check_exhaustively(scenario, bounds, tell)
     return with_vacuity(found) if found.complete else found
@@ -127,12 +137,12 @@ def _table_of(names: Sequence[str], tasks: Sequence[Task[ScenarioReport]], jobs:
 
 
 def _scenario_schedules(
-    known: Catalogue, name: str, plan: Plan, bounds: Bounds, jobs: int, output: Output
+    known: Catalogue, name: str, plan: SchedulePlan, bounds: SearchBounds, jobs: int, output: Output
 ) -> ScenarioReport:
     """Seeds in consecutive chunks, one worker each; the first seed with a finding wins, whoever was quicker."""
     chunks = max(1, min(jobs, plan.schedules // CHUNK_SCHEDULES_MIN))
     edges = [plan.first_seed + plan.schedules * at // chunks for at in range(chunks + 1)]
-    plans = [Plan(plan.strategy, first, end - first) for first, end in pairwise(edges)]
+    plans = [SchedulePlan(plan.strategy, first, end - first) for first, end in pairwise(edges)]
     tasks = [partial(check_schedules, known.scenario(name), each, bounds) for each in plans]
     titles = [f"{name} seeds {first}-{end - 1}" for first, end in pairwise(edges)]
     with output.progress(titles) as progress:

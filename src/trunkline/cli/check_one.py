@@ -8,7 +8,7 @@ from typing import Any
 
 from trunkline.check import report, rules
 from trunkline.check.action_file import ActionFile, ActionFileError, parse_action_file
-from trunkline.check.campaign import Bounds
+from trunkline.check.campaign import SearchBounds
 from trunkline.check.catalogue import Catalogue
 from trunkline.check.mutant import Strategy
 from trunkline.check.random_search import walk
@@ -47,7 +47,9 @@ def list_rules(output: Output) -> int:
     return 1 if any(rule.missing for rule in rows) else 0
 
 
-def replay_seed(known: Catalogue, name: str, seed: int, strategy: Strategy, bounds: Bounds, output: Output) -> int:
+def replay_seed(
+    known: Catalogue, name: str, seed: int, strategy: Strategy, bounds: SearchBounds, output: Output
+) -> int:
     world = World(known.scenario(name))
     replay = replay_walk(walk(world, seed, strategy, bounds.max_steps, bounds.heal_steps))
     title = f"{name}, {strategy}, seed {seed}"

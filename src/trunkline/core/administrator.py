@@ -20,6 +20,8 @@ Rules
 
 from __future__ import annotations
 
+import enum
+
 from msgspec import Struct
 
 from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
@@ -46,6 +48,16 @@ from trunkline.core.siblings import ChangeProjection, EndOpenSegment, OpenClosed
 NOBODY = Owner("", 0)  # owns a broadcast log until its first writer takes it
 
 
+class AdministratorState(enum.Enum):
+    IDLE = "idle"
+    VIEWING = "viewing"
+    CHOOSING = "choosing"
+    SETTLING = "settling"
+    ENDING = "ending"
+    WAITING = "waiting"
+    CHANGING = "changing"
+
+
 class AdministratorConfig(Struct, frozen=True):
     cluster: str
     log: str
@@ -61,7 +73,7 @@ NEVER_AGAIN = "the log was deleted; its name cannot be used again"
 class Administrator:
     def __init__(self, config: AdministratorConfig) -> None:
         self.config = config
-        self.state = "idle"
+        self.state = AdministratorState.IDLE
         self.task: Task | None = None
         self.reached = 0  # how far the log has been read for a trim
         self.asked = -1  # the segment that is to be ended
@@ -70,7 +82,7 @@ class Administrator:
 
     @property
     def phase(self) -> str:
-        return self.state
+        return self.state.value
 
     def on_start(self) -> Effects:
         return []
@@ -92,12 +104,12 @@ class Administrator:
 
     def on_choice(self, key: str, option: object) -> Effects:
         assert isinstance(option, Opening) and isinstance(self.task, CreateLog)
-        self.state = "changing"
+        self.state = AdministratorState.CHANGING
         first = create(self.config.cluster, self.config.log, self.task.settings, option)
         return [Send(Address(SELF, "reconfigurer"), ChangeProjection(0, first))]
 
     def _look(self) -> Effects:
-        self.state = "viewing"
+        self.state = AdministratorState.VIEWING
         return [Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     def _on_view(self, view: Projection | None, nodes: tuple[NodeInfo, ...]) -> Effects:
@@ -126,12 +138,12 @@ class Administrator:
         if view is None:
             return self._done(NO_SUCH_LOG)
         if not view.last.is_open:
-            self.state = "changing"
+            self.state = AdministratorState.CHANGING
             change = ChangeProjection(view.epoch, apply(view, DeleteLog()))
             return [Send(Address(SELF, "reconfigurer"), change)]
-        if self.state == "ending" and self.asked == view.last.index:
+        if self.state is AdministratorState.ENDING and self.asked == view.last.index:
             return self._try_again("the log cannot be closed: no intact member of a group can be reached")
-        self.state, self.asked = "ending", view.last.index
+        self.state, self.asked = AdministratorState.ENDING, view.last.index
         job = EndOpenSegment(self.config.log, view.last.index, reopen=False)
         return [Send(Address(SELF, "reconfigurer"), job)]
 
@@ -142,7 +154,7 @@ class Administrator:
         options = openings(settings, nodes, owner=NOBODY)
         if not options:
             return self._done(CreateRefused("too few nodes are registered; start nodes first"))
-        self.state = "choosing"
+        self.state = AdministratorState.CHOOSING
         return [Choose("opening", options)]
 
     def _on_trim_view(self, view: Projection | None, task: TrimRequested) -> Effects:
@@ -153,24 +165,24 @@ class Administrator:
         if view.trim >= enough:
             return self._done(Trimmed(view.trim))
         if self.point is None:  # B2
-            self.state = "settling"
+            self.state = AdministratorState.SETTLING
             read = SubscribeRequested(task.operation, task.log, view.trim + 1, until=task.point, to_tail=True)
             return [Send(Address(SELF, "reader"), read)]
         if beyond:
             return self._done(RequestRefused(f"{task.point} is not below the tail, which is {self.reached + 1}"))
-        self.state = "changing"
+        self.state = AdministratorState.CHANGING
         change = ChangeProjection(view.epoch, apply(view, RaiseTrim(self.point)))
         return [Send(Address(SELF, "reconfigurer"), change)]
 
     def _on_seal_view(self, view: Projection | None, task: SealRequested) -> Effects:
         if view is None:
             return self._done(NO_SUCH_LOG)
-        if self.state == "ending" and self._is_so(view, task):
+        if self.state is AdministratorState.ENDING and self._is_so(view, task):
             end = view.last.base if view.last.end is None else view.last.end
             return self._done(SegmentEnded(self.asked, end))
-        if self.state == "ending" and self.asked == view.last.index:
+        if self.state is AdministratorState.ENDING and self.asked == view.last.index:
             return self._try_again("no intact member of a group can be reached, or no node is left")
-        self.state, self.asked = "ending", view.last.index  # also when somebody else was faster and it is not so yet
+        self.state, self.asked = AdministratorState.ENDING, view.last.index  # also after another process's change
         if view.last.is_open or not task.reopen:
             declared = task.declared_end
             job = EndOpenSegment(self.config.log, view.last.index, reopen=task.reopen, declared_end=declared)
@@ -188,10 +200,10 @@ class Administrator:
         self.tried += 1
         if self.tried >= self.config.tries:  # B6
             return self._done(RequestRefused(f"{why}; see `trunkline status`"))
-        self.state = "waiting"
+        self.state = AdministratorState.WAITING
         return [SetTimer("again", self.config.retry_ms * self.tried)]
 
     def _done(self, result: Event) -> Effects:
         assert self.task is not None
-        operation, self.task, self.state = self.task.operation, None, "idle"
+        operation, self.task, self.state = self.task.operation, None, AdministratorState.IDLE
         return [Complete(operation, result)]

@@ -28,6 +28,7 @@ Rules
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 
 from msgspec import Struct
@@ -64,12 +65,13 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Group, Member, Policy, Projection, Segment
 from trunkline.core.refusals import NO_SUCH_LOG, append_refused, closed, lost_condition, no_space
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 
 
 class AppenderConfig(Struct, frozen=True):
     log: str
     writer: str  # new for every process start
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
+    timing: Timing = DEFAULT_TIMING
     in_flight_max: int = 64  # too small: throughput; too big: a dying client leaves that many holes
     seal_looks: int = 4  # how often to look whether whoever sealed has finished, before finishing it oneself
     seal_look_ms: int = 100  # too small: clients race each other to the end; too big: they wait for the dead
@@ -83,13 +85,26 @@ DOUBTS_MAX = (
 )
 
 
+class AttemptState(enum.Enum):
+    VIEWING = "viewing"
+    ASKING = "asking"
+    OPENING = "opening"
+    WRITING = "writing"
+    ENDING = "ending"
+    PATIENT = "patient"
+    SETTLING = "settling"
+
+
+AWAIT_VIEW = (AttemptState.VIEWING, AttemptState.ENDING, AttemptState.PATIENT)
+
+
 class Attempt:
     """One batch on its way. ``first`` is the position that was granted and is not yet settled."""
 
     def __init__(self, request: AppendRequested, beaten: int) -> None:
         self.request = request
         self.beaten = beaten  # how many positions were filled before its bytes, or those of appends before it, came
-        self.state = "viewing"
+        self.state = AttemptState.VIEWING
         self.seq = 0
         self.segment: Segment | None = None  # as it was when the position was asked for
         self.full: tuple[str, ...] = ()  # nodes that had no space for it
@@ -119,7 +134,7 @@ class Appender:
 
     @property
     def phase(self) -> str:
-        return next(iter(self.attempts.values())).state if self.attempts else "idle"
+        return next(iter(self.attempts.values())).state.value if self.attempts else "idle"
 
     def on_start(self) -> Effects:
         return []
@@ -160,9 +175,9 @@ class Appender:
     def awaits(self, key: str) -> tuple[str, ...]:
         """The node whose answer the timer waits for, if it is one."""
         attempt = self.attempts[int(key.removeprefix(TIMER))]
-        if attempt.state == "asking":
+        if attempt.state is AttemptState.ASKING:
             return (self._segment(attempt).owner.process,)
-        return (self._member(attempt).node,) if attempt.state in ("writing", "opening") else ()
+        return (self._member(attempt).node,) if attempt.state in (AttemptState.WRITING, AttemptState.OPENING) else ()
 
     def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
         attempt = self.attempts[int(key.removeprefix(TIMER))]
@@ -185,6 +200,10 @@ class Appender:
                 return self._writing(stream, offered) is None
         return False
 
+    def operation_of(self, seq: int) -> int | None:
+        """The append that is under way as ``seq``; the host finds the body of a frame by it."""
+        return self.operations.get(seq)
+
     # ------------------------------------------------------------------------------------------------ finding attempts
 
     def _numbered(self, writer: str, seq: int) -> Attempt | None:
@@ -194,11 +213,11 @@ class Appender:
 
     def _asking(self, writer: str, seq: int) -> Attempt | None:
         attempt = self._numbered(writer, seq)
-        return attempt if attempt is not None and attempt.state == "asking" else None
+        return attempt if attempt is not None and attempt.state is AttemptState.ASKING else None
 
     def _writing(self, stream: str, frame: Frame) -> Attempt | None:
         attempt = self._numbered(frame.writer, frame.seq)
-        if attempt is None or attempt.state != "writing" or attempt.first != frame.first:
+        if attempt is None or attempt.state is not AttemptState.WRITING or attempt.first != frame.first:
             return None
         return attempt if self._member(attempt).stream == stream else None
 
@@ -206,11 +225,12 @@ class Appender:
         return [
             a
             for a in self.attempts.values()
-            if a.state == "writing" and a.first == first and self._member(a).stream == stream
+            if a.state is AttemptState.WRITING and a.first == first and self._member(a).stream == stream
         ]
 
     def _opening(self, stream: str) -> list[Attempt]:
-        return [a for a in self.attempts.values() if a.state == "opening" and self._member(a).stream == stream]
+        opening = [a for a in self.attempts.values() if a.state is AttemptState.OPENING]
+        return [a for a in opening if self._member(a).stream == stream]
 
     def _segment(self, attempt: Attempt) -> Segment:
         assert attempt.segment is not None
@@ -247,7 +267,7 @@ class Appender:
         self.operations.pop(attempt.seq, None)
         self.seq += 1
         self.operations[self.seq] = attempt.request.operation
-        attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last
+        attempt.state, attempt.seq, attempt.first, attempt.segment = AttemptState.ASKING, self.seq, None, last
         attempt.looks = 0
         request = attempt.request
         me, seq, beaten = self.config.writer, attempt.seq, attempt.beaten
@@ -261,7 +281,7 @@ class Appender:
 
     def _write(self, attempt: Attempt) -> Effects:
         assert self.view is not None
-        attempt.state = "writing"
+        attempt.state = AttemptState.WRITING
         member = self._member(attempt)
         target = target_of(self.view, self._segment(attempt), member)
         write = Write(target, attempt.frame(self.config.writer))
@@ -296,10 +316,10 @@ class Appender:
         return effects
 
     def _suspect_later(self, attempt: Attempt) -> SetTimer:
-        return SetTimer(attempt.timer, self.config.suspect_after_ms << self.doubts)
+        return SetTimer(attempt.timer, self.config.timing.suspect_after_ms << self.doubts)
 
     def _try_later(self, attempt: Attempt) -> SetTimer:
-        return SetTimer(attempt.timer, self.config.suspect_after_ms)
+        return SetTimer(attempt.timer, self.config.timing.suspect_after_ms)
 
     # ---------------------------------------------------------------------------------------------------- the bad paths
 
@@ -341,7 +361,7 @@ class Appender:
 
     def _open(self, attempt: Attempt, view: Projection) -> Effects:
         """The members behind will not know their streams either: they make them while this one does."""
-        attempt.state = "opening"
+        attempt.state = AttemptState.OPENING
         segment, rest = self._segment(attempt), self._group(attempt)[attempt.at :]
         asks = [(member.node, Open(descriptor_of(view, segment, member))) for member in rest]
         return [*(Send(Address(node, "storage"), ask) for node, ask in asks), self._suspect_later(attempt)]
@@ -351,13 +371,13 @@ class Appender:
         return self._end(attempt, attempt.full, only_to_spares=True)
 
     def _end(self, attempt: Attempt, suspects: tuple[str, ...], *, only_to_spares: bool = False) -> Effects:
-        attempt.state = "ending"
+        attempt.state = AttemptState.ENDING
         index = self._segment(attempt).index
         job = EndOpenSegment(self.config.log, index, suspects, only_to_spares=only_to_spares)
         return [CancelTimer(attempt.timer), Send(Address(SELF, "reconfigurer"), job)]
 
     def _look_again(self, attempt: Attempt) -> Effects:
-        attempt.state = "viewing"
+        attempt.state = AttemptState.VIEWING
         return [CancelTimer(attempt.timer), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     # --------------------------------------------------------------------------------------------------------- settling
@@ -365,7 +385,7 @@ class Appender:
     def _on_view(self, projection: Projection | None) -> Effects:
         if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
             self.view = projection
-        waiting = [a for a in self.attempts.values() if a.state in ("viewing", "ending", "patient")]
+        waiting = [a for a in self.attempts.values() if a.state in AWAIT_VIEW]
         if self.view is None:
             return [e for a in waiting for e in self._complete(a, append_refused(NO_SUCH_LOG))]
         return [effect for attempt in waiting for effect in self._reconsider(attempt, self.view)]
@@ -393,25 +413,26 @@ class Appender:
     def _still_open(self, attempt: Attempt) -> Effects:
         """The segment could not be ended now, or need not be."""
         if attempt.first is None:
-            return self._ask(attempt, just_read=True) if attempt.state == "viewing" else [self._try_later(attempt)]
+            viewing = attempt.state is AttemptState.VIEWING
+            return self._ask(attempt, just_read=True) if viewing else [self._try_later(attempt)]
         if attempt.full and not (attempt.giving_up and attempt.at):  # A9
             attempt.giving_up = True
             return self._end(attempt, attempt.full) if attempt.at else self._settle(attempt)
-        if attempt.state == "patient":
+        if attempt.state is AttemptState.PATIENT:
             return []
-        return self._leave_to_others(attempt) if attempt.state == "viewing" else [self._try_later(attempt)]
+        return self._leave_to_others(attempt) if attempt.state is AttemptState.VIEWING else [self._try_later(attempt)]
 
     def _leave_to_others(self, attempt: Attempt) -> Effects:
         """Somebody has sealed the segment, knows whom not to take into the next one, and may be at it still (A10)."""
         if attempt.looks == self.config.seal_looks:
             return self._end(attempt, ())
         attempt.looks += 1
-        attempt.state = "patient"
+        attempt.state = AttemptState.PATIENT
         return [SetTimer(attempt.timer, self.config.seal_look_ms)]
 
     def _on_fill_done(self, done: FillDone) -> Effects:
         for attempt in list(self.attempts.values()):
-            if attempt.state == "settling" and attempt.first == done.glsn:
+            if attempt.state is AttemptState.SETTLING and attempt.first == done.glsn:
                 return self._on_settled(attempt, done)
         return []  # an unused position that was filled: nobody waits for it
 
@@ -431,7 +452,7 @@ class Appender:
 
     def _settle(self, attempt: Attempt) -> Effects:
         assert self.view is not None and attempt.first is not None
-        attempt.state = "settling"
+        attempt.state = AttemptState.SETTLING
         fill = Fill(self.view, self._segment(attempt).index, attempt.first, attempt.first + 1)
         return [Send(Address(SELF, "filler"), fill)]
 

@@ -30,6 +30,8 @@ Rules
 
 from __future__ import annotations
 
+import enum
+
 from msgspec import Struct
 
 from trunkline.core.duties import (
@@ -87,6 +89,12 @@ from trunkline.core.repair import SegmentRepair
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment, LookNow, Refresh, ViewChanged
 
 
+class CoordinatorState(enum.Enum):
+    IDLE = "idle"
+    VIEWING = "viewing"
+    WORKING = "working"
+
+
 class CoordinatorConfig(Struct, frozen=True):
     log: str
     tick_ms: int = 500  # after what failed or could not be done. Too small: idle work; too big: it waits for longer
@@ -103,7 +111,7 @@ class CoordinatorConfig(Struct, frozen=True):
 class Coordinator:
     def __init__(self, config: CoordinatorConfig) -> None:
         self.config = config
-        self.state = "idle"
+        self.state = CoordinatorState.IDLE
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
         self.done = Done(config.examined_max)
@@ -124,7 +132,7 @@ class Coordinator:
 
     @property
     def phase(self) -> str:
-        return type(self.duty).__name__ if self.duty is not None else self.state
+        return type(self.duty).__name__ if self.duty is not None else self.state.value
 
     def on_start(self) -> Effects:
         return [SetTimer("tick", self.config.tick_ms)]
@@ -134,7 +142,8 @@ class Coordinator:
 
     def on_timer(self, key: str) -> Effects:
         if key == "tick":
-            passed_over = self.patience.pass_over_silent(self._silent_nodes()) if self.state == "working" else []
+            silent = self._silent_nodes() if self.state is CoordinatorState.WORKING else ()
+            passed_over = self.patience.pass_over_silent(silent)
             self.done.blocked = -1
             return [*passed_over, *self._look()]
         self.done.begin_round(self.view)
@@ -154,7 +163,7 @@ class Coordinator:
         """A node that has said something is not passed over any more, be it to an earlier question (C10)."""
         if source.role != "storage":
             return []
-        if self.state == "working":
+        if self.state is CoordinatorState.WORKING:
             self.heard.add(source.process)
         back = self.patience.on_word(source.process)
         return [*back, *self._look_soon()] if back else []
@@ -179,13 +188,13 @@ class Coordinator:
     # --------------------------------------------------------------------------------------------------------- deciding
 
     def _look(self) -> Effects:
-        self.state, self.duty, self.procedure, self.look_again = "viewing", None, None, False
+        self.state, self.duty, self.procedure, self.look_again = CoordinatorState.VIEWING, None, None, False
         self.asked, self.heard, self.unasked = set(), set(), 0
         return [CancelTimer("tick"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     def _look_soon(self) -> Effects:
         """Something has changed: one that works looks again before it rests."""
-        if self.state == "idle":
+        if self.state is CoordinatorState.IDLE:
             self.done.blocked = -1
             return self._look()
         self.look_again = True
@@ -207,13 +216,13 @@ class Coordinator:
         if self.duty is None:
             return self._look() if self.look_again else self._rest()
         assert self.view is not None
-        self.state, self.asked, self.heard, self.unasked = "working", set(), set(), 0
+        self.state, self.asked, self.heard, self.unasked = CoordinatorState.WORKING, set(), set(), 0
         return [*self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
 
     def _rest(self) -> Effects:
         """Until a change; only what failed, was blocked or not looked at is due without one (C10, C12)."""
         soon = self.done.blocked >= 0 or self.done.failed or self.done.unseen  # it may be over without a sign
-        self.state, self.done.failed = "idle", set()
+        self.state, self.done.failed = CoordinatorState.IDLE, set()
         return [SetTimer("tick", self.config.tick_ms if soon else self.config.rest_ms)]
 
     def _begin(self, duty: Duty, view: Projection) -> Effects:

@@ -45,6 +45,7 @@ from trunkline.core.messages import (
 )
 from trunkline.core.projection import Member, Projection, Segment
 from trunkline.core.siblings import Fill, FillDone
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 
 RUN_MAX = 4096  # positions filled at once; too big: a node is busy with it for long; too small: more round trips
 
@@ -82,8 +83,8 @@ class Filling:
 
 
 class Filler:
-    def __init__(self, suspect_after_ms: int) -> None:
-        self.suspect_after_ms = suspect_after_ms
+    def __init__(self, timing: Timing = DEFAULT_TIMING) -> None:
+        self.suspect_after_ms = timing.suspect_after_ms
         self.fillings: dict[str, Filling] = {}
 
     @property

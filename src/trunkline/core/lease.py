@@ -11,11 +11,19 @@ Rules
 
 from __future__ import annotations
 
+import enum
+
 from msgspec.structs import replace
 
 from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.messages import NodeInfo, Register, Registered
 from trunkline.core.siblings import DamageFound, SpaceTold
+
+
+class LeaseState(enum.Enum):
+    JOINING = "joining"
+    FRESH = "fresh"
+    STALE = "stale"
 
 
 class LeaseKeeper:
@@ -24,11 +32,11 @@ class LeaseKeeper:
         self.register = register
         self.retry_ms = retry_ms
         self.lease_ms = lease_ms  # None: register once, keep no lease
-        self.state = "joining"
+        self.state = LeaseState.JOINING
 
     @property
     def phase(self) -> str:
-        return self.state
+        return self.state.value
 
     def on_start(self) -> Effects:
         return self._renew()
@@ -39,7 +47,7 @@ class LeaseKeeper:
     def on_timer(self, key: str) -> Effects:
         if key == "renew":
             return self._renew()
-        self.state = "stale"
+        self.state = LeaseState.STALE
         return []
 
     def on_message(self, source: Address, message: Message) -> Effects:
@@ -63,7 +71,7 @@ class LeaseKeeper:
         return [Send(self.register, Register(self.info)), SetTimer("renew", self.retry_ms)]
 
     def _on_registered(self) -> Effects:
-        self.state = "fresh"
+        self.state = LeaseState.FRESH
         if self.lease_ms is None:
             return [CancelTimer("renew")]
         return [SetTimer("renew", self.retry_ms), SetTimer("lease", self.lease_ms)]

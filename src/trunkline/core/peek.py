@@ -14,6 +14,8 @@ Rules
 
 from __future__ import annotations
 
+import enum
+
 from msgspec import Struct
 
 from trunkline.core.calls import PeekRequested
@@ -32,18 +34,26 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Policy, Projection
 from trunkline.core.refusals import DELETED, NO_SUCH_LOG
 from trunkline.core.siblings import EndOpenSegment, Refresh, ViewChanged
+from trunkline.core.timing import DEFAULT_TIMING, Timing
+
+
+class PeekerState(enum.Enum):
+    IDLE = "idle"
+    VIEWING = "viewing"
+    ASKING = "asking"
+    ENDING = "ending"
+    WAITING = "waiting"
 
 
 class PeekerConfig(Struct, frozen=True):
     log: str
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: a peek stalls this long
-    poll_ms: int = 50  # how soon to look again where a segment could not be ended
+    timing: Timing = DEFAULT_TIMING
 
 
 class Peeker:
     def __init__(self, config: PeekerConfig) -> None:
         self.config = config
-        self.state = "idle"
+        self.state = PeekerState.IDLE
         self.operation = 0
         self.view: Projection | None = None
         self.replica = 0  # broadcast: which member is asked
@@ -51,7 +61,7 @@ class Peeker:
 
     @property
     def phase(self) -> str:
-        return self.state
+        return self.state.value
 
     def on_start(self) -> Effects:
         return []
@@ -64,43 +74,43 @@ class Peeker:
             case PeekRequested(operation):
                 self.operation, self.ending, self.replica = operation, -1, 0
                 return self._look()
-            case ViewChanged(_, projection) if self.state in ("viewing", "ending"):
+            case ViewChanged(_, projection) if self.state in (PeekerState.VIEWING, PeekerState.ENDING):
                 return self._on_view(projection)
-            case Peeked(_, segment, following) if self.state == "asking" and segment == self._segment():
+            case Peeked(_, segment, following) if self.state is PeekerState.ASKING and segment == self._segment():
                 return self._done(PeekIs(following))
-            case NotGranted(_, segment) if self.state == "asking" and segment == self._segment():
+            case NotGranted(_, segment) if self.state is PeekerState.ASKING and segment == self._segment():
                 return self._end()
-            case TailFound(_, operation, written) if self.state == "asking" and operation == self.operation:
+            case TailFound(_, operation, written) if self.state is PeekerState.ASKING and operation == self.operation:
                 return self._done(PeekIs(written))
-            case Rejected(_, operation, reason) if self.state == "asking" and operation == self.operation:
+            case Rejected(_, operation, reason) if self.state is PeekerState.ASKING and operation == self.operation:
                 return self._on_away(reason)
         return []  # a late answer
 
     def on_timer(self, key: str) -> Effects:
-        return self._on_away(Reason.SILENT) if self.state == "asking" else self._look()
+        return self._on_away(Reason.SILENT) if self.state is PeekerState.ASKING else self._look()
 
     def _segment(self) -> int:
         assert self.view is not None
         return self.view.last.index
 
     def _look(self) -> Effects:
-        self.state = "viewing"
+        self.state = PeekerState.VIEWING
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     def _on_view(self, projection: Projection | None) -> Effects:
-        ended, self.view = self.state == "ending", projection
+        ended, self.view = self.state is PeekerState.ENDING, projection
         if projection is None or projection.deleted:
             return self._done(NO_SUCH_LOG if projection is None else DELETED)
         last = projection.last
         if last.end is not None:  # X1
             return self._done(PeekIs(last.end))
         if ended and last.index == self.ending:
-            self.state = "waiting"  # it could not be ended now
-            return [SetTimer("wait", self.config.poll_ms)]
-        return [self._ask(projection), SetTimer("wait", self.config.suspect_after_ms)]
+            self.state = PeekerState.WAITING  # it could not be ended now
+            return [SetTimer("wait", self.config.timing.poll_ms)]
+        return [self._ask(projection), SetTimer("wait", self.config.timing.suspect_after_ms)]
 
     def _ask(self, projection: Projection) -> Send:
-        self.state = "asking"
+        self.state = PeekerState.ASKING
         last = projection.last
         if last.policy is Policy.CHAIN:
             return Send(Address(last.owner.process, "sequencer"), Peek(self.config.log, last))
@@ -120,11 +130,11 @@ class Peeker:
 
     def _end(self) -> Effects:
         assert self.view is not None
-        self.state, self.ending = "ending", self.view.last.index
+        self.state, self.ending = PeekerState.ENDING, self.view.last.index
         suspects = (self.view.last.owner.process,) if self.view.last.policy is Policy.CHAIN else ()
         job = EndOpenSegment(self.config.log, self.view.last.index, suspects)
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
 
     def _done(self, result: Event) -> Effects:
-        self.state = "idle"
+        self.state = PeekerState.IDLE
         return [CancelTimer("wait"), Complete(self.operation, result)]

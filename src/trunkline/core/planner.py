@@ -42,6 +42,8 @@ Rules
 
 from __future__ import annotations
 
+import enum
+
 from msgspec.structs import replace
 
 from trunkline.core.delivery_events import BreakerClosed, DeliveryFenced, PlanDropped, Seeded, Stopped
@@ -71,10 +73,17 @@ from trunkline.core.planner_tracks import Job, PlannerConfig, Stage, Track
 UNSETTLING = (Outcome.UNKNOWN, Outcome.MOVED, Outcome.ALREADY, Outcome.FENCED)
 
 
+class PlannerState(enum.Enum):
+    RUNNING = "running"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
 class Planner:
     def __init__(self, config: PlannerConfig) -> None:
         self.config = config
-        self.state = "running"  # then draining, stopping, stopped
+        self.state = PlannerState.RUNNING  # then draining, stopping, stopped
         self.schedule = Schedule(config)
         self.pending = (0, 0)  # rows and bytes that wait for the interval
         self.interval_runs = False
@@ -82,7 +91,7 @@ class Planner:
 
     @property
     def phase(self) -> str:
-        return self.state
+        return self.state.value
 
     @property
     def tracks(self) -> dict[str, Track]:
@@ -96,7 +105,7 @@ class Planner:
         raise AssertionError(f"a planner asks for no choice, yet {key} was made")
 
     def on_timer(self, key: str) -> Effects:
-        if self.state == "stopped":
+        if self.state is PlannerState.STOPPED:
             return []
         if key == "interval":
             self.interval_runs = False
@@ -106,7 +115,7 @@ class Planner:
         return self.schedule.try_again(int(key.removeprefix("retry "))) + self._go_on()
 
     def on_message(self, source: Address, message: Message) -> Effects:
-        if self.state == "stopped":
+        if self.state is PlannerState.STOPPED:
             return self._give_back(message.grants) if isinstance(message, LeasesGranted) else []
         return self._on_news(message) + self._go_on()
 
@@ -152,9 +161,9 @@ class Planner:
     def _go_on(self) -> Effects:
         """Begin what can begin now, or come to the end."""
         effects = [] if self.config.record_ms else self._record()
-        if self.state != "stopping":
+        if self.state is not PlannerState.STOPPING:
             effects += self.schedule.start()
-        if self.state in ("draining", "stopping") and not self.schedule.groups.jobs:
+        if self.state in (PlannerState.DRAINING, PlannerState.STOPPING) and not self.schedule.groups.jobs:
             effects += self._stop()
         return effects
 
@@ -177,7 +186,7 @@ class Planner:
             effects += self._drain_from_here()
         if oldest > known.oldest:
             effects += self._meet_expiry()
-        if self.state != "running" or version <= self.schedule.due:
+        if self.state is not PlannerState.RUNNING or version <= self.schedule.due:
             return effects
         enough = self.pending[0] >= self.config.rows or self.pending[1] >= self.config.size_bytes
         if not known.version or not self.config.interval_ms or enough:
@@ -308,14 +317,14 @@ class Planner:
 
     def _on_shutdown(self, operation: int, *, drain: bool) -> Effects:
         self.shutdowns += (operation,)
-        if drain and self.state == "running":
-            self.state = "draining"
+        if drain and self.state is PlannerState.RUNNING:
+            self.state = PlannerState.DRAINING
             return self._trigger()
-        self.state = "stopping"
+        self.state = PlannerState.STOPPING
         return []
 
     def _stop(self) -> Effects:
-        self.state = "stopped"
+        self.state = PlannerState.STOPPED
         owned = [track for _, track in sorted(self.tracks.items()) if track.token]
         behind = tuple(track.name for track in owned if track.halted or track.effective < self.schedule.due)
         released = [Released(track.name, track.token, track.settled) for track in owned]

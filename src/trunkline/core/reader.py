@@ -35,6 +35,8 @@ Rules
 
 from __future__ import annotations
 
+import enum
+
 from msgspec import Struct
 
 from trunkline.core.calls import SubscribeRequested, TailRequested
@@ -73,14 +75,29 @@ from trunkline.core.projection import Member, Policy, Projection, Segment
 from trunkline.core.refusals import DELETED
 from trunkline.core.siblings import EndOpenSegment, Fill, FillDone, Refresh, ViewChanged
 from trunkline.core.tail import TailConfig, TailFinder
+from trunkline.core.timing import DEFAULT_TIMING, Timing
+
+
+class ReaderState(enum.Enum):
+    DONE = "done"
+    VIEWING = "viewing"
+    READING = "reading"
+    PEEKING = "peeking"
+    HOLE = "hole"
+    FILLING = "filling"
+    IDLE = "idle"
+    MEASURING = "measuring"
+    ENDING = "ending"
+
+
+ACCEPTS_FRAMES = (ReaderState.READING, ReaderState.IDLE, ReaderState.VIEWING)  # D10
 
 
 class ReaderConfig(Struct, frozen=True):
     register: Address
     log: str
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: readers stall this long
-    fill_after_ms: int = 200  # too small: slow writers lose their positions; too big: a dead writer stalls readers
-    doublings_max: int = 6  # of that, for who was beaten; too small: nothing gets over a slow link
+    timing: Timing = DEFAULT_TIMING
+    doublings_max: int = 6  # of ``fill_after_ms``, for a writer that was beaten; too small: a slow link never succeeds
     quiet_ms: int = 500  # too small: idle readers load the metadata; too big: a reader learns of a lost member late
     read_limit: int = 64  # frames per request
     seal_looks: int = 1  # how often to look whether whoever sealed has finished, before finishing it oneself
@@ -92,7 +109,7 @@ class Reader:
     def __init__(self, config: ReaderConfig, view: Projection | None = None) -> None:
         self.config = config
         self.view = view
-        self.state = "done"
+        self.state = ReaderState.DONE
         self.request: SubscribeRequested | None = None
         self.requester = "application"
         self.next = 1
@@ -106,7 +123,7 @@ class Reader:
 
     @property
     def phase(self) -> str:
-        return self.state
+        return self.state.value
 
     def on_start(self) -> Effects:
         return []
@@ -124,19 +141,17 @@ class Reader:
                 return self._measured(self.finder.on_message(source, message))
             case ViewChanged(_, projection):
                 return self._on_view(projection)
-            case ReadFrames(stream, glsn, frames) if glsn == self.next and self.state in ("reading", "idle"):
+            case ReadFrames(stream, glsn, frames) if glsn == self.next and self.state in ACCEPTS_FRAMES:
                 return self._on_frames(frames) if self._asked(stream) else []
-            case ReadFrames(stream, glsn, frames) if glsn == self.next and self.state == "viewing":
-                return self._on_frames(frames) if self._asked(stream) else []  # D10
-            case Unwritten(stream, glsn) if glsn == self.next and self.state in ("reading", "idle"):
+            case Unwritten(stream, glsn) if glsn == self.next and self.state in (ReaderState.READING, ReaderState.IDLE):
                 return self._on_unwritten(message) if self._asked(stream) else []
-            case Rejected(stream, glsn, reason) if self.state == "reading" and glsn in (0, self.next):
+            case Rejected(stream, glsn, reason) if self.state is ReaderState.READING and glsn in (0, self.next):
                 return self._on_rejected(reason) if self._asked(stream) else []
-            case Peeked(_, segment) if self.state == "peeking" and segment == self.segment:
+            case Peeked(_, segment) if self.state is ReaderState.PEEKING and segment == self.segment:
                 return self._on_peeked(message)
-            case NotGranted(_, segment) if self.state == "peeking" and segment == self.segment:
+            case NotGranted(_, segment) if self.state is ReaderState.PEEKING and segment == self.segment:
                 return self._end((self._current().owner.process,))
-            case FillDone(_, glsn) if self.state == "filling" and glsn == self.next:
+            case FillDone(_, glsn) if self.state is ReaderState.FILLING and glsn == self.next:
                 return self._on_fill_done(message)
         return []  # a late answer
 
@@ -144,13 +159,13 @@ class Reader:
         if self.finder is not None:
             return self._measured(self.finder.on_timer(key))
         match self.state:
-            case "hole":
+            case ReaderState.HOLE:
                 return self._fill(self.waited)
-            case "peeking":
+            case ReaderState.PEEKING:
                 return self._end((self._current().owner.process,))
-            case "reading" if self._current().is_open and self._current().policy is Policy.CHAIN:
+            case ReaderState.READING if self._current().is_open and self._current().policy is Policy.CHAIN:
                 return self._end((self._member(self._current()).node,))
-            case "reading":
+            case ReaderState.READING:
                 self._turn()
         return self._refresh()
 
@@ -212,10 +227,13 @@ class Reader:
         return self.tail is not None and self.next >= self.tail
 
     def _read(self, view: Projection, segment: Segment) -> Effects:
-        self.state = "reading"
+        self.state = ReaderState.READING
         member = self._member(segment)
         read = Read(target_of(view, segment, member), self.next, self.config.read_limit)
-        return [Send(Address(member.node, "storage"), read), SetTimer("wait", self.config.suspect_after_ms)]
+        return [Send(Address(member.node, "storage"), read), self._suspect_later()]
+
+    def _suspect_later(self) -> SetTimer:
+        return SetTimer("wait", self.config.timing.suspect_after_ms)
 
     def _skip(self, end: int, why: str) -> Effects:
         event = PositionsSkipped(self.config.log, self.next, end, why)
@@ -224,7 +242,7 @@ class Reader:
 
     def _done(self) -> Effects:
         assert self.request is not None
-        self.state = "done"
+        self.state = ReaderState.DONE
         result = SubscriptionEnded(self.next)
         if self.requester == "application":
             return [CancelTimer("wait"), Complete(self.request.operation, result)]
@@ -237,7 +255,7 @@ class Reader:
         assert self.request is not None
         if self.requester != "application":
             return self._done()
-        self.state = "done"
+        self.state = ReaderState.DONE
         refusal = Complete(self.request.operation, DELETED)
         return [CancelTimer("wait"), refusal]
 
@@ -267,11 +285,11 @@ class Reader:
         if segment.policy is Policy.BROADCAST:
             waits = answer.sealed or answer.written > self.next
             return self._on_unreleased(segment) if waits else self._at_tail(push=True)
-        if self.state == "idle" and answer.written <= self.next:
+        if self.state is ReaderState.IDLE and answer.written <= self.next:
             return []
-        self.state = "peeking"
+        self.state = ReaderState.PEEKING
         peek = Peek(self.config.log, segment, self.next)
-        return [Send(Address(segment.owner.process, "sequencer"), peek), SetTimer("wait", self.config.suspect_after_ms)]
+        return [Send(Address(segment.owner.process, "sequencer"), peek), self._suspect_later()]
 
     def _on_unreleased(self, segment: Segment) -> Effects:
         """The member has more than was released to it, or is sealed: ask the others, at last end the segment (D7)."""
@@ -287,9 +305,9 @@ class Reader:
             return self._at_tail(push=True)
         if self.next < self.waited:
             return self._fill(self.waited)
-        self.state, self.waited = "hole", max(self.next + 1, min(answer.alike, answer.next))  # D4
+        self.state, self.waited = ReaderState.HOLE, max(self.next + 1, min(answer.alike, answer.next))  # D4
         doublings = min(answer.beaten, self.config.doublings_max)
-        return [SetTimer("wait", self.config.fill_after_ms << doublings)]
+        return [SetTimer("wait", self.config.timing.fill_after_ms << doublings)]
 
     def _on_rejected(self, reason: Reason) -> Effects:
         segment = self._current()
@@ -321,7 +339,7 @@ class Reader:
 
     def _fill(self, end: int) -> Effects:
         assert self.view is not None
-        self.state = "filling"
+        self.state = ReaderState.FILLING
         return [CancelTimer("wait"), Send(Address(SELF, "filler"), Fill(self.view, self.segment, self.next, end))]
 
     def _at_tail(self, *, push: bool) -> Effects:
@@ -332,8 +350,8 @@ class Reader:
 
     def _measure(self, request: SubscribeRequested) -> Effects:
         """Find the tail as of now: what was acknowledged before this read began lies below it (D6)."""
-        self.state = "measuring"
-        config = TailConfig(self.config.register, self.config.log, self.config.suspect_after_ms)
+        self.state = ReaderState.MEASURING
+        config = TailConfig(self.config.register, self.config.log, self.config.timing)
         self.finder = TailFinder(config)
         return self._measured(
             self.finder.on_message(Address(SELF, "reader"), TailRequested(request.operation, request.log))
@@ -354,7 +372,7 @@ class Reader:
         return [*others, *self._advance()]
 
     def _wait(self, *, push: bool) -> Effects:
-        self.state = "idle"
+        self.state = ReaderState.IDLE
         return [*(self._listen() if push else []), SetTimer("wait", self.config.quiet_ms)]
 
     def _listen(self) -> Effects:
@@ -368,24 +386,24 @@ class Reader:
         return [Send(Address(member.node, "storage"), subscribe)]
 
     def _refresh(self) -> Effects:
-        self.state = "viewing"
+        self.state = ReaderState.VIEWING
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     def _end(self, suspects: tuple[str, ...], *, only_to_spares: bool = False) -> Effects:
-        self.state = "ending"
+        self.state = ReaderState.ENDING
         job = EndOpenSegment(self.config.log, self.segment, suspects, only_to_spares=only_to_spares)
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
 
     def _on_view(self, projection: Projection | None) -> Effects:
         if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
             self.view = projection
-        if self.state not in ("viewing", "ending"):
-            lost = self.state != "done" and self.segment >= 0 and not self._is_placed()
+        if self.state not in (ReaderState.VIEWING, ReaderState.ENDING):
+            lost = self.state is not ReaderState.DONE and self.segment >= 0 and not self._is_placed()
             return self._advance() if lost else []  # D11
         if self.view is None:
             return self._wait(push=False)  # no such log yet
         segment = self.view.segment(self.segment)
-        blocked = self.state == "ending" and segment is not None and segment.is_open
+        blocked = self.state is ReaderState.ENDING and segment is not None and segment.is_open
         return self._wait(push=False) if blocked else self._advance()
 
 

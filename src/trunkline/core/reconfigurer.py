@@ -24,6 +24,8 @@ Rules
 
 from __future__ import annotations
 
+import enum
+
 from msgspec import Struct
 
 from trunkline.core.effects import (
@@ -48,6 +50,14 @@ SEGMENTS_PER_MS = 10  # too many: swaps of long maps pile up at a busy register;
 Job = Refresh | EndOpenSegment | OpenClosedLog | ChangeProjection
 
 
+class ReconfigurerState(enum.Enum):
+    IDLE = "idle"
+    READING = "reading"
+    SEALING = "sealing"
+    CHOOSING = "choosing"
+    SWAPPING = "swapping"
+
+
 class ReconfigurerConfig(Struct, frozen=True):
     register: Address
     log: str
@@ -58,7 +68,7 @@ class ReconfigurerConfig(Struct, frozen=True):
 class Reconfigurer:
     def __init__(self, config: ReconfigurerConfig) -> None:
         self.config = config
-        self.state = "idle"
+        self.state = ReconfigurerState.IDLE
         self.jobs: list[tuple[str, Job]] = []  # role that asked, what it asked; the first is in work
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
@@ -66,7 +76,7 @@ class Reconfigurer:
 
     @property
     def phase(self) -> str:
-        return self.state
+        return self.state.value
 
     def on_start(self) -> Effects:
         return []
@@ -75,16 +85,16 @@ class Reconfigurer:
         match message:
             case Refresh() | EndOpenSegment() | OpenClosedLog() | ChangeProjection():
                 return self._on_job(source.role, message)
-            case Got() if self.state == "reading":
+            case Got() if self.state is ReconfigurerState.READING:
                 return self._on_got(message)
-            case Sealed(stream) | Rejected(stream) if self.state == "sealing":
+            case Sealed(stream) | Rejected(stream) if self.state is ReconfigurerState.SEALING:
                 return self._on_seal_answer(stream, message)
-            case Swapped() | SwapLost() if self.state == "swapping":
+            case Swapped() | SwapLost() if self.state is ReconfigurerState.SWAPPING:
                 return self._read()  # R5
         return []  # late answers of an earlier round
 
     def on_timer(self, key: str) -> Effects:
-        if self.state == "sealing":
+        if self.state is ReconfigurerState.SEALING:
             return self._decide()
         return self._read()
 
@@ -98,7 +108,7 @@ class Reconfigurer:
         if (role, job) in self.jobs:
             return []
         self.jobs.append((role, job))
-        return self._read() if self.state == "idle" else []
+        return self._read() if self.state is ReconfigurerState.IDLE else []
 
     def _known(self) -> int:
         return self.view.epoch if self.view is not None else 0
@@ -115,7 +125,7 @@ class Reconfigurer:
         return self.jobs[0][1]
 
     def _read(self) -> Effects:
-        self.state, self.answers = "reading", {}
+        self.state, self.answers = ReconfigurerState.READING, {}
         ask = Send(self.config.register, Get(self.config.log, known=self._known()))
         return [ask, SetTimer("wait", self.config.retry_ms)]
 
@@ -125,7 +135,7 @@ class Reconfigurer:
         told.append(Send(Address(SELF, role), ViewChanged(self.config.log, self.view, self.nodes)))
         if self.jobs:
             return [*told, *self._read()]
-        self.state, self.answers = "idle", {}
+        self.state, self.answers = ReconfigurerState.IDLE, {}
         return [CancelTimer("wait"), *told]
 
     def _on_projection(self) -> Effects:
@@ -150,7 +160,7 @@ class Reconfigurer:
             return self._blocked(view)  # sealing it would only take away what is left
         if job.only_to_spares and self._spares(job.suspects) < min(map(len, view.last.groups)):
             return self._finish()
-        self.state = "sealing"
+        self.state = ReconfigurerState.SEALING
         seals: Effects = [
             Send(Address(member.node, "storage"), Seal(descriptor_of(view, view.last, member)))
             for member in view.last.members()
@@ -178,7 +188,7 @@ class Reconfigurer:
 
     def _choose(self, view: Projection, job: EndOpenSegment | OpenClosedLog) -> Effects:
         """Where the next segment goes."""
-        self.state = "choosing"
+        self.state = ReconfigurerState.CHOOSING
         suspects: tuple[str, ...] = ()
         silent: tuple[str, ...] = ()
         owner = view.last.owner if view.settings.policy is Policy.BROADCAST else None
@@ -200,7 +210,7 @@ class Reconfigurer:
         return tuple(member.node for member in segment.members() if member.stream not in self.answers)
 
     def _swap(self, projection: Projection) -> Effects:
-        self.state = "swapping"
+        self.state = ReconfigurerState.SWAPPING
         swap = Swap(self.config.log, projection.epoch - 1, projection)
         longer = len(projection.segments) // SEGMENTS_PER_MS  # a long map takes its time to be sent and stored
         return [Send(self.config.register, swap), SetTimer("wait", self.config.retry_ms + longer)]

@@ -16,6 +16,8 @@ Rules
 
 from __future__ import annotations
 
+import enum
+
 from msgspec import Struct
 
 from trunkline.core.calls import TailRequested
@@ -33,20 +35,28 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Member, Policy, Projection
 from trunkline.core.refusals import DELETED
 from trunkline.core.siblings import EndOpenSegment, ViewChanged
+from trunkline.core.timing import DEFAULT_TIMING, Timing
+
+
+class TailState(enum.Enum):
+    IDLE = "idle"
+    VIEWING = "viewing"
+    ASKING = "asking"
+    ENDING = "ending"
+    WAITING = "waiting"
 
 
 class TailConfig(Struct, frozen=True):
     register: Address
     log: str
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: a tail call stalls this long
-    poll_ms: int = 50  # broadcast: how soon to ask again while the owner has not released its last entry
+    timing: Timing = DEFAULT_TIMING
 
 
 class TailFinder:
     def __init__(self, config: TailConfig, view: Projection | None = None) -> None:
         """``view``: any projection of the log that the process has, so that the same one need not be told again."""
         self.config = config
-        self.state = "idle"
+        self.state = TailState.IDLE
         self.operation = 0
         self.view = view
         self.found: dict[str, int] = {}  # by stream
@@ -57,7 +67,7 @@ class TailFinder:
 
     @property
     def phase(self) -> str:
-        return self.state
+        return self.state.value
 
     def on_start(self) -> Effects:
         return []
@@ -70,19 +80,22 @@ class TailFinder:
             case TailRequested(operation):
                 self.operation, self.contiguous, self.segment = operation, 0, -1
                 return self._look()
-            case Got(_, nonce) if self.state == "viewing" and nonce == self.operation:
+            case Got(_, nonce) if self.state is TailState.VIEWING and nonce == self.operation:
                 return self._on_got(message)
-            case TailFound(stream, operation, written, lac) if self.state == "asking" and operation == self.operation:
+            case TailFound(stream, operation, written, lac) if self._asks(operation):
                 return self._on_found(stream, written, lac)
-            case Rejected(stream, operation, reason) if self.state == "asking" and operation == self.operation:
+            case Rejected(stream, operation, reason) if self._asks(operation):
                 return self._on_found(stream, 0, 0) if reason is Reason.UNKNOWN else self._on_away()
-            case ViewChanged(_, view) if self.state == "ending":
+            case ViewChanged(_, view) if self.state is TailState.ENDING:
                 blocked = view is not None and self.view is not None and view.last == self.view.last
                 return self._later() if blocked else self._look()
         return []  # a late answer
 
+    def _asks(self, operation: int) -> bool:
+        return self.state is TailState.ASKING and operation == self.operation
+
     def on_timer(self, key: str) -> Effects:
-        return self._on_away() if self.state == "asking" else self._look()
+        return self._on_away() if self.state is TailState.ASKING else self._look()
 
     def _on_away(self) -> Effects:
         """A member that is needed does not answer, or cannot: chain, end the segment; broadcast, ask another (T4)."""
@@ -95,18 +108,18 @@ class TailFinder:
         return self._later()
 
     def _later(self) -> Effects:
-        self.state = "waiting"
-        return [SetTimer("wait", self.config.poll_ms)]
+        self.state = TailState.WAITING
+        return [SetTimer("wait", self.config.timing.poll_ms)]
 
     def _look(self) -> Effects:
-        self.state = "viewing"  # T1
+        self.state = TailState.VIEWING  # T1
         known = self.view.epoch if self.view is not None else 0
         ask = Send(self.config.register, Get(self.config.log, self.operation, known))
-        return [ask, SetTimer("wait", self.config.suspect_after_ms)]
+        return [ask, SetTimer("wait", self.config.timing.suspect_after_ms)]
 
     def _end(self) -> Effects:
         assert self.view is not None
-        self.state = "ending"
+        self.state = TailState.ENDING
         job = EndOpenSegment(self.config.log, self.view.last.index)
         return [CancelTimer("wait"), Send(Address(SELF, "reconfigurer"), job)]
 
@@ -121,7 +134,7 @@ class TailFinder:
         if projection is None:
             return self._done(1)
         if projection.deleted:
-            self.state, self.blocked = "idle", 0
+            self.state, self.blocked = TailState.IDLE, 0
             return [CancelTimer("wait"), Complete(self.operation, DELETED)]
         last = projection.last
         if last.end is not None:
@@ -129,9 +142,9 @@ class TailFinder:
         held = projection.segment(self.segment)
         if held is not None and held.end is not None:
             return self._done(min(self.contiguous, held.end))  # T3
-        self.state, self.found = "asking", {}
+        self.state, self.found = TailState.ASKING, {}
         asks: Effects = [self._ask(projection, member) for member in self._members(projection)]
-        return [*asks, SetTimer("wait", self.config.suspect_after_ms)]
+        return [*asks, SetTimer("wait", self.config.timing.suspect_after_ms)]
 
     def _members(self, projection: Projection) -> list[Member]:
         if projection.last.policy is Policy.BROADCAST:
@@ -159,5 +172,5 @@ class TailFinder:
         return self._done(max(last.base, *self.found.values()))  # T2
 
     def _done(self, tail: int) -> Effects:
-        self.state, self.blocked = "idle", 0
+        self.state, self.blocked = TailState.IDLE, 0
         return [CancelTimer("wait"), Complete(self.operation, TailIs(tail))]

@@ -23,6 +23,7 @@ Rules
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 
 from msgspec import Struct
@@ -57,12 +58,21 @@ from trunkline.core.messages import (
 from trunkline.core.projection import Member, Owner, Projection, Segment
 from trunkline.core.refusals import NO_SUCH_LOG, append_refused, closed, no_space, owned
 from trunkline.core.siblings import EndOpenSegment, Refresh, ViewChanged
+from trunkline.core.timing import DEFAULT_TIMING, Timing
+
+
+class WriterState(enum.Enum):
+    IDLE = "idle"
+    VIEWING = "viewing"
+    CLAIMING = "claiming"
+    OWNING = "owning"
+    ROLLING = "rolling"
 
 
 class WriterConfig(Struct, frozen=True):
     log: str
     me: Owner
-    suspect_after_ms: int = 1000  # too small: slow nodes end segments; too big: fail-over takes this long
+    timing: Timing = DEFAULT_TIMING
     in_flight_max: int = 64  # too small: throughput; too big: memory, and more to send again after a roll
 
     @property
@@ -88,7 +98,7 @@ class Writer:
     def __init__(self, config: WriterConfig, view: Projection | None = None) -> None:
         self.config = config
         self.view = view
-        self.state = "idle"
+        self.state = WriterState.IDLE
         self.seq = 0
         self.taken_from: Owner | None = None  # whose segment is being ended for a takeover
         self.doubts = 0  # suspicions since something was committed
@@ -101,7 +111,7 @@ class Writer:
 
     @property
     def phase(self) -> str:
-        return self.state
+        return self.state.value
 
     def on_start(self) -> Effects:
         return []
@@ -114,12 +124,14 @@ class Writer:
 
     def awaits(self, key: str) -> tuple[str, ...]:
         """Nodes whose answers the timer waits for."""
-        return tuple(node for node in self._lacking() if node not in self.full) if self.state == "owning" else ()
+        if self.state is not WriterState.OWNING:
+            return ()
+        return tuple(node for node in self._lacking() if node not in self.full)
 
     def on_silence(self, key: str, silent: tuple[str, ...]) -> Effects:
-        if self.state == "claiming":
+        if self.state is WriterState.CLAIMING:
             return self._claim()
-        if self.state == "rolling":
+        if self.state is WriterState.ROLLING:
             return self._roll(())
         self.doubts = min(self.doubts + 1, DOUBTS_MAX)  # W8
         return self._roll(tuple(node for node in self._lacking() if node in silent or node in self.full))
@@ -129,11 +141,11 @@ class Writer:
             case AppendRequested():
                 self.queue.append(message)
                 return self._pump()
-            case Stored(stream, frame) if self.state == "owning":
+            case Stored(stream, frame) if self.state is WriterState.OWNING:
                 return self._on_stored(stream, frame)
-            case Opened(stream) if self.state == "owning":
+            case Opened(stream) if self.state is WriterState.OWNING:
                 return self._resend(stream, 0)
-            case Rejected(stream, _, reason, point) if self.state == "owning":
+            case Rejected(stream, _, reason, point) if self.state is WriterState.OWNING:
                 return self._on_rejected(stream, reason, point)
             case ViewChanged(_, projection, nodes):
                 return self._on_view(projection, nodes)
@@ -144,6 +156,11 @@ class Writer:
         if isinstance(message, Stored):
             return self._sending(message.frame) is None
         return False
+
+    def operation_of(self, seq: int) -> int | None:
+        """The append that is in flight as ``seq``; the host finds the body of a frame by it."""
+        sending = self._numbered(seq)
+        return sending.request.operation if sending is not None else None
 
     # ---------------------------------------------------------------------------------------------------------- sending
 
@@ -160,10 +177,10 @@ class Writer:
 
     def _pump(self) -> Effects:
         """Begin what can be begun now."""
-        if self.state == "idle" and self.queue:
+        if self.state is WriterState.IDLE and self.queue:
             return self._claim()
         effects: Effects = []
-        while self.state == "owning" and self.queue and len(self.in_flight) < self.config.in_flight_max:
+        while self.state is WriterState.OWNING and self.queue and len(self.in_flight) < self.config.in_flight_max:
             effects += self._send(self.queue.popleft())
         return effects
 
@@ -172,7 +189,7 @@ class Writer:
         view = self.view
         if view is not None and view.last.owner == self.config.me and view.last.is_open:
             return self._own(view)
-        self.state = "viewing"
+        self.state = WriterState.VIEWING
         return [CancelTimer("ack"), Send(Address(SELF, "reconfigurer"), Refresh(self.config.log))]
 
     def _claim_from(self, view: Projection, nodes: tuple[NodeInfo, ...]) -> Effects:
@@ -184,7 +201,7 @@ class Writer:
         free = not owner.process or owner == self.taken_from or self._is_abandoned(owner, nodes)
         allowed = [request for request in self.queue if free or request.takeover]
         refused = [request for request in self.queue if not (free or request.takeover)]  # W5
-        self.state, self.taken_from = ("claiming", owner) if allowed else ("idle", None)
+        self.state, self.taken_from = (WriterState.CLAIMING, owner) if allowed else (WriterState.IDLE, None)
         self.queue = deque(request if free else replace(request, takeover=False) for request in allowed)
         effects = _refusals(refused, owned(owner))
         job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me)
@@ -204,7 +221,7 @@ class Writer:
         return self._claim_from(view, nodes)  # another was faster: only who came later may take it from that one
 
     def _own(self, view: Projection) -> Effects:
-        self.state, self.segment, self.taken_from = "owning", view.last.index, None
+        self.state, self.segment, self.taken_from = WriterState.OWNING, view.last.index, None
         self.next = self.committed = view.last.base
         return self._pump()
 
@@ -224,10 +241,10 @@ class Writer:
         return Send(Address(member.node, "storage"), Append(target, self.config.me, frame, self.committed - 1))
 
     def _suspect_later(self) -> SetTimer:
-        return SetTimer("ack", self.config.suspect_after_ms << self.doubts)
+        return SetTimer("ack", self.config.timing.suspect_after_ms << self.doubts)
 
     def _try_later(self) -> SetTimer:
-        return SetTimer("ack", self.config.suspect_after_ms)
+        return SetTimer("ack", self.config.timing.suspect_after_ms)
 
     def _on_stored(self, stream: str, frame: Frame) -> Effects:
         sending = self._sending(frame)
@@ -237,10 +254,12 @@ class Writer:
         return self._commit_ready()
 
     def _sending(self, frame: Frame) -> Sending | None:
-        at = frame.seq - self.in_flight[0].frame.seq if self.in_flight else -1
-        if not 0 <= at < len(self.in_flight):
-            return None
-        return self.in_flight[at] if self.in_flight[at].frame == frame else None
+        sending = self._numbered(frame.seq)
+        return sending if sending is not None and sending.frame == frame else None
+
+    def _numbered(self, seq: int) -> Sending | None:
+        at = seq - self.in_flight[0].frame.seq if self.in_flight else -1
+        return self.in_flight[at] if 0 <= at < len(self.in_flight) else None
 
     def _commit_ready(self) -> Effects:
         effects: Effects = []
@@ -295,7 +314,7 @@ class Writer:
         return [self._append(member, frame) for frame in lacking]
 
     def _roll(self, suspects: tuple[str, ...]) -> Effects:
-        self.state = "rolling"  # W2: from here on nothing is acknowledged in this segment
+        self.state = WriterState.ROLLING  # W2: from here on nothing is acknowledged in this segment
         full = any(node in self.full for node in suspects)  # then it answers, and may be needed again
         me, end = self.config.me, self.committed
         job = EndOpenSegment(self.config.log, self.segment, suspects, owner=me, end=end, only_to_spares=full)
@@ -310,11 +329,11 @@ class Writer:
         if view is None:
             return self._refuse_queue(append_refused(NO_SUCH_LOG))
         match self.state:
-            case "viewing":
+            case WriterState.VIEWING:
                 return self._claim_from(view, nodes)
-            case "claiming":
+            case WriterState.CLAIMING:
                 return self._on_claimed(view, nodes)
-            case "rolling":
+            case WriterState.ROLLING:
                 return self._settle(view)
         return []
 
@@ -334,7 +353,7 @@ class Writer:
                 effects += self._committed(sending)
             else:
                 unsettled.append(sending.request)
-        self.state = "idle"
+        self.state = WriterState.IDLE
         full, self.full = [m.node for m in view.last.members() if m.node in self.full], ()
         if view.last.is_open and view.last.owner == self.config.me:
             if full:  # W7
@@ -348,7 +367,7 @@ class Writer:
         return [*effects, *refused, *self._pump()]
 
     def _refuse_queue(self, refusal: AppendRefused) -> Effects:
-        self.state, self.taken_from = "idle", None
+        self.state, self.taken_from = WriterState.IDLE, None
         refused, self.queue = self.queue, deque()
         return _refusals(list(refused), refusal)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from trunkline.dashboard.views import Changed, Destination, Level, Pipeline, Said, Store
+from trunkline.core.status import Level
+from trunkline.dashboard.views import Changed, Destination, Pipeline, Said, Store
 from trunkline.dashboard.words import limited
 
 ERROR_CHARACTERS_MAX = 300  # of an error in the feed; the table has all of it

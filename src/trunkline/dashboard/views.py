@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
-Level = Literal["good", "info", "warn", "bad"]
+from trunkline.core.status import Level, MinuteCounts
 
 
 class Member(Struct, frozen=True):
@@ -165,15 +163,6 @@ class FeedItem(Struct, frozen=True):
     log: str = ""
 
 
-class Minute(Struct, frozen=True):
-    """What nodes did in about a minute that ended at ``at_ms``. Every copy of an entry counts as written."""
-
-    at_ms: int
-    seconds: float
-    written: int
-    read: int
-
-
 class Sample(Struct, frozen=True):
     """``tails``: by log, of some of them; ``lags_ms``: the worst of each pipeline, by ``store/pipeline``.
 
@@ -221,5 +210,5 @@ class Patch(Struct, frozen=True, omit_defaults=True):
     counterexamples: tuple[Counterexample, ...] | None = None
     samples: tuple[Sample, ...] = ()
     feed: tuple[FeedItem, ...] = ()
-    minutes: tuple[Minute, ...] | None = None
+    minutes: tuple[MinuteCounts, ...] | None = None
     may_operate: bool | None = None

@@ -26,7 +26,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from trunkline.runtime.event_words import Level, Said
+from trunkline.core.status import ClusterEvent, ClusterEvents, MinuteCounts
+from trunkline.runtime.event_words import EventText
 from trunkline.storage import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 log = logging.getLogger("trunkline.coordinator")
@@ -40,40 +41,12 @@ FILE_BYTES_MAX: Final = 16 * 1024 * 1024  # a larger one is not ours
 FILE: Final = "events.jsonl"
 
 
-class Happened(Struct, frozen=True, omit_defaults=True):
-    number: int
-    at_ms: int
-    level: Level
-    text: str
-    log: str = ""
-    node: str = ""
-    live: bool = True
-
-
-class Minute(Struct, frozen=True, omit_defaults=True):
-    """What nodes did in about a minute that ended at ``at_ms``. Every copy of an entry counts as written."""
-
-    at_ms: int
-    seconds: float
-    written: int
-    read: int
-
-
-class Line(Struct, frozen=True, omit_defaults=True):
+class FileLine(Struct, frozen=True, omit_defaults=True):
     """One of them."""
 
     book: str = ""
-    event: Happened | None = None
-    minute: Minute | None = None
-
-
-class Told(Struct, frozen=True):
-    """What is answered. ``lost``: since when the nodes that are lost are, as far as that is known."""
-
-    book: str
-    events: list[Happened]
-    minutes: list[Minute]
-    lost: dict[str, int]
+    event: ClusterEvent | None = None
+    minute: MinuteCounts | None = None
 
 
 class Chronicle:
@@ -82,33 +55,33 @@ class Chronicle:
         self.book = secrets.token_hex(4)
         self.lost: dict[str, int] = {}
         self._path = directory / FILE if directory is not None else None
-        self._of_logs: deque[Happened] = deque(maxlen=LOG_EVENTS_MAX)  # I1
-        self._others: deque[Happened] = deque(maxlen=OTHER_EVENTS_MAX)
-        self._minutes: deque[Minute] = deque(maxlen=MINUTES_MAX)
+        self._of_logs: deque[ClusterEvent] = deque(maxlen=LOG_EVENTS_MAX)  # I1
+        self._others: deque[ClusterEvent] = deque(maxlen=OTHER_EVENTS_MAX)
+        self._minutes: deque[MinuteCounts] = deque(maxlen=MINUTES_MAX)
         self._last = 0
-        self._unsaved: deque[Line] = deque(maxlen=FILE_LINES_MAX)
+        self._unsaved: deque[FileLine] = deque(maxlen=FILE_LINES_MAX)
         self._file_lines = 0  # 0: it is to be written anew
         self._failing = False
         self._read()
 
-    def tell(self, news: Iterable[Said], at_ms: int) -> None:
+    def tell(self, news: Iterable[EventText], at_ms: int) -> None:
         for said in news:
             text = said.text if len(said.text) <= TEXT_LETTERS_MAX else f"{said.text[:TEXT_LETTERS_MAX]}…"
-            event = Happened(self._last + 1, at_ms, said.level, text, said.log, said.node, said.live)
+            event = ClusterEvent(self._last + 1, at_ms, said.level, text, said.log, said.node, said.live)
             self._keep(event)
-            self._unsaved.append(Line(event=event))
+            self._unsaved.append(FileLine(event=event))
 
-    def minute(self, minute: Minute) -> None:
+    def minute(self, minute: MinuteCounts) -> None:
         self._minutes.append(minute)
-        self._unsaved.append(Line(minute=minute))
+        self._unsaved.append(FileLine(minute=minute))
 
-    def told(self, book: str = "", after: int = 0) -> bytes:
-        """As JSON (I3)."""
+    def since(self, book: str = "", after: int = 0) -> ClusterEvents:
+        """I3"""
         after = after if book == self.book else 0
-        events = [each for each in heapq.merge(self._others, self._of_logs, key=_number) if each.number > after]
-        return msgspec.json.encode(Told(self.book, events, list(self._minutes), self.lost))
+        events = tuple(each for each in heapq.merge(self._others, self._of_logs, key=_number) if each.number > after)
+        return ClusterEvents(self.book, events, tuple(self._minutes), self.lost)
 
-    def _keep(self, event: Happened) -> None:
+    def _keep(self, event: ClusterEvent) -> None:
         self._last = max(self._last, event.number)
         (self._of_logs if event.log else self._others).append(event)
         if event.node and event.live:
@@ -129,7 +102,7 @@ class Chronicle:
             return
         for line in lines:
             try:
-                found = msgspec.json.decode(line, type=Line)
+                found = msgspec.json.decode(line, type=FileLine)
             except msgspec.DecodeError:
                 continue  # I4: torn by a crash
             if found.book:
@@ -159,8 +132,11 @@ class Chronicle:
         anew = self._file_lines == 0 or self._file_lines + len(lines) > FILE_LINES_MAX
         if anew:
             events = heapq.merge(self._others, self._of_logs, key=_number)
-            kept = [*(Line(event=each) for each in events), *(Line(minute=each) for each in self._minutes)]
-            lines = [Line(book=self.book), *kept]
+            kept = [
+                *(FileLine(event=each) for each in events),
+                *(FileLine(minute=each) for each in self._minutes),
+            ]
+            lines = [FileLine(book=self.book), *kept]
             self._file_lines = 0
         self._file_lines += len(lines)
         return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), anew
@@ -191,5 +167,5 @@ class Chronicle:
         self._failing = bool(failure)
 
 
-def _number(event: Happened) -> int:
+def _number(event: ClusterEvent) -> int:
     return event.number

@@ -19,18 +19,18 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from typing import Annotated, Any, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState
 from trunkline.core.projection import Projection
+from trunkline.core.status import MinuteCounts, NodeStatus
 from trunkline.errors import Refused, StorageError
-from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
-from trunkline.runtime.chronicle import Chronicle, Minute
-from trunkline.runtime.event_words import Said, blocked_news, forgotten, log_news, named, node_news
+from trunkline.metadata.store import NODES_CHANGED, MetadataStore, StoreUnavailable
+from trunkline.runtime.chronicle import Chronicle
+from trunkline.runtime.event_words import EventText, blocked_news, forgotten, log_news, named, node_news
 
 GATHER_S: Final = 0.25
 REST_SHARE: Final = 4.0  # times as long as the last look took
@@ -45,17 +45,6 @@ ANSWER_S: Final = 5.0
 WORST_FIRST: Final = ("bad", "warn", "info", "good")
 
 
-Count = Annotated[int, Meta(ge=0, le=2**53)]  # a node may say anything
-
-
-class Counted(Struct, frozen=True):
-    """What a node counts since its process began."""
-
-    start: int
-    entries_appended: Count
-    entries_read: Count
-
-
 class Chronicler:
     """``blocked``: the logs that wait for a node, None where this coordinator is not the active one.
     ``ask``: a node's status.
@@ -64,10 +53,10 @@ class Chronicler:
     def __init__(
         self,
         name: str,
-        store: Store,
+        store: MetadataStore,
         chronicle: Chronicle,
         blocked: Callable[[], Collection[str] | None],
-        ask: Callable[[NodeInfo], Awaitable[dict[str, Any]]],
+        ask: Callable[[NodeInfo], Awaitable[NodeStatus]],
         *,
         lease_ms: int,
         minute_s: float = MINUTE_S,
@@ -97,7 +86,7 @@ class Chronicler:
     async def run(self) -> None:
         """Until the store closes, or until cancelled."""
         changes = self._store.watch()
-        self._tell([Said("info", f"{self._name} started")])
+        self._tell([EventText("info", f"{self._name} started")])
         following = asyncio.create_task(self._follow(changes))
         others = (asyncio.create_task(self._count()), asyncio.create_task(self._save()))
         try:
@@ -200,7 +189,7 @@ class Chronicler:
         if (found is not None) != self._was_active:
             self._was_active = found is not None
             word = "is active" if self._was_active else "is no longer active"
-            self._tell([Said("info", f"{self._name} {word}")])
+            self._tell([EventText("info", f"{self._name} {word}")])
         if found is None:
             self._known_blocked = set()
             return
@@ -213,10 +202,10 @@ class Chronicler:
     def _said_silent(self, *, silent: bool) -> None:
         if silent != self._silent:
             words = "the metadata store does not answer" if silent else "the metadata store answers again"
-            self._tell([Said("bad" if silent else "good", words)])
+            self._tell([EventText("bad" if silent else "good", words)])
         self._silent = silent
 
-    def _tell(self, news: Iterable[Said]) -> None:
+    def _tell(self, news: Iterable[EventText]) -> None:
         self.chronicle.tell(news, _now_ms())
         self._told.set()
 
@@ -224,7 +213,7 @@ class Chronicler:
 
     async def _count(self) -> None:
         """J4"""
-        known: dict[str, Counted] = {}
+        known: dict[str, NodeStatus] = {}
         since = 0.0
         while True:
             began = time.monotonic()
@@ -233,35 +222,35 @@ class Chronicler:
             if both:
                 differences = [_difference(known[node], counted[node]) for node in both]
                 written, read = (sum(each) for each in zip(*differences, strict=True))
-                self.chronicle.minute(Minute(_now_ms(), round(began - since, 3), written, read))
+                self.chronicle.minute(MinuteCounts(_now_ms(), round(began - since, 3), written, read))
                 self._told.set()
             known = {node: each for node, each in (known | counted).items() if node in self._nodes} if counted else {}
             since = began
             await asyncio.sleep(began + self._minute_s - time.monotonic() if known else LOOK_S)
 
-    async def _counts(self) -> dict[str, Counted]:
+    async def _counts(self) -> dict[str, NodeStatus]:
         turn = asyncio.Semaphore(ASKED_AT_ONCE)
 
-        async def one(info: NodeInfo) -> tuple[str, Counted] | None:
+        async def one(info: NodeInfo) -> tuple[str, NodeStatus] | None:
             try:
                 async with turn, asyncio.timeout(ANSWER_S):
-                    said = await self._ask(info)
-                return info.node, msgspec.convert(said, Counted)
-            except (TimeoutError, Refused, ValueError):
-                return None  # what it does meanwhile is counted with the next answer
+                    status = await self._ask(info)
+                return (info.node, status) if status.entries_appended is not None else None
+            except (TimeoutError, Refused, msgspec.DecodeError):
+                return None  # its work is counted with the next answer
 
         live = [info for info in self._nodes.values() if info.live][:NODES_ASKED_MAX]
         return dict(each for each in await asyncio.gather(*map(one, live)) if each is not None)
 
 
-def _difference(before: Counted, now: Counted) -> tuple[int, int]:
+def _difference(before: NodeStatus, now: NodeStatus) -> tuple[int, int]:
+    written, read = now.entries_appended or 0, now.entries_read or 0
     if before.start != now.start:
-        return now.entries_appended, now.entries_read
-    written, read = now.entries_appended - before.entries_appended, now.entries_read - before.entries_read
-    return max(0, written), max(0, read)
+        return written, read
+    return max(0, written - (before.entries_appended or 0)), max(0, read - (before.entries_read or 0))
 
 
-def limited(news: list[Said]) -> list[Said]:
+def limited(news: list[EventText]) -> list[EventText]:
     """J2. Those that are left out are told as one, as bad as the worst of them."""
     if len(news) <= LOG_NEWS_MAX:
         return news
@@ -269,7 +258,7 @@ def limited(news: list[Said]) -> list[Said]:
     logs = len({said.log for said in rest})
     worst = min((said.level for said in rest), key=WORST_FIRST.index)
     more = f"{len(rest):,} more changes at the same moment, of {logs:,} log{'' if logs == 1 else 's'}"
-    return [*news[:LOG_NEWS_MAX], Said(worst, more, log="*")]
+    return [*news[:LOG_NEWS_MAX], EventText(worst, more, log="*")]
 
 
 def _now_ms() -> int:

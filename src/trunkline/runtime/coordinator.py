@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import secrets
 import ssl
@@ -13,15 +12,19 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trunkline.core.effects import Address, Event, Message
 from trunkline.core.messages import Get, Got, NodeInfo, NodeState, Register, Swap
 from trunkline.core.names import NAME_BYTES_MAX, is_bounded
 from trunkline.core.projection import Projection
+from trunkline.core.status import ClusterStatus, LogStatus, NodeStatus, registered_node
+from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
+from trunkline.metadata.store import NODES_CHANGED, MetadataStore, StoreUnavailable
 from trunkline.net.admin import (
     ClusterAnswer,
     ClusterRequest,
@@ -39,29 +42,30 @@ from trunkline.net.admin import (
 from trunkline.net.connection import Connection
 from trunkline.net.limits import Limits
 from trunkline.net.packets import BadRequest, Envelope
-from trunkline.net.peers import Peers
 from trunkline.net.server import Server
+from trunkline.observing.metrics import Values
+from trunkline.observing.readiness import Readiness
 from trunkline.runtime.chronicle import Chronicle
 from trunkline.runtime.chronicler import Chronicler
-from trunkline.runtime.duties import TURN_S, TURNS_MAX, LogDuties
-from trunkline.runtime.links import Links
-from trunkline.runtime.observing_coordinator import (
+from trunkline.runtime.coordinator_metrics import (
+    TABLE,
     CoordinatorView,
     CountedRegister,
-    coordinator_metrics,
     coordinator_readiness,
+    coordinator_values,
     log_views,
 )
-from trunkline.runtime.observing_health import Readiness
+from trunkline.runtime.duties import TURN_S, TURNS_MAX, LogDuties
+from trunkline.runtime.links import Links
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.registry_cleanup import drop_bad_registrations, forget_node
 from trunkline.runtime.server_process import Lifetime, file_budget, split_address, start_number
-from trunkline.runtime.summaries import LogState, Summaries, Summary, status_json
+from trunkline.runtime.summaries import Summaries, Summary, with_logs
 from trunkline.runtime.turns import Turns
 
 if TYPE_CHECKING:
-    from trunkline.runtime.observing import ObservingServer
+    from trunkline.observing.server import ObservingServer
 
 log = logging.getLogger("trunkline.coordinator")
 
@@ -76,7 +80,7 @@ class CoordinatorConfig(Struct, frozen=True):
     etcd_login: str = ""  # user:password
     name: str = "coordinator"
     token: str = ""
-    lease_ms: int = 3000  # too small: a busy node looks dead; too big: a dead one is replaced late
+    lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
     tick_ms: int = 500  # too small: idle work; too big: a dead node is replaced late
     record: Path | None = None
     default_policy: str = "chain"
@@ -95,7 +99,7 @@ async def run_coordinator(
         await coordinator.close()
 
 
-def make_store(config: CoordinatorConfig) -> Store:
+def make_store(config: CoordinatorConfig) -> MetadataStore:
     if config.etcd:
         from trunkline.metadata.etcd_gateway import EtcdOptions  # its HTTP client is loaded only if it is needed
         from trunkline.metadata.etcd_store import EtcdStore
@@ -124,8 +128,7 @@ class CoordinatorServer:
         self._began = time.monotonic()
         self._store = make_store(config)
         self._register = CountedRegister(self._store)
-        self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
-        self._links = Links(self._peers)
+        self._links = Links(config.name, token=config.token, tls=client_tls)
         self._questions = Questions(f"{config.name}.questions", self._links)
         self._chronicle = Chronicle(config.directory)
         self._duties: dict[str, LogDuties] = {}
@@ -145,7 +148,7 @@ class CoordinatorServer:
             self._recorder = Recorder(config.record, "", config.name, self._start)
             self._store.events(self._announced)
         await self._store.start()
-        self.cluster = self._register.cluster = self._peers.cluster = await self._cluster_id()
+        self.cluster = self._register.cluster = self._links.peers.cluster = await self._cluster_id()
         host, port = split_address(config.listen)
         try:
             self._server = await Server.start(
@@ -178,7 +181,7 @@ class CoordinatorServer:
         if self._server is not None:
             await self._server.close()
         await self._register.close()
-        await self._peers.close()
+        await self._links.peers.close()
         await self._store.close()
         if self._recorder is not None:
             self._recorder.close()
@@ -213,9 +216,6 @@ class CoordinatorServer:
 
     # -------------------------------------------------------------------------------------------------------- requests
 
-    def _answered(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
-        self._links.received(connection, envelope, attachments)
-
     def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         message, token = envelope.message, envelope.token
         self._requests[type(message).__name__] += 1  # of the kinds that the wire knows
@@ -230,7 +230,7 @@ class CoordinatorServer:
         elif isinstance(message, ClusterRequest):
             answer(ClusterAnswer(self.cluster))
         elif isinstance(message, EventsRequest):
-            answer(EventsAnswer(self._chronicle.told(message.book, message.after)))
+            answer(EventsAnswer(msgspec.json.encode(self._chronicle.since(message.book, message.after))))
         elif isinstance(message, StatusRequest | ListLogs | SetNodeState | ForgetNode):
             self._begin(self._administer(message, connection, token))
         else:
@@ -242,7 +242,7 @@ class CoordinatorServer:
         try:
             match message:
                 case StatusRequest(logs):
-                    answer: Message = StatusAnswer(await self._status(logs=logs))
+                    answer: Message = StatusAnswer(msgspec.json.encode(await self._status(logs=logs)))
                 case ListLogs():
                     answer = LogsListed(await self._names())
                 case SetNodeState(node, state):
@@ -263,61 +263,59 @@ class CoordinatorServer:
         """Of all logs but the deleted ones."""
         return [view for view in await self._store.projections() if not view.deleted]
 
-    async def _status(self, *, logs: bool = True) -> bytes:
-        """As JSON; without ``logs`` there are just none in it."""
+    async def _status(self, *, logs: bool = True) -> ClusterStatus:
         nodes = [info for info in await self._store.nodes() if info.state is not NodeState.CLIENT]
         summaries = self._summaries.of_all(await self._views())
         named: Counter[str] = Counter()
         for summary in summaries:
             named.update(summary.named)
-        facts = {
-            "cluster": self.cluster,
-            "name": self.config.name,
-            "address": self.address,
-            "active": self._store.active(),
-            "active_coordinator": await self._store.active_coordinator(),
-            "default_policy": self.config.default_policy,
-            "observe": self._observing.address if self._observing is not None else "",
-            "nodes": [{**_node_facts(info), "streams_named": named[info.node]} for info in nodes],
-            "logs_total": len(summaries),
-            "refused": self._server.refusals() if self._server is not None else [],
-        }
-        return status_json(facts, [self._log_state(summary) for summary in summaries] if logs else [])
+        status = ClusterStatus(
+            cluster=self.cluster,
+            name=self.config.name,
+            address=self.address,
+            active=self._store.active(),
+            active_coordinator=await self._store.active_coordinator(),
+            default_policy=self.config.default_policy,
+            observe=self._observing.address if self._observing is not None else "",
+            nodes=tuple(registered_node(info, named[info.node]) for info in nodes),
+            logs_total=len(summaries),
+            refused=self._server.refusals() if self._server is not None else (),
+        )
+        return with_logs(status, [self._log_status(summary) for summary in summaries] if logs else [])
 
-    def _log_state(self, summary: Summary) -> LogState:
+    def _log_status(self, summary: Summary) -> LogStatus:
         name = summary.projection.log
         duties, refused = self._duties.get(name), self._register.refused.get(name, "")
         if duties is None:
-            return LogState(summary, blocked=False, duty="", refused=refused)
-        return LogState(summary, duties.blocked, duties.duty, refused)
+            return replace(summary.status, refused=refused)
+        return replace(summary.status, blocked=duties.blocked, duty=duties.duty, refused=refused)
 
     def _blocked(self) -> list[str] | None:
         """The logs that wait for a node; None where others know."""
         return [name for name, duties in self._duties.items() if duties.blocked] if self._store.active() else None
 
-    async def _ask_node(self, info: NodeInfo) -> dict[str, Any]:
+    async def _ask_node(self, info: NodeInfo) -> NodeStatus:
         self._links.learn(Got("", 0, None, (info,)))
         answer = await self._questions.ask(Address(info.node, "admin"), StatusRequest())
         assert isinstance(answer, StatusAnswer)
-        return dict(json.loads(answer.json))
+        return msgspec.json.decode(answer.json, type=NodeStatus)
 
     # ------------------------------------------------------------------------------------------------------- observing
 
     async def _observe(self) -> None:
-        from trunkline.runtime.observing import Observed, ObservingServer  # its HTTP server is loaded if it is needed
+        from trunkline.observing.pages import ObservedProcess  # loads an HTTP server: only if it is needed
+        from trunkline.observing.server import ObservingServer
 
-        name = self.config.name
-        self._observing = await ObservingServer.start(
-            self.config.observe, Observed("coordinator", name, self._metrics, self._readiness, self.config.allow_hosts)
-        )
+        process = ObservedProcess("coordinator", self.config.name, TABLE, self._values, self._readiness)
+        self._observing = await ObservingServer.start(self.config.observe, process, self.config.allow_hosts)
 
     def _say_listening(self) -> None:
         fields = {"address": self.address, "observe": self._observing.address if self._observing is not None else ""}
         seen = f", observed at http://{fields['observe']}/metrics" if self._observing is not None else ""
         log.info("coordinator %s listens on %s%s", self.config.name, self.address, seen, extra={"fields": fields})
 
-    async def _metrics(self) -> str:
-        return coordinator_metrics(self.config.name, time.monotonic() - self._began, await self.view())
+    async def _values(self) -> Values:
+        return coordinator_values(self.config.name, time.monotonic() - self._began, await self.view())
 
     async def _readiness(self) -> Readiness:
         return coordinator_readiness(await self.view())
@@ -424,16 +422,3 @@ class CoordinatorServer:
         for duties in self._duties.values():
             duties.close()
         self._duties.clear()
-
-
-def _node_facts(info: NodeInfo) -> dict[str, Any]:
-    return {
-        "name": info.node,
-        "address": info.address,
-        "zone": info.zone,
-        "state": info.state.value,
-        "live": info.live,
-        "incarnation": info.incarnation,
-        "start": info.start,
-        "damaged": info.damaged,
-    }

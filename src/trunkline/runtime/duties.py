@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, CoordinatorConfig, CoordinatorState
 from trunkline.core.duties import EndTheSegment
 from trunkline.core.effects import Address, Choose, Complete, Effects, Event, Message, Record
 from trunkline.core.entries import Kind
@@ -37,7 +37,6 @@ from trunkline.runtime.turns import Turns
 
 log = logging.getLogger("trunkline.coordinator")
 
-SUSPECT_AFTER_MS = 1000
 TURNS_MAX = 32  # fewer: a lost node is replaced late in many logs; more: nodes answer too late to be counted as there
 TURN_S = 5.0  # shorter: more at once while nodes are slow, which makes them slower; longer: a hung one holds up others
 REST_TICKS = 120  # fewer: idle work; more: what no store told is noticed late
@@ -89,7 +88,7 @@ class LogDuties:
         self._finished = finished
         self._turns = turns
         self._recorder = Recorder(recording, cluster, name, start) if recording is not None else None
-        filler = Filler(SUSPECT_AFTER_MS)
+        filler = Filler()
         self._carried = CarriedBodies(lambda: carried_by(filler))
         config = CoordinatorConfig(
             log,
@@ -155,11 +154,11 @@ class LogDuties:
 
     def _stepped(self) -> None:
         role = self._coordinator
-        if role.state != "viewing" and not isinstance(role.duty, EndTheSegment):  # L5
+        if role.state is not CoordinatorState.VIEWING and not isinstance(role.duty, EndTheSegment):  # L5
             self.blocked = role.done.blocked >= 0
-        if role.state == "idle" or role.procedure is not None:
+        if role.state is CoordinatorState.IDLE or role.procedure is not None:
             self._turns.give_back(self.log)  # L1
-        if role.state == "idle" and self._is_over():
+        if role.state is CoordinatorState.IDLE and self._is_over():
             self._finished(self.log)
 
     def _is_over(self) -> bool:

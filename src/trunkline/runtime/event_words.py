@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
 from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Projection, Segment
 from trunkline.core.space import Space
-
-Level = Literal["good", "info", "warn", "bad"]
+from trunkline.core.status import Level
 
 LISTED_MAX: Final = 8  # names in one sentence
 STATES: Final = {
@@ -21,7 +20,7 @@ STATES: Final = {
 }
 
 
-class Said(Struct, frozen=True):
+class EventText(Struct, frozen=True):
     """One sentence. ``node``: it says whether that node is ``live`` now; ``log``: which log it is about."""
 
     level: Level
@@ -43,43 +42,43 @@ def named(name: str, kind: str = "node") -> str:
 # --------------------------------------------------------------------------------------------------------------- nodes
 
 
-def node_news(before: NodeInfo | None, now: NodeInfo) -> Iterator[Said]:
+def node_news(before: NodeInfo | None, now: NodeInfo) -> Iterator[EventText]:
     name = now.node
     if before is None:
-        yield Said("good", f"{named(name)} joined at {now.address}", node=name)
+        yield EventText("good", f"{named(name)} joined at {now.address}", node=name)
         return
     if before.live and not now.live:
-        yield Said("bad", f"{named(name)} lost", node=name, live=False)
+        yield EventText("bad", f"{named(name)} lost", node=name, live=False)
     elif now.live and not before.live:
-        yield Said("good", f"{named(name)} is back", node=name)
+        yield EventText("good", f"{named(name)} is back", node=name)
     elif before.start != now.start:
-        yield Said("warn", f"{named(name)} was restarted", node=name, live=now.live)
+        yield EventText("warn", f"{named(name)} was restarted", node=name, live=now.live)
     if before.state != now.state:
-        yield Said("good" if now.state is NodeState.RW else "warn", f"{named(name)} {STATES[now.state]}")
+        yield EventText("good" if now.state is NodeState.RW else "warn", f"{named(name)} {STATES[now.state]}")
     if before.start == now.start and now.damaged > before.damaged:
-        yield Said("bad", f"{named(name)} cannot read some of what it stored; it is read from other copies")
+        yield EventText("bad", f"{named(name)} cannot read some of what it stored; it is read from other copies")
     was_full, is_full = before.space >= Space.FULL, now.space >= Space.FULL
     if was_full != is_full and now.live:
         words = "the disk is full" if is_full else "has room again"
-        yield Said("bad" if is_full else "good", f"{named(name)}: {words}")
+        yield EventText("bad" if is_full else "good", f"{named(name)}: {words}")
 
 
-def forgotten(node: str) -> Said:
-    return Said("info", f"{named(node)} was taken out of the registry", node=node)
+def forgotten(node: str) -> EventText:
+    return EventText("info", f"{named(node)} was taken out of the registry", node=node)
 
 
 # ---------------------------------------------------------------------------------------------------------------- logs
 
 
-def log_news(before: Projection | None, now: Projection) -> list[Said]:
-    return [Said(level, text, log=now.log) for level, text in _log_news(before, now)]
+def log_news(before: Projection | None, now: Projection) -> list[EventText]:
+    return [EventText(level, text, log=now.log) for level, text in _log_news(before, now)]
 
 
-def blocked_news(log: str, *, blocked: bool) -> Said:
+def blocked_news(log: str, *, blocked: bool) -> EventText:
     if blocked:
         words = f"{log} is blocked: it waits for a member of its open segment to come back"
-        return Said("bad", words, log=log)
-    return Said("good", f"{log} goes on", log=log)
+        return EventText("bad", words, log=log)
+    return EventText("good", f"{log} goes on", log=log)
 
 
 Sentence = tuple[Level, str]

@@ -27,8 +27,8 @@ import msgspec
 
 from trunkline.errors import ConfigError, Refused
 from trunkline.net.addresses import PORT_MAX
+from trunkline.observing.targets import write_targets
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles, ProcessRecord, process_started, running_already
-from trunkline.runtime.observing_targets import write_targets
 from trunkline.storage import PRIVATE_FILE
 
 HOST = "127.0.0.1"

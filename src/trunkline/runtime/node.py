@@ -3,40 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
-from trunkline.core.effects import Address, Message
+from trunkline.core.effects import Address
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import NodeInfo, Space
 from trunkline.core.projection import Owner
 from trunkline.core.sequencer import Sequencer
+from trunkline.core.status import NodeStatus
 from trunkline.core.storage import NodeImage, StorageNode
+from trunkline.core.timing import DEFAULT_TIMING, Timing
 from trunkline.errors import ConfigError, StorageError
 from trunkline.net.addresses import parse_address
 from trunkline.net.admin import ClusterAnswer, ClusterRequest, Leaving, StatusAnswer, StatusRequest
 from trunkline.net.connection import Connection
 from trunkline.net.limits import Limits
 from trunkline.net.packets import Envelope
-from trunkline.net.peers import Peers
 from trunkline.net.server import Server
+from trunkline.observing.metrics import Values
+from trunkline.observing.readiness import Readiness
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.node_host import NodeHost
-from trunkline.runtime.observing_health import Readiness
-from trunkline.runtime.observing_node import NodeView, node_metrics, node_readiness
+from trunkline.runtime.node_metrics import TABLE, NodeView, node_readiness, node_values
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.server_process import Lifetime, file_budget, split_address, start_number
 from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory, make_private
 
 if TYPE_CHECKING:
-    from trunkline.runtime.observing import ObservingServer
+    from trunkline.observing.server import ObservingServer
 
 log = logging.getLogger("trunkline.node")
 
@@ -55,7 +57,7 @@ class NodeConfig(Struct, frozen=True):
     advertise: str = ""  # where others reach this node; "" is where it listens
     zone: str = ""  # members of a group are put into distinct zones
     token: str = ""
-    lease_ms: int = 3000  # too small: a busy node looks dead; too big: a dead one is replaced late
+    lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
     record: Path | None = None  # a directory for recordings
     storage: StorageOptions = StorageOptions()
     scrub: bool = True
@@ -84,8 +86,7 @@ class Node:
         self._server_tls = server_tls
         self._began = time.monotonic()
         self._start = start_number()
-        self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
-        self._links = Links(self._peers, config.coordinators)
+        self._links = Links(config.name, config.coordinators, token=config.token, tls=client_tls)
         self._questions = Questions(f"{config.name}.questions", self._links)
         self._engine: Engine | None = None
         self._server: Server | None = None
@@ -103,7 +104,7 @@ class Node:
             await self._observe()
         engine = self._engine = await self._open_engine()
         identity = engine.identity
-        self._peers.cluster = identity.cluster  # a coordinator of another one refuses this node
+        self._links.peers.cluster = identity.cluster  # a coordinator of another one refuses this node
         if config.record is not None:
             self._recorder = Recorder(config.record, identity.cluster, config.name, self._start)
         self.host = NodeHost(config.name, engine, config.storage.sync, self._links, self._recorder, self.lifetime.end)
@@ -133,9 +134,10 @@ class Node:
             self._start,
             address=self.address,
             zone=config.zone,
-            space=self.host.told_space(),
+            space=self.host.reported_space(),
         )
-        process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=config.lease_ms // 3, lease_ms=config.lease_ms))
+        timing = Timing(lease_ms=config.lease_ms)
+        process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=timing.renew_ms, lease_ms=timing.lease_ms))
         self._serving = True
         self._say_listening()
         self._tasks.append(asyncio.create_task(self._tidy_up()))
@@ -154,9 +156,9 @@ class Node:
         if self._server is not None:
             self.host.close()
             if self.lifetime.orderly:  # not before the roles have stopped: they vouch for what they say by the lease
-                self._links.tell(Leaving(self.config.name, self._start))
+                self._links.send_to_connected_coordinator(Leaving(self.config.name, self._start))
             await self._server.close()
-        await self._peers.close()
+        await self._links.peers.close()
         if self._engine is not None:
             self._engine.close()
         if self._recorder is not None:
@@ -183,61 +185,56 @@ class Node:
         assert isinstance(answer, ClusterAnswer)
         return answer.cluster
 
-    def _answered(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
-        self._links.received(connection, envelope, attachments)
-
     def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         if isinstance(envelope.message, StatusRequest):
-            connection.send("", envelope.token, self.status())
+            connection.send("", envelope.token, StatusAnswer(msgspec.json.encode(self.status())))
         else:
             self.host.received(connection, envelope, attachments)
 
-    def status(self) -> Message:
+    def status(self) -> NodeStatus:
         assert self._engine is not None
         engine, config = self._engine.status(), self.config
         lease, counts = self.host.process.roles.get("lease"), self.host.counts
-        facts = {
-            "node": config.name,
-            "address": self.address,
-            "zone": config.zone,
-            "incarnation": self._engine.identity.incarnation,
-            "start": self._start,
-            "sync": config.storage.sync.value,
-            "streams": engine.streams,
-            "extents": engine.extents,
-            "bytes_used": engine.stored_bytes,
-            "bytes_free": engine.free_bytes,
-            "full": engine.full,
-            "tight": self.host.told_space() >= Space.TIGHT,  # it takes no copies
-            "fresh": lease is not None and lease.phase == "fresh",
-            "unsynced_bytes": engine.unsynced_bytes,
-            "connections": len(self.host.connections),
-            "uptime_s": round(self._uptime_s(), 1),
-            "entries_appended": counts.entries_stored,  # these four count since ``start``
-            "bytes_appended": counts.bytes_stored,
-            "entries_read": counts.entries_read,
-            "bytes_read": counts.bytes_read,
-            "observe": self._observing.address if self._observing is not None else "",
-        }
-        return StatusAnswer(json.dumps(facts).encode())
+        return NodeStatus(
+            node=config.name,
+            address=self.address,
+            zone=config.zone,
+            incarnation=self._engine.identity.incarnation,
+            start=self._start,
+            sync=config.storage.sync.value,
+            streams=engine.streams,
+            extents=engine.extents,
+            bytes_used=engine.stored_bytes,
+            bytes_free=engine.free_bytes,
+            full=engine.full,
+            tight=self.host.reported_space() >= Space.TIGHT,
+            fresh=lease is not None and lease.phase == "fresh",
+            unsynced_bytes=engine.unsynced_bytes,
+            connections=len(self.host.connections),
+            uptime_s=round(self._uptime_s(), 1),
+            entries_appended=counts.entries_stored,
+            bytes_appended=counts.bytes_stored,
+            entries_read=counts.entries_read,
+            bytes_read=counts.bytes_read,
+            observe=self._observing.address if self._observing is not None else "",
+        )
 
     # ------------------------------------------------------------------------------------------------------- observing
 
     async def _observe(self) -> None:
-        from trunkline.runtime.observing import Observed, ObservingServer  # its HTTP server is loaded if it is needed
+        from trunkline.observing.pages import ObservedProcess  # loads an HTTP server: only if it is needed
+        from trunkline.observing.server import ObservingServer
 
-        name = self.config.name
-        self._observing = await ObservingServer.start(
-            self.config.observe, Observed("node", name, self._metrics, self._readiness, self.config.allow_hosts)
-        )
+        process = ObservedProcess("node", self.config.name, TABLE, self._values, self._readiness)
+        self._observing = await ObservingServer.start(self.config.observe, process, self.config.allow_hosts)
 
     def _say_listening(self) -> None:
         fields = {"address": self.address, "observe": self._observing.address if self._observing is not None else ""}
         seen = f", observed at http://{fields['observe']}/metrics" if self._observing is not None else ""
         log.info("node %s listens on %s%s", self.config.name, self.address, seen, extra={"fields": fields})
 
-    async def _metrics(self) -> str:
-        return node_metrics(self.config.name, self._uptime_s(), self.view())
+    async def _values(self) -> Values:
+        return node_values(self.config.name, self._uptime_s(), self.view())
 
     async def _readiness(self) -> Readiness:
         return node_readiness(self.view())
@@ -280,7 +277,8 @@ class Node:
         said, said_at = "", float("-inf")
         while True:
             await asyncio.sleep(UNREGISTERED_LOOK_S)
-            errors = [f"{each}: {why}" for each in self.config.coordinators if (why := self._peers.error(each))]
+            found = [(each, self._links.peers.error(each)) for each in self.config.coordinators]
+            errors = [f"{each}: {error}" for each, error in found if error is not None]
             why = "; ".join(errors) if lease.phase != "fresh" else ""
             now = time.monotonic()
             if why and (why != said or now - said_at >= UNREGISTERED_AGAIN_S):

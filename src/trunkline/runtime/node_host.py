@@ -43,7 +43,7 @@ from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.runtime.bodies import Answer
 from trunkline.runtime.links import COORDINATOR, Links
-from trunkline.runtime.observing_counts import CountedBodies, NodeCounts
+from trunkline.runtime.node_counts import CountedBodies, NodeCounts
 from trunkline.runtime.process import Buffer, Process, Step
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.requests import STORAGE_REQUESTS, checked_request
@@ -227,9 +227,9 @@ class NodeHost:
             self._space = space
             self.process.deliver("storage", Address(self.process.name, "host"), SpaceChanged(space))
 
-    def told_space(self) -> Space:
+    def reported_space(self) -> Space:
         """What the registry is to know. A node that refused a copy says for a while that it takes none."""
-        space = self._engine.told_space()
+        space = self._engine.reported_space()
         rests = self._copy_refused is not None and self._loop.time() - self._copy_refused < COPY_REST_S
         return max(space, Space.TIGHT) if rests else space
 
@@ -244,7 +244,7 @@ class NodeHost:
             self._stopped(str(error))
             return
         # Each time: the role knows what the registry was told, and others may have asked for it meanwhile.
-        self.process.deliver("lease", Address(self.process.name, "host"), SpaceTold(self.told_space()))
+        self.process.deliver("lease", Address(self.process.name, "host"), SpaceTold(self.reported_space()))
 
     def _go_on(self) -> None:
         if not self._always:

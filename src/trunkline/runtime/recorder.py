@@ -1,4 +1,4 @@
-"""Records what the roles of a process announce, for ``trunkline check --trace``.
+"""Records what the roles of a process announce, for ``trunkline check --recording``.
 
 One file per process start; ``core/trace.py`` has the rules. A line is in the operating system's hands before any later
 effect is carried out, so a kill loses no line that somebody outside could have learnt of.

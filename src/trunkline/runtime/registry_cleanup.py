@@ -9,12 +9,12 @@ from trunkline.core.messages import NodeState
 from trunkline.core.names import NAME_BYTES_MAX
 from trunkline.core.projection import Projection
 from trunkline.metadata.admission import registration_fault
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
 
 log = logging.getLogger("trunkline.coordinator")
 
 
-async def drop_bad_registrations(store: Store) -> None:
+async def drop_bad_registrations(store: MetadataStore) -> None:
     """Entries that would not be taken today: one of them can be too large for every answer. Their nodes may register
     again, properly. Raises ``StoreUnavailable``.
     """
@@ -24,7 +24,7 @@ async def drop_bad_registrations(store: Store) -> None:
             log.warning("dropped from the registry: %s", fault)
 
 
-async def forget_node(store: Store, node: str, views: Iterable[Projection]) -> str:
+async def forget_node(store: MetadataStore, node: str, views: Iterable[Projection]) -> str:
     """Take a node that is gone out of the registry; why not, where it stays. Raises ``StoreUnavailable``."""
     found = next((info for info in await store.nodes() if info.node == node), None)
     if found is None or found.state is NodeState.CLIENT:

@@ -14,7 +14,6 @@ from collections.abc import Coroutine
 from typing import NamedTuple
 
 from trunkline.errors import ConfigError
-from trunkline.net.addresses import parse_address
 from trunkline.net.limits import Limits
 
 log = logging.getLogger("trunkline")
@@ -29,7 +28,6 @@ OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 CONNECTIONS_MAX = Limits().connections_max
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LOOPBACK = "127.0.0.1"
 
 
 class Lifetime:
@@ -132,14 +130,3 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{address!r} is no address to listen on, such as 127.0.0.1:7400")
     return host.strip("[]"), int(port)
-
-
-def observe_address(text: str) -> tuple[str, int]:
-    """Where metrics and health are to be served: ``host:port``, or a port of this machine alone.
-
-    Raises ``ConfigError``.
-    """
-    try:
-        return parse_address(f"{LOOPBACK}:{text.strip()}" if text.strip().isdecimal() else text)
-    except ConfigError as error:
-        raise ConfigError(f"--observe: {error}") from None

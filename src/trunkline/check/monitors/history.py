@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from trunkline.check.scenario import Observed, Violation
+from trunkline.check.scenario import ObservedEvent, Violation
 from trunkline.core.events import (
     Committed,
     HoleFilled,
@@ -40,7 +40,7 @@ class SingleOwner:
         begun = self.State(granted=self._granted_before)
         return self._projected(begun, self._projection) if self._projection is not None else begun
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case Projected(projection):
                 return self._projected(state, projection)
@@ -98,7 +98,7 @@ class BoundaryWrittenOnce:
     def initial(self) -> State:
         return self._projected(self.State(), self._projection) if self._projection is not None else self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case Projected(projection):
                 return self._projected(state, projection)

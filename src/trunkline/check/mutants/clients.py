@@ -11,7 +11,7 @@ from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
 from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
 from trunkline.core.administrator import Administrator
-from trunkline.core.appender import Appender, Attempt
+from trunkline.core.appender import Appender, Attempt, AttemptState
 from trunkline.core.calls import TrimRequested
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
 from trunkline.core.events import Appended, Committed, OutcomeUnknown, TailIs
@@ -28,11 +28,11 @@ from trunkline.core.messages import (
     descriptor_of,
 )
 from trunkline.core.projection import EndSegment, Group, Member, Opening, Policy, Projection, Segment, apply
-from trunkline.core.reader import Reader
+from trunkline.core.reader import Reader, ReaderState
 from trunkline.core.reconfigurer import Reconfigurer
 from trunkline.core.siblings import EndOpenSegment, OpenClosedLog
-from trunkline.core.tail import TailFinder
-from trunkline.core.writer import Writer
+from trunkline.core.tail import TailFinder, TailState
+from trunkline.core.writer import Writer, WriterState
 
 _voters = reconfiguring._voters
 _choose = Reconfigurer._choose
@@ -58,8 +58,8 @@ def _tail_first(self: Filling, projection: Projection, segment: Segment, glsn: i
 
 
 def _past_peek(self: Reader, answer: Peeked) -> Effects:
-    self.state = "hole"
-    return [SetTimer("wait", self.config.fill_after_ms)]
+    self.state = ReaderState.HOLE
+    return [SetTimer("wait", self.config.timing.fill_after_ms)]
 
 
 def _leaves_early(self: Reader, answer: Any) -> Effects:
@@ -116,7 +116,7 @@ def _largest(view: Projection, job: Any, answers: Any, opening: Opening | None) 
 
 
 def _claim_at_once(self: Writer, view: Projection, nodes: tuple[NodeInfo, ...]) -> Effects:
-    self.state = "claiming"
+    self.state = WriterState.CLAIMING
     job = EndOpenSegment(self.config.log, view.last.index, owner=self.config.me, end=view.last.base)
     return [Send(Address(SELF, "reconfigurer"), job)]
 
@@ -126,7 +126,7 @@ def _end_for_anybody(self: Reconfigurer, job: EndOpenSegment, view: Projection) 
 
 
 def _not_frozen(self: Writer, source: Address, message: Message) -> Effects:
-    if isinstance(message, Stored) and self.state == "rolling":
+    if isinstance(message, Stored) and self.state is WriterState.ROLLING:
         return self._on_stored(message.stream, message.frame)
     return _writer_message(self, source, message)
 
@@ -136,7 +136,7 @@ def _keeps_grant(self: Appender, attempt: Attempt, *, just_read: bool = False) -
     assert self.view is not None
     last, kept = self.view.last, getattr(self, "kept", None)
     self.seq += 1
-    attempt.state, attempt.seq, attempt.first, attempt.segment = "asking", self.seq, None, last
+    attempt.state, attempt.seq, attempt.first, attempt.segment = AttemptState.ASKING, self.seq, None, last
     self.operations[self.seq] = attempt.request.operation
     if kept is not None and kept[0] == last.index:
         self.kept = None  # type: ignore[attr-defined]
@@ -182,18 +182,18 @@ def _head_is_enough(self: Appender, attempt: Attempt) -> Effects:
 
 def _asks_sequencer(self: TailFinder, projection: Projection | None) -> Effects:
     assert projection is not None
-    self.view, self.state = projection, "asking"
+    self.view, self.state = projection, TailState.ASKING
     last = projection.last
     assert last.policy is Policy.CHAIN
     return [
         Send(Address(last.owner.process, "sequencer"), Peek(self.config.log, last)),
-        SetTimer("wait", self.config.suspect_after_ms),
+        SetTimer("wait", self.config.timing.suspect_after_ms),
     ]
 
 
 def _believes_peek(self: TailFinder, source: Address, message: Message) -> Effects:
-    if isinstance(message, Peeked) and self.state == "asking":
-        self.state = "idle"
+    if isinstance(message, Peeked) and self.state is TailState.ASKING:
+        self.state = TailState.IDLE
         return [CancelTimer("wait"), Complete(self.operation, TailIs(message.next))]
     return _tail_message(self, source, message)
 

@@ -8,12 +8,12 @@ from trunkline.check.delivery_rows import Rows
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import patch
 from trunkline.check.scenarios import delivery_world
-from trunkline.check.scenarios.delivery_world import Apply, Source, Table
+from trunkline.check.scenarios.delivery_world import Apply, ScriptedSource, Table
 from trunkline.core import planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
 from trunkline.core.fence import Decision, Held, Step, decide
-from trunkline.core.planner import Planner
+from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_schedule import Schedule
 from trunkline.core.planner_tracks import GroupKey, Job, Track
 
@@ -143,7 +143,7 @@ def _grant_overrules(self: Planner, grant: Grant) -> Effects:
 
 
 def _deaf_in_the_end(self: Planner, source: Address, message: Message) -> Effects:
-    return [] if self.state == "stopped" else _on_news(self, message) + self._go_on()
+    return [] if self.state is PlannerState.STOPPED else _on_news(self, message) + self._go_on()
 
 
 def _expiry_unseen(self: Planner, message: Message) -> Effects:
@@ -159,7 +159,7 @@ def _history_unseen(self: Planner, message: Message) -> Effects:
     return _on_news(self, replace(message, history=0) if isinstance(message, SourceAt) else message)
 
 
-def _in_any_history(self: Source, version: int, mark: str) -> bool:
+def _in_any_history(self: ScriptedSource, version: int, mark: str) -> bool:
     return version <= self.version
 
 
@@ -352,7 +352,7 @@ DELIVERY_MUTANTS = (
         "mark-not-compared",
         "a version counts as the same one whatever its mark is",
         "restored-source",
-        patch((Source, "_has", _in_any_history)),
+        patch((ScriptedSource, "_has", _in_any_history)),
         ("NoPhantom", "NoLoss", "Progress"),
         "breadth",
         50_000,

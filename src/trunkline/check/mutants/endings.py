@@ -11,7 +11,7 @@ from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
 from trunkline.core import projection as projections
 from trunkline.core import reconfigurer as reconfiguring
-from trunkline.core.administrator import Administrator
+from trunkline.core.administrator import Administrator, AdministratorState
 from trunkline.core.calls import TrimRequested
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Complete, Effects, Message, Send
 from trunkline.core.entries import Frame
@@ -27,7 +27,7 @@ from trunkline.core.messages import (
     target_of,
 )
 from trunkline.core.projection import DeleteLog, Group, Member, Opening, Owner, Projection, Settings, apply, create
-from trunkline.core.reconfigurer import Reconfigurer
+from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerState
 from trunkline.core.siblings import ChangeProjection, EndOpenSegment
 from trunkline.core.writer import Writer, WriterConfig
 
@@ -111,7 +111,7 @@ def _remembers_proposal(self: Reconfigurer, projection: Projection) -> Effects:
 
 
 def _believes_the_answer(self: Reconfigurer, source: Address, message: Message) -> Effects:
-    if isinstance(message, Swapped | SwapLost) and self.state == "swapping":
+    if isinstance(message, Swapped | SwapLost) and self.state is ReconfigurerState.SWAPPING:
         self.view = self.proposed  # type: ignore[attr-defined]
         return self._on_projection()
     return _message(self, source, message)
@@ -134,13 +134,13 @@ def _creates_anew(
     self: Administrator, view: Projection | None, nodes: tuple[NodeInfo, ...], settings: Settings
 ) -> Effects:
     """A log that exists is made again."""
-    self.made_over = view.epoch if view is not None and self.state == "viewing" else 0  # type: ignore[attr-defined]
-    return _on_create_view(self, None if self.state == "viewing" else view, nodes, settings)
+    self.made_over = view.epoch if view is not None and self.state is AdministratorState.VIEWING else 0  # type: ignore[attr-defined]
+    return _on_create_view(self, None if self.state is AdministratorState.VIEWING else view, nodes, settings)
 
 
 def _over_what_is_there(self: Administrator, key: str, option: object) -> Effects:
     assert isinstance(option, Opening)
-    self.state = "changing"
+    self.state = AdministratorState.CHANGING
     assert self.task is not None
     epoch = self.made_over  # type: ignore[attr-defined]
     first = create(self.config.cluster, self.config.log, self.task.settings, option)  # type: ignore[union-attr]
@@ -161,7 +161,7 @@ def _trims_nodes_only(self: Administrator, view: Projection | None, task: TrimRe
 
 def _deletes_what_is_open(self: Administrator, view: Projection | None) -> Effects:
     assert view is not None
-    self.state = "changing"
+    self.state = AdministratorState.CHANGING
     return [Send(Address(SELF, "reconfigurer"), ChangeProjection(view.epoch, apply(view, DeleteLog())))]
 
 

@@ -10,7 +10,7 @@ from trunkline.check.scenarios import delivery_world
 from trunkline.core.delivery_events import PlanDropped
 from trunkline.core.effects import Announce, Effects
 from trunkline.core.fence import Decision, Held, Step, decide
-from trunkline.core.planner import Planner
+from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_groups import Groups
 from trunkline.core.planner_tracks import Track
 
@@ -33,7 +33,7 @@ def _nowhere(self: Groups, names: list[str], tracks: Mapping[str, Track]) -> fro
 def _stops_at_once(self: Planner) -> Effects:
     """Whoever is told to stop begins what is due, and gives everything back without waiting for it."""
     effects = _go_on(self)
-    return effects + self._stop() if self.state in ("draining", "stopping") else effects
+    return effects + self._stop() if self.state in (PlannerState.DRAINING, PlannerState.STOPPING) else effects
 
 
 UNSEEN = {

@@ -9,7 +9,7 @@ from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
 from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
-from trunkline.core.administrator import Administrator
+from trunkline.core.administrator import Administrator, AdministratorState
 from trunkline.core.duties import Done, Duty, RemoveJoiner
 from trunkline.core.effects import SELF, Address, Effects, Send
 from trunkline.core.messages import NodeInfo
@@ -59,7 +59,7 @@ def _allow(holds: bool, otherwise: str) -> None:
 def _deletes_at_once(self: Administrator, view: Projection | None) -> Effects:
     if view is None:
         return _on_delete_view(self, view)
-    self.state = "changing"
+    self.state = AdministratorState.CHANGING
     change = ChangeProjection(view.epoch, projections.apply(view, DeleteLog()))
     return [Send(Address(SELF, "reconfigurer"), change)]
 

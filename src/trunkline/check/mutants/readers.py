@@ -9,10 +9,10 @@ from trunkline.core.effects import Effects, Send, SetTimer
 from trunkline.core.entries import Frame
 from trunkline.core.filler import Filler, Filling
 from trunkline.core.messages import Get, Peeked, Reason, Write, target_of
-from trunkline.core.peek import Peeker
+from trunkline.core.peek import Peeker, PeekerState
 from trunkline.core.projection import Member, Projection, Segment
-from trunkline.core.reader import Reader
-from trunkline.core.tail import TailFinder
+from trunkline.core.reader import Reader, ReaderState
+from trunkline.core.tail import TailFinder, TailState
 
 _advance = Reader._advance
 _on_view = Reader._on_view
@@ -42,8 +42,8 @@ def _stays(self: Reader) -> None:
 def _fills_ahead(self: Reader, answer: Peeked) -> Effects:
     if self.next >= answer.next:
         return self._at_tail(push=True)
-    self.state, self.waited = "hole", answer.next + 1
-    return [SetTimer("wait", self.config.fill_after_ms)]
+    self.state, self.waited = ReaderState.HOLE, answer.next + 1
+    return [SetTimer("wait", self.config.timing.fill_after_ms)]
 
 
 def _believes_nodes(self: Reader, *, push: bool) -> Effects:
@@ -57,7 +57,7 @@ def _waits_for_release(self: Reader, segment: Segment) -> Effects:
 
 
 def _late_view_ignored(self: Reader, projection: Projection | None) -> Effects:
-    if self.state not in ("viewing", "ending"):
+    if self.state not in (ReaderState.VIEWING, ReaderState.ENDING):
         if projection is not None and (self.view is None or projection.epoch > self.view.epoch):
             self.view = projection
         return []
@@ -105,9 +105,9 @@ def _offers_junk(self: Filler, filling: Filling) -> Effects:
 def _remembers_view(self: TailFinder) -> Effects:
     """The projection is read once; later calls begin with what was read then."""
     if self.view is None:
-        self.state = "viewing"
+        self.state = TailState.VIEWING
         ask = Send(self.config.register, Get(self.config.log, self.operation))
-        return [ask, SetTimer("wait", self.config.suspect_after_ms)]
+        return [ask, SetTimer("wait", self.config.timing.suspect_after_ms)]
     return self._on_projection(self.view)
 
 
@@ -126,8 +126,8 @@ def _asks_the_same(self: TailFinder) -> Effects:
 
 def _asks_closed(self: Peeker, projection: Projection | None) -> Effects:
     if projection is not None and not projection.deleted and projection.last.end is not None:
-        self.view, self.state = projection, "asking"
-        return [self._ask(projection), SetTimer("wait", self.config.suspect_after_ms)]
+        self.view, self.state = projection, PeekerState.ASKING
+        return [self._ask(projection), SetTimer("wait", self.config.timing.suspect_after_ms)]
     return _peek_view(self, projection)
 
 

@@ -41,16 +41,15 @@ class CaptureLog:
         self.name = name
         nodes = max(1, min(replicas, len(cluster.nodes())))
         try:
-            policy = cluster.describe(name).settings.policy.value
+            self._log = cluster.log(name)
         except NoSuchLog:
-            policy = "broadcast"
-            cluster.log(name, create=True, policy="broadcast", replicas=nodes)
+            self._log = cluster.log(name, create=True, policy="broadcast", replicas=nodes)
+        policy = self._log.settings.policy.value
         if policy != "broadcast":
             raise ConfigError(
                 f"the log {name} has the policy {policy}; a capture needs one with a single writer: "
                 f"`trunkline log create {name} --policy broadcast`, or another name"
             )
-        self._log = cluster.log(name)
 
     def take_over(self) -> str | None:
         """Become the writer (W1). Returns the position of the last capture; ``None`` if nothing was captured yet."""

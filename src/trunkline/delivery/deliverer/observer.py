@@ -11,9 +11,7 @@ Rules
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -39,11 +37,12 @@ from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import Stage
 from trunkline.delivery.control.contract import ERROR_CHARACTERS_MAX, Reported, Status, UnroutedCounts
 from trunkline.delivery.deliverer.leases import LeaseKeeper
-from trunkline.delivery.deliverer.metrics import Metrics
+from trunkline.delivery.deliverer.metrics import DelivererMetrics
 from trunkline.delivery.deliverer.progress import WorkProgress
 from trunkline.delivery.deliverer.statistics import DestinationStats, VersionTimes
 from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.delivery.job.results import JobReport
+from trunkline.observing.log_lines import log_event
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,6 @@ LINES_MAX: Final = 20  # of one kind between two ticks (V5)
 PROGRESS_EVERY_S: Final = 5.0
 
 PASSING: Final = {Stage.READING, Stage.READY, Stage.FLUSHING}  # a healthy destination goes through them all the time
-PLAIN = re.compile(r"[\w.:/+-]+")
 LOUD: Final[dict[type[Event], tuple[int, str, str]]] = {  # level, name of the line, metric
     Halted: (logging.ERROR, "halted", "halts_total"),
     HistoryExpired: (logging.WARNING, "history_expired", "expired_total"),
@@ -105,7 +103,7 @@ class Observer:
         self._store_failures_met = 0  # all was sent again since
         self._lines: Counter[tuple[int, str]] = Counter()
         self._progress_at = 0.0
-        self.metrics = Metrics(pipeline, self.snapshot, per_destination=per_destination)
+        self.metrics = DelivererMetrics(self.snapshot, per_destination=per_destination)
 
     # --- the deliverer's life ---
 
@@ -287,7 +285,7 @@ class Observer:
         views = (stats.view for stats in self._stats.values())
         self._view = replace(
             self._view,
-            state=planner.state,
+            state=planner.phase,
             source_version=version,
             source_oldest=planner.schedule.source.oldest,
             held=sum(track.token > 0 for track in planner.tracks.values()),
@@ -369,12 +367,13 @@ class Observer:
     def _say(self, level: int, name: str, **fields: object) -> None:
         self._lines[level, name] += 1
         if self._lines[level, name] <= LINES_MAX:  # V5
-            say(level, name, pipeline=self._view.pipeline, **fields)
+            log_event(logger, level, name, pipeline=self._view.pipeline, **fields)
 
     def _tell_surplus(self) -> None:
         for (level, name), count in self._lines.items():
             if count > LINES_MAX:
-                say(level, "more_lines", pipeline=self._view.pipeline, of=name, count=count - LINES_MAX)
+                surplus = count - LINES_MAX
+                log_event(logger, level, "more_lines", pipeline=self._view.pipeline, of=name, count=surplus)
         self._lines.clear()
 
     def _tell_progress(self, now: float) -> None:
@@ -411,47 +410,3 @@ def _status(view: DestinationView, state: str) -> Status:
         rows_total=view.removed + view.written,
         error=view.error[:ERROR_CHARACTERS_MAX],
     )
-
-
-# ------------------------------------------------------------------------------------------------------------ log lines
-
-
-def say(level: int, event: str, **fields: object) -> None:
-    """Log one thing that happened. The text is key=value; ``JsonLines`` writes the same as JSON."""
-    if logger.isEnabledFor(level):
-        known = {name: value for name, value in fields.items() if value is not None}
-        logger.log(level, "%s", key_values({"event": event, **known}), extra={"event": event, "fields": known})
-
-
-def key_values(fields: dict[str, object]) -> str:
-    return " ".join(f"{name}={_quoted(str(value))}" for name, value in fields.items())
-
-
-def _quoted(text: str) -> str:
-    return text if PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
-
-
-def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, object]:
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    found: dict[str, object] = {"ts": f"{stamp}.{int(record.msecs):03}Z", "level": record.levelname.lower()}
-    if hasattr(record, "fields"):
-        found |= {"event": record.event, **record.fields}  # type: ignore[attr-defined]
-    else:
-        found |= {"logger": record.name, "message": record.getMessage()}
-    if record.exc_info:
-        found["exception"] = formatter.formatException(record.exc_info)
-    return found
-
-
-class KeyValueLines(logging.Formatter):
-    """One line for each record: key=value."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return key_values(_fields(self, record))
-
-
-class JsonLines(logging.Formatter):
-    """One line for each record: a JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(_fields(self, record), ensure_ascii=False, default=str)

@@ -1,6 +1,6 @@
-"""What a node counts as it works. Plain numbers, changed on the event loop alone, read when somebody asks.
+"""What a node counts as it works. Plain numbers, changed on the event loop alone.
 
-On the way of an append there is one addition for a batch, a request or a sync, and none for an entry.
+An append costs one addition for a batch, a request or a sync, and none for an entry.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from trunkline.core.effects import Message
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.messages import Reason, Written
 from trunkline.net.connection import Connection
+from trunkline.observing.metrics import Histogram
 from trunkline.runtime.bodies import Answer, BodySender, Damaged
-from trunkline.runtime.observing_format import Distribution
 from trunkline.runtime.process import Buffer
 from trunkline.storage import Engine
 
@@ -34,7 +34,7 @@ class NodeCounts:
         self.fills = 0
         self.seals = 0
         self.scrubbed_bytes = 0
-        self.sync_seconds = Distribution(SYNC_BUCKETS_S)
+        self.sync_seconds = Histogram(SYNC_BUCKETS_S)
 
     def stored(self, frame: Frame, size_bytes: int) -> None:
         if frame.kind is Kind.JUNK:

@@ -1,7 +1,7 @@
-"""What a coordinator tells of itself: its metrics, and whether it is ready.
+"""The metrics of a coordinator, and whether it is ready.
 
-Logs are told of by the active coordinator alone, from the maps that its duties have read anyway: a look costs nothing,
-and nothing is counted twice where there are several coordinators.
+Only the active coordinator shows metrics of logs, from the projections that its duties have read anyway: they cost no
+read, and no log is counted twice where there are several coordinators.
 """
 
 from __future__ import annotations
@@ -17,46 +17,55 @@ from trunkline.core.effects import Message
 from trunkline.core.messages import NodeInfo, NodeState, Swap, Swapped
 from trunkline.core.projection import Projection
 from trunkline.metadata.service import RegisterService, ServiceCounts, ends_segment
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
+from trunkline.observing.metrics import (
+    COMMON,
+    Labelled,
+    MetricSpec,
+    MetricTable,
+    Value,
+    Values,
+    by_label,
+    common_values,
+)
+from trunkline.observing.readiness import Readiness
 from trunkline.runtime.duties import LogDuties
-from trunkline.runtime.observing_format import COMMON, Described, Labelled, Value, by_label, common_values, page
-from trunkline.runtime.observing_health import Readiness
 from trunkline.runtime.summaries import Summaries, Summary
 
-PREFIX: Final = "trunkline_coordinator_"
 LOGS_NAMED_MAX: Final = 100  # logs in trouble with series of their own; the sums count all
 REPAIRS: Final = {each.__name__ for each in (RepairSegment, CopyToJoiner)}
 TROUBLES: Final = ("fewer_copies", "no_redundancy", "blocked", "lost", "broken")
-TABLE: Final = (
+METRICS: Final = (
     *COMMON,
-    Described("ready", "gauge", "1 if `/readyz` answers 200"),
-    Described("active", "gauge", "1 for the one that does the background work"),
-    Described("store_up", "gauge", "1 if the metadata store answered this look"),
-    Described("nodes", "gauge", "nodes that are registered, by state: rw, draining, gone", ("state",)),
-    Described("live_nodes", "gauge", "nodes whose lease holds"),
-    Described("logs", "gauge", "logs, without deleted ones; this and what follows on logs is told by the active one"),
-    Described("segments", "gauge", "segments of all logs"),
-    Described("open_segments", "gauge", "logs that take appends; the others are read-only"),
-    Described("repairs", "gauge", "logs for which copies are being made now"),
-    Described("logs_in_trouble", "gauge", "logs that `status` warns of, by what is wrong", ("trouble",)),
-    Described(
+    MetricSpec("ready", "gauge", "1 if `/readyz` answers 200"),
+    MetricSpec("active", "gauge", "1 for the one that does the background work"),
+    MetricSpec("store_up", "gauge", "1 if the metadata store answered this look"),
+    MetricSpec("nodes", "gauge", "nodes that are registered, by state: rw, draining, gone", ("state",)),
+    MetricSpec("live_nodes", "gauge", "nodes whose lease holds"),
+    MetricSpec("logs", "gauge", "logs, without deleted ones; this and what follows on logs is told by the active one"),
+    MetricSpec("segments", "gauge", "segments of all logs"),
+    MetricSpec("open_segments", "gauge", "logs that take appends; the others are read-only"),
+    MetricSpec("repairs", "gauge", "logs for which copies are being made now"),
+    MetricSpec("logs_in_trouble", "gauge", "logs that `status` warns of, by what is wrong", ("trouble",)),
+    MetricSpec(
         "log_trouble", "gauge", f"1 for each log in trouble, of the first {LOGS_NAMED_MAX} by name", ("log", "trouble")
     ),
-    Described("reconfigurations_total", "counter", "segments ended and followed by another, through this coordinator"),
-    Described("requests_total", "counter", "requests that came over connections, by kind", ("kind",)),
-    Described(
+    MetricSpec("reconfigurations_total", "counter", "segments ended and followed by another, through this coordinator"),
+    MetricSpec("requests_total", "counter", "requests that came over connections, by kind", ("kind",)),
+    MetricSpec(
         "register_total",
         "counter",
         "requests to the metadata, its own among them: answered, unanswered, dropped, malformed, delayed",
         ("outcome",),
     ),
-    Described("connections", "gauge", "connections that are open"),
-    Described("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
+    MetricSpec("connections", "gauge", "connections that are open"),
+    MetricSpec("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
 )
+TABLE: Final = MetricTable("trunkline_coordinator_", METRICS)
 
 
 class LogView(Struct, frozen=True):
-    """One log, as its duties saw it at their last look."""
+    """One log, as its duties last read it."""
 
     summary: Summary
     duty: str
@@ -79,7 +88,7 @@ class LogView(Struct, frozen=True):
 
 
 class CoordinatorView(Struct, frozen=True):
-    """One look at a coordinator. ``nodes`` is None where the store did not answer; ``store_error`` says why."""
+    """The state of a coordinator at one moment. ``nodes`` is None if the store did not answer; ``store_error``: why."""
 
     active: bool
     active_coordinator: str
@@ -94,7 +103,7 @@ class CoordinatorView(Struct, frozen=True):
 
 
 def log_views(duties: Mapping[str, LogDuties], summaries: Summaries) -> tuple[LogView, ...]:
-    """Of the logs that have been looked at, without deleted ones."""
+    """Of the logs that duties have read, without deleted ones."""
     found = [
         LogView(summaries.of(each.view), each.duty, each.blocked, each.failed)
         for each in duties.values()
@@ -103,7 +112,7 @@ def log_views(duties: Mapping[str, LogDuties], summaries: Summaries) -> tuple[Lo
     return tuple(sorted(found, key=lambda log: log.projection.log))
 
 
-def coordinator_metrics(name: str, uptime_s: float, view: CoordinatorView | None) -> str:
+def coordinator_values(name: str, uptime_s: float, view: CoordinatorView | None) -> Values:
     """``view`` is None while the coordinator starts."""
     values = common_values(name, uptime_s)
     values["ready"] = coordinator_readiness(view).ready
@@ -111,7 +120,7 @@ def coordinator_metrics(name: str, uptime_s: float, view: CoordinatorView | None
         values |= _requests(view)
         values |= _nodes(view)
         values |= _logs(view.logs) if view.active else {}
-    return page(PREFIX, TABLE, values)
+    return values
 
 
 def coordinator_readiness(view: CoordinatorView | None) -> Readiness:
@@ -161,9 +170,9 @@ def _logs(logs: tuple[LogView, ...]) -> dict[str, Value]:
 
 
 class CountedRegister(RegisterService):
-    """Counts the segments that were ended and begun by way of this coordinator."""
+    """Counts the segments that were replaced through this coordinator."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         super().__init__(store)
         self.reconfigurations = 0
 

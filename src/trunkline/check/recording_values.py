@@ -1,7 +1,7 @@
-"""From the JSON of a trace back to values.
+"""Decodes the JSON of a recording into values.
 
-msgspec alone cannot: a field may hold any subclass of its type, told apart by ``type``. Converters are made once for
-each type and kept, since a recording has millions of values.
+msgspec alone cannot: a field may hold any subclass of its type, and ``type`` names the subclass. Each converter is
+built once and cached, since a recording has millions of values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Converter = Callable[[Any], Any]
 
 
 def decode(value: Any, hint: Any) -> Any:
-    """The value of the hinted type; raises ValueError, TypeError or ``msgspec.ValidationError`` if it is none."""
+    """The value of the hinted type; raises ValueError, TypeError or ``msgspec.ValidationError`` if it does not fit."""
     return _converter(hint)(value)
 
 

@@ -1,4 +1,4 @@
-"""docs/operations.md holds every metric as the code has it, and names none that is not there."""
+"""docs/operations.md holds every metric of the code, and names no other."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.delivery.deliverer import metrics as delivery
-from trunkline.proxy import counters
-from trunkline.runtime import observing_capture, observing_coordinator, observing_node
-from trunkline.runtime.observing_format import reference
+from trunkline.delivery.capture.metrics import TABLE as CAPTURE
+from trunkline.delivery.deliverer.metrics import TABLE as DELIVERER
+from trunkline.proxy.counters import TABLE as PROXY
+from trunkline.runtime.coordinator_metrics import TABLE as COORDINATOR
+from trunkline.runtime.node_metrics import TABLE as NODE
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 TABLES = {
-    "### Metrics of a node": reference(observing_node.PREFIX, observing_node.TABLE),
-    "### Metrics of a coordinator": reference(observing_coordinator.PREFIX, observing_coordinator.TABLE),
-    "### Metrics of a capture": reference(observing_capture.PREFIX, observing_capture.TABLE),
-    "### Metrics of a proxy": reference(counters.PREFIX, counters.TABLE),
+    "### Metrics of a node": NODE.reference(),
+    "### Metrics of a coordinator": COORDINATOR.reference(),
+    "### Metrics of a capture": CAPTURE.reference(),
+    "### Metrics of a proxy": PROXY.reference(),
 }
 NAME = re.compile(r"\btrunkline_(?:node|coordinator|capture|proxy|delivery)_\w+")
 
@@ -29,7 +30,7 @@ def section(heading: str) -> str:
 
 
 def unknown(text: str) -> set[str]:
-    tables = "".join([*TABLES.values(), delivery.reference()])
+    tables = "".join([*TABLES.values(), DELIVERER.reference()])
     known = set(NAME.findall(tables))
     histograms = {f"{name}_{part}" for name in known for part in ("sum", "count", "bucket")}
     return set(NAME.findall(text)) - known - histograms
@@ -38,7 +39,7 @@ def unknown(text: str) -> set[str]:
 @pytest.mark.parametrize("heading", TABLES)
 def test_every_metric_is_in_the_document_as_the_code_has_it(heading: str) -> None:
     assert section(heading).strip() == TABLES[heading].strip(), (
-        "docs/operations.md is out of date: write its tables anew with `python tests/runtime/test_observing_docs.py`"
+        "docs/operations.md is out of date: generate its tables with `python tests/observing/test_metrics_docs.py`"
     )
 
 
@@ -59,7 +60,7 @@ def test_alarms_are_of_the_log_and_of_delivery() -> None:
 
 
 def main() -> None:
-    """Write the document's tables anew."""
+    """Generate the tables of the document."""
     text = DOCUMENT.read_text(encoding="utf-8")
     for heading, table in TABLES.items():
         head, _, rest = text.partition(f"{heading}\n")

@@ -1,4 +1,4 @@
-"""What a node tells of itself: its metrics, and whether it is ready."""
+"""The metrics of a node, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.runtime.observing_counts import NodeCounts
-from trunkline.runtime.observing_format import COMMON, Described, Value, by_label, common_values, page
-from trunkline.runtime.observing_health import Readiness
+from trunkline.observing.metrics import COMMON, MetricSpec, MetricTable, Value, Values, by_label, common_values
+from trunkline.observing.readiness import Readiness
+from trunkline.runtime.node_counts import NodeCounts
 from trunkline.storage.engine import EngineStatus
 
-PREFIX: Final = "trunkline_node_"
-TABLE: Final = (
+METRICS: Final = (
     *COMMON,
-    Described("ready", "gauge", "1 if `/readyz` answers 200"),
-    Described("registered", "gauge", "1 while its lease with a coordinator holds"),
-    Described("entries_appended_total", "counter", "entries written to its disk, copies made by repairs among them"),
-    Described("bytes_appended_total", "counter", "their bytes, without headers"),
-    Described("batches_appended_total", "counter", "batches that they came in"),
-    Described("entries_read_total", "counter", "entries sent to readers, and to members that copy"),
-    Described("bytes_read_total", "counter", "their bytes"),
-    Described("batches_read_total", "counter", "batches that they left in"),
-    Described("fills_total", "counter", "holes filled with JUNK"),
-    Described("seals_total", "counter", "streams sealed: a segment ended, by a failure or by an operator"),
-    Described("sync_seconds", "histogram", "group commits, from the request to the answer of the disk"),
-    Described("unsynced_bytes", "gauge", "written, and not yet in a group commit"),
-    Described("requests_total", "counter", "requests that came, by kind", ("kind",)),
-    Described("answers_total", "counter", "answers that left, refusals among them"),
-    Described(
+    MetricSpec("ready", "gauge", "1 if `/readyz` answers 200"),
+    MetricSpec("registered", "gauge", "1 while its lease with a coordinator holds"),
+    MetricSpec("entries_appended_total", "counter", "entries written to its disk, copies made by repairs among them"),
+    MetricSpec("bytes_appended_total", "counter", "their bytes, without headers"),
+    MetricSpec("batches_appended_total", "counter", "batches that they came in"),
+    MetricSpec("entries_read_total", "counter", "entries sent to readers, and to members that copy"),
+    MetricSpec("bytes_read_total", "counter", "their bytes"),
+    MetricSpec("batches_read_total", "counter", "batches that they left in"),
+    MetricSpec("fills_total", "counter", "holes filled with JUNK"),
+    MetricSpec("seals_total", "counter", "streams sealed: a segment ended, by a failure or by an operator"),
+    MetricSpec("sync_seconds", "histogram", "group commits, from the request to the answer of the disk"),
+    MetricSpec("unsynced_bytes", "gauge", "written, and not yet in a group commit"),
+    MetricSpec("requests_total", "counter", "requests that came, by kind", ("kind",)),
+    MetricSpec("answers_total", "counter", "answers that left, refusals among them"),
+    MetricSpec(
         "refused_total", "counter", "requests that were refused, by reason; most are part of a fail-over", ("reason",)
     ),
-    Described("connections", "gauge", "connections that are open"),
-    Described("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
-    Described(
+    MetricSpec("connections", "gauge", "connections that are open"),
+    MetricSpec("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
+    MetricSpec(
         "violations_total", "counter", "requests and connections refused because a peer sent what no peer may send"
     ),
-    Described("disk_used_bytes", "gauge", "what it stores"),
-    Described("disk_free_bytes", "gauge", "what its file system has left, without the reserve"),
-    Described("disk_full", "gauge", "1 while it refuses appends because only the reserve is left"),
-    Described("streams", "gauge", "streams that it keeps: one for each segment of a log that it is a member of"),
-    Described("extents", "gauge", "files that they are kept in"),
-    Described("damaged_streams", "gauge", "streams that have lost data and wait to be replaced"),
-    Described("damage_found_total", "counter", "how often reading or scrubbing found damage since the start"),
-    Described("scrubbed_bytes_total", "counter", "read by the scrubber"),
+    MetricSpec("disk_used_bytes", "gauge", "what it stores"),
+    MetricSpec("disk_free_bytes", "gauge", "what its file system has left, without the reserve"),
+    MetricSpec("disk_full", "gauge", "1 while it refuses appends because only the reserve is left"),
+    MetricSpec("streams", "gauge", "streams that it keeps: one for each segment of a log that it is a member of"),
+    MetricSpec("extents", "gauge", "files that they are kept in"),
+    MetricSpec("damaged_streams", "gauge", "streams that have lost data and wait to be replaced"),
+    MetricSpec("damage_found_total", "counter", "how often reading or scrubbing found damage since the start"),
+    MetricSpec("scrubbed_bytes_total", "counter", "read by the scrubber"),
 )
+TABLE: Final = MetricTable("trunkline_node_", METRICS)
 
 
 class NodeView(Struct, frozen=True):
-    """One look at a node. ``counts`` is the node's own, not a copy."""
+    """The state of a node at one moment. ``counts`` is the node's own, not a copy."""
 
     engine: EngineStatus
     counts: NodeCounts
@@ -61,14 +61,14 @@ class NodeView(Struct, frozen=True):
     damage_found: int
 
 
-def node_metrics(name: str, uptime_s: float, view: NodeView | None) -> str:
+def node_values(name: str, uptime_s: float, view: NodeView | None) -> Values:
     """``view`` is None while the node starts."""
     values = common_values(name, uptime_s)
     values["ready"] = node_readiness(view).ready
     if view is not None:
         values |= _counters(view.counts)
         values |= _gauges(view)
-    return page(PREFIX, TABLE, values)
+    return values
 
 
 def node_readiness(view: NodeView | None) -> Readiness:
