@@ -140,7 +140,7 @@ def test_a_difference_is_named_and_is_the_exit_code(command: Command, example: P
     assert command("deliver", "verify", "orders.yaml", "tenant-03").code == 0
 
 
-def test_what_cannot_be_compared_has_an_exit_code_of_its_own(command: Command, example: Path) -> None:
+def test_destinations_that_cannot_be_compared_have_their_own_exit_code(command: Command, example: Path) -> None:
     catalog = Path("tenants/tenant-03.ducklake").rename("elsewhere")
     done = command("deliver", "verify", "orders.yaml", "tenant-03")
     catalog.rename("tenants/tenant-03.ducklake")
@@ -172,7 +172,7 @@ def test_status_is_shown_again_and_again_until_interrupted(example: Path) -> Non
     assert [each["pipeline"] for each in shown] == ["orders", "orders"]
 
 
-def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, example: Path) -> None:
+def test_a_desired_state_is_kept_for_the_next_deliverer(command: Command, example: Path) -> None:
     paused = command("deliver", "pause", "orders.yaml", "tenant-01", "tenant-02")
     assert paused.text.startswith("paused: tenant-01, tenant-02\nno deliverer runs now")
     assert "to be paused" in command("deliver", "status", "orders.yaml").text
@@ -201,7 +201,7 @@ def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, exam
         (["pause", "orders.yaml", "nobody"], "has no destination 'nobody'"),
     ],
 )
-def test_a_word_about_nobody_or_about_all_by_mistake_is_refused(
+def test_a_command_for_no_destination_or_for_all_by_mistake_is_rejected(
     command: Command, example: Path, words: list[str], complaint: str
 ) -> None:
     refused = command("deliver", *words)
@@ -262,7 +262,7 @@ def running(example: Path) -> Iterator[Terminal]:
     Path("orders.yaml").write_text(text, encoding="utf-8")
 
 
-def test_a_deliverer_tells_how_far_it_is_follows_the_operator_and_drains_when_told_to_end(
+def test_a_deliverer_shows_its_progress_follows_desired_states_and_drains_on_a_signal(
     command: Command, example: Path, running: Terminal
 ) -> None:
     def states() -> dict[str, str]:
@@ -340,7 +340,7 @@ def pipeline_file(folder: Path, text: str = "", **changes: str) -> Path:
         ({"store": "sqlite:orders.yaml"}, 2, "orders.yaml"),
     ],
 )
-def test_what_is_wrong_with_a_pipeline_is_said_before_anything_is_written(
+def test_problems_of_a_pipeline_are_reported_before_anything_is_written(
     command: Command, tmp_path: Path, changes: dict[str, str], code: int, complaint: str
 ) -> None:
     pipeline_file(tmp_path, **changes)
@@ -371,7 +371,7 @@ def test_validate_names_every_problem_and_where_it_is(command: Command, tmp_path
     assert told.text.endswith("4 problems in orders.yaml\n")
 
 
-def test_validate_compares_the_columns_of_what_was_delivered(command: Command, tmp_path: Path) -> None:
+def test_validate_compares_the_columns_of_existing_destinations(command: Command, tmp_path: Path) -> None:
     pipeline = load_pipeline(pipeline_file(tmp_path))
     source = source_facts(pipeline)
     assert command("deliver", "validate", "orders.yaml").text == (
@@ -445,7 +445,7 @@ def test_a_destination_that_never_answers_delays_no_other(
 
 
 @pytest.mark.parametrize("action", ["init", "run", "status", "verify", "validate"])
-def test_without_the_packages_of_delivery_it_is_said_what_to_install(tmp_path: Path, action: str) -> None:
+def test_without_the_packages_of_delivery_the_error_says_what_to_install(tmp_path: Path, action: str) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text(

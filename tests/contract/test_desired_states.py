@@ -41,7 +41,7 @@ def test_a_request_to_seed_again_that_came_meanwhile_stays(store: ControlStore) 
     assert acquire(store, "a").ownerships[0].reseed == 0
 
 
-def test_a_destination_that_nobody_has_is_named_and_nothing_changes(store: ControlStore) -> None:
+def test_an_unknown_destination_is_named_and_nothing_changes(store: ControlStore) -> None:
     store.configurations.configure("p", "d1", {"acme": "x", "globex": "x"})
     with pytest.raises(ConfigError, match="no destination 'acne'; did you mean 'acme'"):
         store.desired_states.set("p", ["globex", "acne"], "paused")

@@ -181,7 +181,7 @@ def test_a_value_that_cannot_be_captured_is_refused_with_its_row_and_a_way_out_t
         assert comparable(rows) == comparable(server.rows())
 
 
-def test_large_rows_side_by_side_are_captured_and_one_that_no_entry_takes_is_named(
+def test_adjacent_large_rows_are_captured_and_one_that_is_too_large_for_an_entry_is_named(
     server: Server, captured: CapturedLog
 ) -> None:
     large = "INSERT INTO orders (id, big) SELECT n, repeat('x', {}) FROM generate_series({}, {}) n"
@@ -280,7 +280,7 @@ def test_a_pipeline_refuses_a_log_with_columns_that_differ_in_case_alone(
         destination.seed(seed, rows.to_batches())
 
 
-def test_generated_columns_are_left_out_of_snapshot_and_stream_and_this_is_said_once(
+def test_generated_columns_are_omitted_from_snapshot_and_stream_with_one_warning(
     server: Server, captured: CapturedLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.run("ALTER TABLE orders ADD COLUMN twice bigint GENERATED ALWAYS AS (id * 2) STORED")

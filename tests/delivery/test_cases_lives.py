@@ -108,7 +108,7 @@ def test_a_destination_whose_routing_values_change_is_seeded_again(business: Bus
 # ------------------------------------------------------------------------------------------------------------- history
 
 
-def test_expired_snapshots_seed_a_destination_again_and_this_is_told_loudly(
+def test_expired_snapshots_seed_a_destination_again_with_a_warning(
     business: Business, caplog: pytest.LogCaptureFixture
 ) -> None:
     business.run_once()

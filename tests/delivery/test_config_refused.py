@@ -229,12 +229,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_with_the_line_the_path_and_what_is_allowed(tmp_path: Path, case: str) -> None:
+def test_a_problem_has_the_line_the_path_and_what_is_allowed(tmp_path: Path, case: str) -> None:
     text, message = REFUSED[case]
     assert problems(tmp_path, HEAD + text.replace("{folder}", tmp_path.name)) == [message]
 
 
-def test_all_problems_are_told_together_in_the_order_of_lines(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together_in_the_order_of_lines(tmp_path: Path) -> None:
     text = "pipeline: Orders\nsource: {type: postgres}\nroutin: {column: x}\nkey: id\nmode: miror\n" + ONE
     assert problems(tmp_path, text) == [
         "orders.yaml:1: pipeline: must be 1 to 64 of a-z, 0-9, _ and -, it is 'Orders'",
@@ -246,7 +246,7 @@ def test_all_problems_are_told_together_in_the_order_of_lines(tmp_path: Path) ->
     ]
 
 
-def test_a_problem_of_the_defaults_is_told_once(tmp_path: Path) -> None:
+def test_a_problem_of_the_defaults_is_reported_once(tmp_path: Path) -> None:
     text = HEAD + "defaults: {type: delta, path: 12}\ndestinations: [{name: a}, {name: b}]\n"
     assert problems(tmp_path, text) == ["orders.yaml:5: defaults.path: must be a text, it is 12"]
 
@@ -258,7 +258,7 @@ def test_a_thousand_problems_do_not_flood_the_screen(tmp_path: Path) -> None:
     assert told[-1] == "and 2950 more; correct these first"
 
 
-def test_a_file_that_is_not_there_or_empty_or_no_text_is_named(tmp_path: Path) -> None:
+def test_a_missing_empty_or_binary_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*gone\.yaml: No such file or directory; name the pipeline's"):
         load_pipeline(tmp_path / "gone.yaml")
     assert problems(tmp_path, "# nothing\n") == ["orders.yaml is empty; `trunkline deliver init` writes an example"]

@@ -158,7 +158,7 @@ def test_n4_a_gap_that_others_close_is_not_read(counted: ControlStore) -> None:
     assert lake.reads == []
 
 
-def test_n5_what_the_source_has_forgotten_is_passed_over_loudly(
+def test_n5_versions_that_the_source_expired_are_skipped_with_a_warning(
     counted: ControlStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = Lake(oldest=15)

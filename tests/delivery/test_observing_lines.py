@@ -134,7 +134,7 @@ def test_lines_are_one_line_each_as_json_and_as_key_values(rig: Make, caplog: py
 # ------------------------------------------------------------------------------------------------------------- progress
 
 
-def test_a_long_job_tells_its_progress_and_idle_tells_nothing(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_job_logs_its_progress_and_idle_logs_nothing(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
     one = started(rig, ["a", "b"])
     caplog.set_level(logging.INFO)
     for _ in range(20):
@@ -150,7 +150,7 @@ def test_a_long_job_tells_its_progress_and_idle_tells_nothing(rig: Make, caplog:
     assert one.observer.snapshot().jobs == ()
 
 
-def test_seeds_tell_how_many_are_done(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_seeds_show_how_many_are_done(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     one = rig(["a", "b", "c", "d"])
     one.tell(SourceAt(10))
@@ -180,7 +180,7 @@ def test_seeds_tell_how_many_are_done(rig: Make, caplog: pytest.LogCaptureFixtur
     assert one.observer.snapshot().seeding is None
 
 
-def test_catching_up_tells_how_far_the_slowest_is(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_catching_up_shows_the_position_of_the_slowest(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     one = started(rig, ["a"], version=100)
     one.tell(SourceAt(200, stops=(150,)))

@@ -74,7 +74,7 @@ def test_v3_a_destination_that_a_window_does_not_touch_is_not_reported(
     assert one.seen("b").lag_versions == 0
 
 
-def test_what_lags_for_long_is_reported_now_and_then_and_when_it_is_over(rig: Make) -> None:
+def test_a_long_lag_is_reported_now_and_then_and_when_it_ends(rig: Make) -> None:
     one = started(rig, ["a"])
     one.tell(SourceAt(12))
     one.tick()
@@ -111,7 +111,7 @@ def test_v3_a_report_waits_for_the_one_before_it(rig: Make) -> None:
     assert (first.position, last.position) == (11, 13)
 
 
-def test_v4_while_the_store_is_away_nothing_is_sent(rig: Make) -> None:
+def test_v4_while_the_store_is_unreachable_nothing_is_sent(rig: Make) -> None:
     one = started(rig, ["a", "b"])
     one.observer.store_error("control store: gone")
     one.tell(SourceAt(11))
@@ -128,7 +128,7 @@ def test_v4_while_the_store_is_away_nothing_is_sent(rig: Make) -> None:
     assert status.position == 11
 
 
-def test_v4_what_got_lost_is_sent_again(rig: Make, store: ControlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v4_lost_reports_are_sent_again(rig: Make, store: ControlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     one = started(rig, ["a", "b"])
 
     def lost(pipeline: str, reports: object) -> None:
@@ -147,7 +147,7 @@ def test_v4_what_got_lost_is_sent_again(rig: Make, store: ControlStore, monkeypa
     assert status.position == 11
 
 
-def test_what_is_given_back_is_reported_before_that(rig: Make) -> None:
+def test_a_released_destination_is_reported_before_its_release(rig: Make) -> None:
     one = rig(["a"])
     one.tell(SourceAt(10))
     one.tell(Shutdown(1, drain=True))
@@ -172,7 +172,7 @@ def test_a_drained_destination_is_reported_as_such(rig: Make) -> None:
     assert (status.state, status.position) == ("drained", 11)
 
 
-def test_totals_begin_anew_with_each_grant(rig: Make, store: ControlStore) -> None:
+def test_totals_restart_with_each_grant(rig: Make, store: ControlStore) -> None:
     one = started(rig, ["a"])
     one.tell(SourceAt(11))
     one.work({"a": Result("a", Outcome.APPLIED, written=5)})
@@ -206,7 +206,7 @@ def test_the_lag_counts_from_when_the_first_missing_version_was_seen(rig: Make) 
     assert (seen.position, seen.effective, seen.lag_versions, seen.lag_ms) == (10, 15, 0, 0)
 
 
-def test_a_pause_shows_although_nobody_announces_it(rig: Make) -> None:
+def test_a_pause_shows_although_no_event_announces_it(rig: Make) -> None:
     one = started(rig, ["a"])
     one.tell(LifeChanged("a", Life.PAUSED))
     one.tick(6.0)
@@ -299,7 +299,7 @@ def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
     assert {name: found[name] for name in expected} == expected
 
 
-def test_of_many_versions_the_older_are_told_apart_less_finely_and_never_too_young() -> None:
+def test_of_many_versions_older_times_are_coarse_and_never_too_late() -> None:
     times = VersionTimes()
     for version in range(1, 5 * VERSION_TIMES_MAX):
         times.note(version, float(version))

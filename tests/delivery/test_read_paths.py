@@ -140,7 +140,7 @@ def test_the_catalogs_bytes_choose_the_path_and_both_read_inlined_and_deleted_ro
 # ------------------------------------------------------------------------------------------------------- the same rule
 
 
-def test_the_plan_of_spark_comes_to_what_the_pure_rule_does_over_random_histories(spark: SparkSession) -> None:
+def test_the_plan_of_spark_equals_the_pure_rule_over_random_histories(spark: SparkSession) -> None:
     found: list[Compared] = []
     for seed, count in FUZZED:
         with made_history(seed) as history:

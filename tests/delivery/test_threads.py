@@ -88,7 +88,7 @@ PLANTS: dict[str, Callable[[Parts, pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_d4_a_thread_that_breaks_off_ends_the_deliverer_and_readyz_says_so(
+def test_d4_a_thread_that_fails_stops_the_deliverer_and_readyz_reports_it(
     parts: Parts, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     began, ended = parts.observer.began, ExitStack()
