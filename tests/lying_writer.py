@@ -1,4 +1,4 @@
-"""A writer that is broken, or lies: it appends what no library would, under a right checksum."""
+"""A malicious writer: it appends what the library would not, under a valid checksum."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def body_of(headers: Sequence[bytes] | None, count: int) -> bytearray:
 
 
 async def append_body(log: Log, body: bytes, count: int) -> int:
-    """A body as it is; returns its first position."""
+    """Append a body as it is; returns its first position."""
     session = log._session
     result = await session.begin_append(session.ensure_writing_role(log._newest()), body, count)
     assert isinstance(result, Appended), result
@@ -51,7 +51,7 @@ async def append_body(log: Log, body: bytes, count: int) -> int:
 
 
 async def append_poison(log: Log) -> None:
-    """Entries of which some have headers that are none."""
+    """Entries of which some have invalid headers."""
     await append_body(log, bytes(body_of(POISONED, len(POISONED))), len(POISONED))
 
 

@@ -385,7 +385,7 @@ def test_validate_compares_the_columns_of_existing_destinations(command: Command
     another = f"its rows are of another source table (another, not {source.identity})"
     assert command("deliver", "validate", "orders.yaml").text.splitlines() == [
         "tenant-01: column 'payed' is not in the source; mend it, or reseed the destination",
-        f"tenant-02: {another}; choose another table, or reseed it to have them replaced",
+        f"tenant-02: {another}; choose another table, or reseed it to replace them",
         "2 problems in orders.yaml",
     ]
 
@@ -399,7 +399,8 @@ def test_a_bad_credential_names_the_destination_and_is_not_shown(
         dsn = server.dsn("orders", user="deliver")
         line = f"  - {{name: wrong, type: postgres, dsn: {dsn}, table: orders, password_env: ORDERS_PASSWORD}}\n"
         pipeline_file(tmp_path, line)
-        assert "the environment has no ORDERS_PASSWORD" in command("deliver", "validate", "orders.yaml").text
+        unset = command("deliver", "validate", "orders.yaml").text
+        assert "the environment variable ORDERS_PASSWORD is not set or is empty" in unset
         monkeypatch.setenv("ORDERS_PASSWORD", "a-guess")
         refused = command("deliver", "validate", "orders.yaml")
         assert (refused.code, refused.text.startswith("wrong: ")) == (1, True)
@@ -422,7 +423,7 @@ def test_validate_asks_a_control_store_in_postgresql_and_makes_nothing_there(
         assert refused.startswith("control.store: ")
         assert "password authentication failed" in refused
         monkeypatch.setenv("ORDERS_PASSWORD", "right")
-        assert "may not make tables" in command("deliver", "validate", "orders.yaml").text
+        assert "may not create tables" in command("deliver", "validate", "orders.yaml").text
         with psycopg.connect(server.dsn("control"), autocommit=True) as connection:
             connection.execute("GRANT CREATE ON SCHEMA public TO deliver")
             assert command("deliver", "validate", "orders.yaml").code == 0

@@ -1,4 +1,4 @@
-"""``log ...``, ``reconfigure``, ``node ...``, ``status`` and ``bench`` on a real cluster, and what they refuse."""
+"""``log ...``, ``reconfigure``, ``node ...``, ``status`` and ``bench`` on a real cluster, and their errors."""
 
 from __future__ import annotations
 
@@ -145,15 +145,15 @@ def test_the_bench_measures_and_leaves_no_log(on_cluster: Command) -> None:
         (["log", "create", "x", "--policy", "broadcast", "--groups", "2"], 2, "must be 1 for a broadcast log"),
         (["log", "create", "x", "--replicas", "0"], 2, "expected a whole number above 0"),
         (["read", "x", "--from", "0"], 2, "expected a position, a whole number above 0, got '0'"),
-        (["read", "x", "--from", "5", "--to", "4"], 2, "--to 4 lies before --from 5"),
-        (["append", "x", "--expect", "1", "--unordered"], 2, "does not go with --unordered"),
+        (["read", "x", "--from", "5", "--to", "4"], 2, "--to 4 is before --from 5"),
+        (["append", "x", "--expect", "1", "--unordered"], 2, "cannot be used with --unordered"),
         (["append", "x", "--file", "no-such-file"], 1, "log x does not exist"),
         (["log"], 2, "the following arguments are required: ACTION"),
         (["fly"], 2, "there is no command 'fly'"),
         ([], 2, "the following arguments are required: COMMAND"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_an_exit_code(
+def test_an_error_is_one_line_and_an_exit_code(
     on_cluster: Command, arguments: list[str], code: int, words: str
 ) -> None:
     done = on_cluster(*arguments)

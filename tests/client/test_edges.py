@@ -1,4 +1,4 @@
-"""What a caller does wrong, or gives up, harms nobody else."""
+"""A caller that makes a mistake, or gives up, does not affect others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_no_row_of_bytes_is_refused_and_others_are_not_touched(
     run(cluster, test)
 
 
-def test_whoever_waits_is_told_when_the_handle_is_closed(cluster: Processes, name: str) -> None:
+def test_closing_the_handle_fails_calls_in_progress(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         await log.append(b"a")
@@ -141,7 +141,7 @@ def test_every_role_of_a_client_uses_the_time_outs_of_the_client(cluster: Proces
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         await log.append([b"a", b"b"])
-        calls = [asyncio.create_task(call) for call in (log.peek(), log.tail(), log.trim(1))]
+        calls = [asyncio.create_task(call) for call in (log.peek(), log.tail(), log.read(1))]
         await asyncio.sleep(0)  # each call has made its role
         roles = log._session.process.roles
         configs = {role.partition(":")[0]: getattr(each, "config", None) for role, each in roles.items()}

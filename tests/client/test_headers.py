@@ -74,7 +74,7 @@ def test_h1_names_and_bytes_within_the_limits_come_back() -> None:
     assert encode_all([None, {}, {"n": b"x"}], 3) == [b"", b"", encode_headers({"n": b"x"})]
 
 
-def test_h1_a_refused_append_appends_nothing_whoever_makes_it(cluster: Processes, name: str) -> None:
+def test_h1_a_refused_append_appends_nothing_by_any_api(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         for wrong in WRONG.values():

@@ -142,7 +142,7 @@ def test_a_slow_subscriber_holds_a_bounded_number_of_bytes_and_misses_nothing(cl
         rest = [batch async for batch in subscription]
         assert first.first == 1
         assert sum(len(batch) for batch in rest) + len(first) == 96
-        assert (await handle.describe(name)).epoch == 1  # nobody was suspected meanwhile
+        assert (await handle.describe(name)).epoch == 1  # no node was suspected meanwhile
 
     run(cluster, test)
 

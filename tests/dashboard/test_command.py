@@ -12,7 +12,7 @@ from dashboard.running_dashboard import PROGRAM
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--check-out", "nowhere"], "there is no folder nowhere; leave --check-out out, or make it"),
+        (["--check-out", "nowhere"], "there is no directory nowhere; create it, or omit --check-out"),
         (["--deliver", "mysql:x"], "'mysql:x' is no control store; write sqlite:PATH or postgres:DSN"),
         (["--listen", "127.0.0.1"], "'127.0.0.1' has no port; write 127.0.0.1:port"),
     ],

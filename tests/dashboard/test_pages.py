@@ -46,4 +46,4 @@ def test_b3_a_corrupt_batch_is_told_and_passed(cluster: RunningCluster) -> None:
     writing(cluster.connect, "corrupt", write)
     page = page_of(cluster.connect, "corrupt")
     assert [(entry.glsn, entry.text) for entry in page.entries] == [(1, "before"), (5, "behind")]
-    assert page.notes == ("positions 2 to 4 hold no batch of entries",)
+    assert page.notes == ("positions 2 to 4 do not hold a valid batch",)

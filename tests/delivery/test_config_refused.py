@@ -13,6 +13,8 @@ from trunkline.delivery.config import (
 from trunkline.delivery.config.yaml_file import DEPTH_MAX, PROBLEMS_SHOWN_MAX
 from trunkline.errors import ConfigError
 
+UNSET = "the environment variable {} is not set or is empty; set it to the secret"
+
 # What is refused, and in which words
 
 REFUSED = {
@@ -371,10 +373,10 @@ def test_every_missing_variable_is_found_unless_it_is_not_needed(tmp_path: Path)
     )
     there = {"a_PASSWORD": "x", "C": ""}
     assert problems(tmp_path, text, there) == [
-        "orders.yaml:2: source.password_env: the environment has no S, or it is empty; set it",
-        "orders.yaml:5: defaults.password_env: the environment has no b_PASSWORD, or it is empty; set it",
-        "orders.yaml:8: control.password_env: the environment has no C, or it is empty; set it",
-        "orders.yaml:9: spark.conf_env.spark.ssl.keyPassword: the environment has no K, or it is empty; set it",
+        f"orders.yaml:2: source.password_env: {UNSET.format('S')}",
+        f"orders.yaml:5: defaults.password_env: {UNSET.format('b_PASSWORD')}",
+        f"orders.yaml:8: control.password_env: {UNSET.format('C')}",
+        f"orders.yaml:9: spark.conf_env.spark.ssl.keyPassword: {UNSET.format('K')}",
     ]
     assert load(tmp_path, text, None).control.password_env == "C"
     complete = {**there, "S": "1", "b_PASSWORD": "2", "C": "3", "K": "4"}

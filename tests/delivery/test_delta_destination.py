@@ -329,7 +329,7 @@ def test_a_full_disk_leaves_the_table_as_it_was(place: DeltaPlace) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert isinstance(found, Unreachable)
-    assert "make room" in str(found)
+    assert "free some space" in str(found)
     assert files(place) == before
     assert flushed(destination, FLUSH, CHANGES) == Applied(20, 2, 2)
 

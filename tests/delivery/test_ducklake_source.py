@@ -372,7 +372,7 @@ def test_a_table_that_is_missing_is_named(lake: Lake) -> None:
 def test_a_catalog_of_another_format_is_refused(lake: Lake) -> None:
     with duckdb.connect(lake.address.catalog) as connection:
         connection.execute("UPDATE ducklake_metadata SET value = '9.0' WHERE key = 'version'")
-    with pytest.raises(ProtocolError, match=r"DuckLake format 9\.0; this version reads 1\.0"):
+    with pytest.raises(ProtocolError, match=r"DuckLake format 9\.0, and this release reads 1\.0"):
         lake.source.state(0)
 
 

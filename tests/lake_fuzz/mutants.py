@@ -20,13 +20,14 @@ from lake_fuzz.histories import History
 from lake_fuzz.judge import Check, Rule, Suspect
 from lake_fuzz.readings import ExactReader, HistoryReader
 from lake_fuzz.truth import PlainRow, plain_rows
-from trunkline.delivery.backends.sql import identifier, literal
+from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
 from trunkline.delivery.changes.net import Routes, Settled, less, settle
 from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.ducklake_catalog import LakeDeleteFile
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_summarized_window, plan_window
+from trunkline.delivery.sources.route_filter import route_item
 from trunkline.errors import SourceExpired
 
 
@@ -136,7 +137,7 @@ class Feed:
 
     def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         names = [ROUTE_COLUMN, *request.key]
-        match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
+        match = same_key(names, "t", "k")
         rows = f"SELECT {_chosen(request)} FROM {self._history.shape.name} AT (VERSION => {version})"
         self._connection.register("wanted_keys", keys)
         found = self._connection.sql(f"SELECT t.* FROM ({rows}) t SEMI JOIN wanted_keys k ON {match}").to_arrow_table()
@@ -175,8 +176,7 @@ class LastOfKey(Feed):
 
 
 def _chosen(request: ReadRequest) -> str:
-    route = f"CAST({identifier(request.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
-    return ", ".join([route, *(identifier(column.name) for column in request.columns)])
+    return f"{route_item(identifier(request.routing))}, {identifiers(column.name for column in request.columns)}"
 
 
 def _last_events(

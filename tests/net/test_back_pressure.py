@@ -40,8 +40,8 @@ def test_a_connection_reads_only_when_no_reason_to_pause_is_left(run: Run) -> No
             accepted.pause("queue")
             connection.send("r", 1, STORED)
             accepted.resume("disk")
-            accepted.resume("never said")
-            async with dialled(server) as other:  # a round trip of somebody else: time enough to do wrong
+            accepted.resume("another")
+            async with dialled(server) as other:  # a round trip of another client: time enough for an error
                 other.send("r", 7, STORED)
                 assert (await served.next())[1].token == 7
             assert served.count == 2

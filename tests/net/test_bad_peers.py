@@ -1,4 +1,4 @@
-"""Peers that send garbage, stall, do not read or vanish: they are closed, and nobody else notices."""
+"""Peers that send garbage, stall, do not read or vanish: they are closed, and others are not affected."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ BAD_BYTES = {
     "unknown kind": struct.pack("<IIBBHI", 10, 10, 77, 0, 0, 0),
     "no message": encode(Kind.MESSAGE),
     "no address": encode_head(msgspec.msgpack.encode("r")),
-    "a token that is no number": encode_head(msgspec.msgpack.encode(("r", "1", 0, (), STORED))),
+    "a token that is not a number": encode_head(msgspec.msgpack.encode(("r", "1", 0, (), STORED))),
 }
 
 BAD_REQUESTS = {
     "sizes do not fit": encode_message("r", 8, (7, -2), STORED) + b"12345",
     "sizes of nothing": encode_head(msgspec.msgpack.encode(("r", 8, 0, (3,), STORED))),
     "a message that stays inside a process": encode_message("r", 8, (), Refresh("log")),
-    "a message that nobody knows": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Unheard", 1)))),
+    "an unknown message": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Unheard", 1)))),
     "a field of another type": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Stored", 1, 2)))),
     "no message behind the address": encode_head(msgspec.msgpack.encode(("r", 8))),
 }
 
 
 @pytest.mark.parametrize("name", BAD_BYTES)
-def test_bad_bytes_are_refused_at_once_and_counted_and_hurt_nobody(run: Run, name: str) -> None:
+def test_bad_bytes_are_refused_at_once_and_counted_and_do_no_harm(run: Run, name: str) -> None:
     async def scene() -> None:
         served, inbox = Inbox(), Inbox()
         limits = Limits(linger_ms=20)
@@ -79,7 +79,7 @@ def test_bad_bytes_are_refused_at_once_and_counted_and_hurt_nobody(run: Run, nam
             bare_socket(server) as peer,
         ):
             await peer.greet()
-            await peer.say(GOOD, BAD_BYTES[name], GOOD)
+            await peer.send(GOOD, BAD_BYTES[name], GOOD)
             assert (await peer.refusal()).code is RefusalCode.PROTOCOL
             await peer.closed()
             await until(lambda: server.violations == 1)
@@ -99,7 +99,7 @@ def test_a_request_that_means_nothing_is_answered_and_the_connection_goes_on(run
         served = Inbox()
         async with serving(served) as server, bare_socket(server) as peer:
             await peer.greet()
-            await peer.say(GOOD, BAD_REQUESTS[name], GOOD)
+            await peer.send(GOOD, BAD_REQUESTS[name], GOOD)
             envelope, _ = decode_message((await peer.packet()).head, memoryview(b""), 0)
             assert envelope.token == 8
             assert isinstance(envelope.message, RequestRefused)
@@ -111,7 +111,7 @@ def test_a_request_that_means_nothing_is_answered_and_the_connection_goes_on(run
 
 def test_an_answer_that_means_nothing_is_dropped_and_the_connection_goes_on(run: Run) -> None:
     def answering(connection: Connection, envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
-        connection.write(BAD_REQUESTS["a message that nobody knows"])
+        connection.write(BAD_REQUESTS["an unknown message"])
         connection.send("r", envelope.token, STORED)
 
     async def scene() -> None:
@@ -133,7 +133,7 @@ def test_a_handler_that_finds_a_bad_request_has_it_answered(run: Run) -> None:
         inbox = Inbox()
         async with serving(strict) as server, dialled(server, inbox) as connection:
             for token in (1, 2):
-                connection.send("nobody", token, STORED)
+                connection.send("unknown", token, STORED)
                 envelope = (await inbox.next())[1]
                 assert envelope.token == token
                 assert envelope.message == RequestRefused("no such role; update the older of both ends")
@@ -149,7 +149,7 @@ def test_a_connection_that_ends_inside_a_packet_delivers_nothing_of_it(run: Run,
         async with serving(served) as server:
             async with bare_socket(server) as peer:
                 await peer.greet()
-                await peer.say(GOOD, WITH_BODY[:cut])
+                await peer.send(GOOD, WITH_BODY[:cut])
                 await until(lambda: served.count == 1)
                 peer.writer.write_eof()
                 await peer.closed()
@@ -159,7 +159,7 @@ def test_a_connection_that_ends_inside_a_packet_delivers_nothing_of_it(run: Run,
     run(scene())
 
 
-def test_a_reset_connection_is_told_once(run: Run) -> None:
+def test_a_reset_connection_is_reported_once(run: Run) -> None:
     async def scene() -> None:
         gone: list[Connection] = []
         async with serving(on_closed=gone.append) as server, bare_socket(server) as peer:
@@ -179,10 +179,10 @@ def test_a_packet_that_trickles_is_given_up_and_others_are_served_meanwhile(run:
         large = encode_message("r", 1, (MIB,), STORED)
         async with serving(limits=limits) as server, dialled(server, inbox) as other, bare_socket(server) as peer:
             await peer.greet()
-            await peer.say(large)
+            await peer.send(large)
             refusal = asyncio.ensure_future(peer.refusal())
             while not refusal.done():
-                await peer.say(b"x")
+                await peer.send(b"x")
                 other.send("r", 2, STORED)
                 await inbox.next()
             assert "a packet took longer than 60 ms" in refusal.result().text
@@ -323,7 +323,7 @@ def test_a_server_that_takes_only_tiny_packets_is_not_used(run: Run) -> None:
 
 
 @pytest.mark.parametrize("what", ["packet", "head"])
-def test_an_answer_that_the_peer_cannot_take_is_told_instead_and_the_connection_goes_on(run: Run, what: str) -> None:
+def test_an_answer_that_is_too_large_becomes_an_error_and_the_connection_stays_open(run: Run, what: str) -> None:
     sent: list[bool] = []
 
     def generous(connection: Connection, envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
@@ -343,7 +343,7 @@ def test_an_answer_that_the_peer_cannot_take_is_told_instead_and_the_connection_
             bare_socket(server) as peer,
         ):
             await peer.greet()
-            await peer.say(GOOD)
+            await peer.send(GOOD)
             envelope, _ = decode_message((await peer.packet()).head, memoryview(b""), 0)
             assert isinstance(envelope.message, RequestRefused)
             assert envelope.message.why.endswith("is larger than bare accepts; request less at once")

@@ -1,4 +1,4 @@
-"""A peer that takes its time is told from one that is silent, and neither is waited for without end."""
+"""A slow peer is distinguished from a silent one, and the wait for either is bounded."""
 
 from __future__ import annotations
 

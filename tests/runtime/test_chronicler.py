@@ -82,7 +82,7 @@ class Scene:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER_S", 0.01)
-    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    monkeypatch.setattr(module, "POLL_S", 0.02)
 
 
 @asynccontextmanager
@@ -107,7 +107,7 @@ def test_what_happens_to_nodes_and_logs_is_written_down_in_order(tmp_path: Path)
             scene.blocked = {"orders"}
             await scene.until(lambda: any("orders is blocked" in each for each in scene.texts()))
             scene.blocked = set()
-            await scene.until(lambda: "orders goes on" in scene.texts())
+            await scene.until(lambda: "orders continues" in scene.texts())
             async with beside(scene.keep_alive(node("a", 2))):
                 await scene.until(lambda: "node a is back" in scene.texts())
         assert any(each.startswith("log orders created: chain") for each in scene.texts())
@@ -125,7 +125,7 @@ def test_j3_a_node_that_was_lost_before_a_restart_is_not_said_to_be_back_until_i
             await first.until(lambda: "node a lost" in first.texts())
         second = Scene(tmp_path)
         async with second.running():
-            await second.until(lambda: second.chronicler.believes)
+            await second.until(lambda: second.chronicler.trusts_registry)
             said = [each for each in second.texts() if each.startswith("node a")]
             assert said == ["node a joined at a:1", "node a lost"]
             async with beside(second.keep_alive(node("a"))):

@@ -60,7 +60,7 @@ def test_a_name_that_says_node_already_is_not_told_twice() -> None:
 def test_a_full_disk_and_damage_are_told_once() -> None:
     full = replace(node("a"), space=Space.FULL, damaged=1)
     assert nodes_said(node("a"), full) == [
-        "node a cannot read some of what it stored; it is read from other copies",
+        "node a cannot read some of its data; other replicas serve it",
         "node a: the disk is full",
     ]
     assert nodes_said(full, replace(full, space=Space.EXHAUSTED)) == []
@@ -116,4 +116,4 @@ def test_trims_losses_and_blocks_are_told() -> None:
         EventText("bad", "orders: positions 1,600 to 1,699 declared lost", log="orders"),
     ]
     assert blocked_news("orders", blocked=True).level == "bad"
-    assert blocked_news("orders", blocked=False).text == "orders goes on"
+    assert blocked_news("orders", blocked=False).text == "orders continues"

@@ -91,12 +91,12 @@ def test_o6_what_finds_no_room_waits_and_is_answered_when_there_is_some(
             connection.send("storage", 2, Open(other))
             await until(lambda: bench.engine.stuck)
             connection.send("storage", 3, bench.write(1, b"x"), [b"x"])
-            bench.host.tidy_up()
+            bench.host.tick()
             await asyncio.sleep(0)
             assert bench.host.disk_is_silent()
             assert len(inbox.messages) == 1
             setattr(files, what, False)
-            bench.host.tidy_up()
+            bench.host.tick()
             await until(lambda: len(inbox.messages) == 3)
             assert inbox.messages[1] == Opened("2.0.0")
             assert isinstance(inbox.messages[2], Stored | Rejected)  # the disk is looked at now and then
@@ -152,14 +152,14 @@ def test_the_registry_is_told_of_less_room_and_of_a_copy_that_was_refused(tmp_pa
         async with node.bench(tmp_path) as bench:
             lease = Telling()
             bench.host.process.add("lease", lease)
-            bench.host.tidy_up()
+            bench.host.tick()
             assert lease.told == [SpaceTold(Space.ROOMY)]
             bench.host._copy_refused = asyncio.get_running_loop().time()
             assert bench.host.reported_space() is Space.TIGHT  # a status that is asked for first takes no news away
-            bench.host.tidy_up()
+            bench.host.tick()
             assert lease.told[1:] == [SpaceTold(Space.TIGHT)]
             bench.host._copy_refused -= node_host.COPY_REST_S
-            bench.host.tidy_up()
+            bench.host.tick()
             assert lease.told[2:] == [SpaceTold(Space.ROOMY)]
 
     node.run(scene)

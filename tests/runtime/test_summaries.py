@@ -54,7 +54,7 @@ def test_an_old_segment_with_fewer_copies_is_shown_behind_many_newer_ones() -> N
     log = status_of(narrow(many_segments(60), 3))
     assert log.listed()[0].index == 3
     assert log.problems_total == 1
-    assert warnings(log) == ["NO REDUNDANCY: orders, segment 3 has one copy; add a node, or bring lost ones back"]
+    assert warnings(log) == ["NO REDUNDANCY: orders, segment 3 has one copy; add a node, or restart the lost ones"]
 
 
 def test_of_many_problems_the_first_are_shown_and_the_others_are_counted() -> None:
@@ -62,7 +62,7 @@ def test_of_many_problems_the_first_are_shown_and_the_others_are_counted() -> No
     assert [segment.index for segment in log.listed()][:PROBLEMS_SHOWN] == list(range(PROBLEMS_SHOWN))
     *shown, rest = warnings(log)
     assert len(shown) == PROBLEMS_SHOWN
-    assert rest == "fewer copies: orders has 50 more segments with fewer copies than it should have"
+    assert rest == "fewer copies: orders has 50 more segments with too few copies"
 
 
 def test_problems_come_first_the_worst_before_others() -> None:

@@ -37,7 +37,7 @@ def test_a_connection_and_its_logs_are_used_again(connections: Connections, plac
         assert log.name == "two"
 
 
-def test_what_failed_is_connected_anew(connections: Connections, place: ConnectionOptions) -> None:
+def test_after_an_error_the_next_use_reconnects(connections: Connections, place: ConnectionOptions) -> None:
     with connections.using(place) as (before, _):
         pass
     with pytest.raises(NoSuchLog), connections.using(replace(place, log="no-such-log")):
@@ -70,7 +70,7 @@ def test_the_secret_is_read_from_a_file_or_the_environment(
     for given in (replace(place, token_file=str(secret)), replace(place, token_env="THE_SECRET")):
         with connections.using(replace(given, timeout_s=0.5)):
             pass  # this cluster asks for none
-    with pytest.raises(ConfigError, match="give tls-ca, too"):
+    with pytest.raises(ConfigError, match="set tls-ca, too"):
         connections.using(replace(place, tls_cert="a.pem")).__enter__()
 
 

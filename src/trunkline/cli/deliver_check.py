@@ -59,7 +59,7 @@ def verify(options: argparse.Namespace) -> int:
         at_once = max(1, min(len(names), os.cpu_count() or 1, AT_ONCE_MAX))
         for verdict in verify_all(tasks, names, seeds, at_once=at_once, context=context):
             verdicts.append(verdict)
-            bar.tell(len(verdicts))
+            bar.update(len(verdicts))
     if options.json:
         print_json({"pipeline": pipeline.name, "destinations": to_builtins(verdicts)})
     else:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from trunkline.cli import INTERRUPTED
 from trunkline.cli.deliver_pipeline import control_store
 from trunkline.cli.tables import plural, print_json
+from trunkline.config import secret
 from trunkline.core.delivery_events import Stopped
 from trunkline.delivery.config import Pipeline, load_pipeline
 from trunkline.delivery.deliverer.assembly import check_source
@@ -83,10 +84,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def spark_of(pipeline: Pipeline) -> SparkSession:
-    """The configured session; its secrets come from the environment, as the loader has checked."""
-    secret = {setting: os.environ[variable] for setting, variable in pipeline.spark.conf_env.items()}
+    """The session that the file configures; its secrets come from the environment."""
+    secret_conf = {
+        setting: secret(variable, f"Spark's {setting}") for setting, variable in pipeline.spark.conf_env.items()
+    }
     name = f"trunkline deliver {pipeline.name}"
-    return spark_session(pipeline.spark.master, conf=pipeline.spark.conf, secret_conf=secret, name=name)
+    return spark_session(pipeline.spark.master, conf=pipeline.spark.conf, secret_conf=secret_conf, name=name)
 
 
 def _begin_logging(options: argparse.Namespace) -> None:

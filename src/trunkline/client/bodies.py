@@ -76,7 +76,7 @@ class Body:
                 f"a batch has layout {layout} with flags {flags}; this version reads {LAYOUT}: upgrade the reader"
             )
         if self.count != count:
-            raise CorruptBody(f"a batch body holds {self.count} entries, its frame says {count}")
+            raise CorruptBody(f"a batch body holds {self.count} entries, its frame {count}")
         at, self.offsets, self.data = _column(view, _HEAD.size, count)
         self._headers: tuple[memoryview, memoryview] | None = None
         if flags & HAS_HEADERS:

@@ -272,7 +272,7 @@ class Cluster:
         try:
             async with self._opened().within(self.options.timeout, f"creating {name}"):
                 role = session.ensure_administrator()
-                result = await session.operate(role, lambda operation: CreateLog(operation, name, settings))
+                result = await session.begin(role, lambda operation: CreateLog(operation, name, settings))
         finally:
             session.close()
         if isinstance(result, CreateRefused):

@@ -235,7 +235,7 @@ class Log:
         name = self._session.add_role(what, role)
         try:
             async with self._within(timeout, what):
-                result = await self._session.operate(name, lambda operation: kind(operation, self.name))
+                result = await self._session.begin(name, lambda operation: kind(operation, self.name))
         finally:
             self._session.remove_role(name)
         if isinstance(result, RequestRefused):
@@ -250,7 +250,7 @@ class Log:
         try:
             async with asyncio.timeout(limit):
                 role = session.ensure_administrator()
-                result = await session.operate(role, lambda operation: kind(operation, self.name, *fields))
+                result = await session.begin(role, lambda operation: kind(operation, self.name, *fields))
         except TimeoutError:
             raise OutcomeUnknown(f"{what} of {self.name} did not finish in time and may still take effect") from None
         finally:

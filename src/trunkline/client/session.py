@@ -74,11 +74,8 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------------ operations
 
-    async def operate(self, role: str, make: Callable[[int], Message]) -> Event:
-        """Pass an operation to a role and wait for its result."""
-        return await self.begin(role, make)
-
     def begin(self, role: str, make: Callable[[int], Message]) -> asyncio.Future[Event]:
+        """Pass an operation to a role. The future gets its result."""
         if self.failed is not None:
             raise self.failed
         self._operations += 1

@@ -147,7 +147,7 @@ def check_address(address: str) -> None:
     """Raise ``ConfigError`` for what can be no control store."""
     kind, _, place = address.partition(":")
     if kind not in ("sqlite", "postgres") or not place:
-        raise ConfigError(f"{address!r} is no control store; write sqlite:PATH or postgres:DSN")
+        raise ConfigError(f"{address!r} is not a valid control store; write sqlite:PATH or postgres:DSN")
 
 
 def shown_address(address: str) -> str:

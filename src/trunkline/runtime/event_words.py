@@ -1,4 +1,4 @@
-"""What happened to a cluster, in words: pure functions of what the metadata said before and what it says now."""
+"""The texts of events: pure functions of the metadata before and after a change."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LISTED_MAX: Final = 8  # names in one sentence
 STATES: Final = {
     NodeState.RW: "is used again",
     NodeState.DRAINING: "is being drained",
-    NodeState.GONE: "is gone for ever",
+    NodeState.GONE: "was removed",
 }
 
 
 class EventText(Struct, frozen=True):
-    """One sentence. ``node``: it says whether that node is ``live`` now; ``log``: which log it is about."""
+    """``node``: the event reports whether that node is ``live``; ``log``: the event is about that log."""
 
     level: Level
     text: str
@@ -56,7 +56,7 @@ def node_news(before: NodeInfo | None, now: NodeInfo) -> Iterator[EventText]:
     if before.state != now.state:
         yield EventText("good" if now.state is NodeState.RW else "warn", f"{named(name)} {STATES[now.state]}")
     if before.start == now.start and now.damaged > before.damaged:
-        yield EventText("bad", f"{named(name)} cannot read some of what it stored; it is read from other copies")
+        yield EventText("bad", f"{named(name)} cannot read some of its data; other replicas serve it")
     was_full, is_full = before.space >= Space.FULL, now.space >= Space.FULL
     if was_full != is_full and now.live:
         words = "the disk is full" if is_full else "has room again"
@@ -64,7 +64,7 @@ def node_news(before: NodeInfo | None, now: NodeInfo) -> Iterator[EventText]:
 
 
 def forgotten(node: str) -> EventText:
-    return EventText("info", f"{named(node)} was taken out of the registry", node=node)
+    return EventText("info", f"{named(node)} was deleted from the registry", node=node)
 
 
 # ---------------------------------------------------------------------------------------------------------------- logs
@@ -76,9 +76,9 @@ def log_news(before: Projection | None, now: Projection) -> list[EventText]:
 
 def blocked_news(log: str, *, blocked: bool) -> EventText:
     if blocked:
-        words = f"{log} is blocked: it waits for a member of its open segment to come back"
+        words = f"{log} is blocked: it waits for a replica of its open segment to come back"
         return EventText("bad", words, log=log)
-    return EventText("good", f"{log} goes on", log=log)
+    return EventText("good", f"{log} continues", log=log)
 
 
 Sentence = tuple[Level, str]
@@ -130,7 +130,7 @@ def _segment_news(log: str, before: Segment, now: Segment, following: Segment | 
 
 
 def _moves(before: Segment, now: Segment) -> Iterator[str]:
-    """Copies that come and go."""
+    """Copies that were added or removed."""
     old = {member.node: member for member in before.members()}
     members = {member.node: member for member in now.members()}
     for node, member in members.items():
@@ -139,20 +139,20 @@ def _moves(before: Segment, now: Segment) -> Iterator[str]:
         elif not member.joining and (node not in old or old[node].joining):
             yield f"{node} has its copy"
     gone = [node for node in old if node not in members]
-    if gone and before.end is not None:  # with a seal, that is what it was for
+    if gone and before.end is not None:  # a seal removes them on purpose
         yield f"no longer on {listed(gone)}"
 
 
 def _new_segment_news(
     log: str, now: Segment, previous: Segment | None, old: Mapping[int, Segment]
 ) -> Iterator[Sentence]:
-    """One that nobody has seen before; the seal of the one before it names it already if that was open."""
+    """A new segment; the seal of an open segment before it has already named it."""
     known = old.get(previous.index) if previous is not None else None
     if known is not None and known.end is None:
         return
     if known is not None:
         yield "good", f"{log} reopened: {_opening(now)}"
-    else:  # several came between two looks
+    else:  # several were added since the last read
         yield "warn", f"segment {now.index - 1} of {log} sealed at {now.base:,}; {_opening(now)}"
 
 

@@ -52,10 +52,10 @@ class CountedBodies(BodySender):
         super().__init__(engine, damaged)
         self._counts = counts
 
-    def _leave(self, connection: Connection, answer: Answer, wanted: list[Frame], bodies: list[Buffer]) -> None:
+    def _send(self, connection: Connection, answer: Answer, wanted: list[Frame], bodies: list[Buffer]) -> None:
         if not isinstance(answer.message, Written):
             counts = self._counts
             counts.batches_read += len(bodies)
             counts.entries_read += sum(frame.count for frame in wanted[: len(bodies)])
             counts.bytes_read += sum(map(len, bodies))
-        super()._leave(connection, answer, wanted, bodies)
+        super()._send(connection, answer, wanted, bodies)

@@ -6,7 +6,7 @@ Nothing is ever downloaded at run time. Each connection has an in-memory instanc
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -51,15 +51,26 @@ def new_duckdb(*extensions: Extension) -> duckdb.DuckDBPyConnection:
 
 @contextmanager
 def pooled_duckdb(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection with nothing attached, from this process's pool: a new one costs more than most queries.
+    """A connection with nothing attached, from this process's pool: a new one costs more than most queries."""
+    with from_pool(_idle_connections(extensions), lambda: new_duckdb(*extensions)) as connection:
+        yield connection
 
-    An error inside of ``with`` closes the connection instead of returning it to the pool.
-    """
-    idle = _idle_connections(extensions)
+
+@cache
+def _idle_connections(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPyConnection]:
+    """Global to the process."""
+    return []
+
+
+@contextmanager
+def from_pool(
+    idle: list[duckdb.DuckDBPyConnection], new: Callable[[], duckdb.DuckDBPyConnection]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An idle connection or a new one. After an error it is closed instead of returned to the pool."""
     try:
         connection = idle.pop()
     except IndexError:  # none is idle, or another thread took it
-        connection = new_duckdb(*extensions)
+        connection = new()
     try:
         yield connection
     except BaseException:
@@ -69,12 +80,6 @@ def pooled_duckdb(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]
         idle.append(connection)
     else:
         connection.close()
-
-
-@cache
-def _idle_connections(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPyConnection]:
-    """Global to the process."""
-    return []
 
 
 @contextmanager

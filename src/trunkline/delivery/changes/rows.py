@@ -21,6 +21,8 @@ VERSION_COLUMN: Final = "_trunkline_version"
 ORDINAL_COLUMN: Final = "_trunkline_ordinal"  # the number of a change within its version
 KIND_COLUMN: Final = "_trunkline_kind"  # text: a ChangeKind
 
+BATCH_ROWS: Final = 65_536  # of a batch that is read
+
 Mode = Literal["mirror", "append"]
 DuplicatePolicy = Literal["halt", "warn"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.config import ENVIRONMENT, secret
 from trunkline.delivery.config.address_rules import (
     DESTINATION_KINDS,
     KINDS,
@@ -35,6 +35,7 @@ from trunkline.delivery.config.cross_checks import (
 from trunkline.delivery.config.tree import DestinationConfig, DiscoverConfig, Pipeline
 from trunkline.delivery.config.values import Key, keys_of, one_of, read_mapping, shown
 from trunkline.delivery.config.yaml_file import Node, Problems, read_document
+from trunkline.errors import ConfigError
 
 READ_APART: Final = ("source", "defaults", "destinations", "discover")
 INHERITED: Final = ("mode", "duplicates", "seed")  # from the pipeline to its destinations
@@ -42,7 +43,7 @@ OWN: Final = ("name", "values")  # of each destination, never shared
 SAMPLE: Final = "sample"  # a template is checked with it
 
 
-def load_pipeline(path: str | Path, environment: Mapping[str, str] | None = os.environ) -> Pipeline:
+def load_pipeline(path: str | Path, environment: Mapping[str, str] | None = ENVIRONMENT) -> Pipeline:
     """The pipeline of a file, with absolute paths. With ``None`` for the environment, secrets may be missing.
 
     Raises ``ConfigError`` with one line for each problem.
@@ -234,9 +235,13 @@ class _Loading:
             self._variables.append((node, text))
 
     def _check_variables(self) -> None:
+        if self._environment is None:
+            return
         for node, variable in self._variables:
-            if self._environment is not None and not self._environment.get(variable):
-                self._problems.add(node, f"the environment has no {variable}, or it is empty; set it")
+            try:
+                secret(variable, "the secret", self._environment)
+            except ConfigError as error:
+                self._problems.add(node, str(error))
 
 
 def _optional(keys: Mapping[str, Key], but: Collection[str] = ()) -> dict[str, Key]:

@@ -1,6 +1,6 @@
-"""Data files of a Delta table: which there are, what their keys may be, and how new ones are written.
+"""Data files of a Delta table: their list, bounds of their keys, and writing new ones.
 
-Delta changes a row by writing its file again, so files are kept so small that this takes some tens of milliseconds.
+Delta changes a row by rewriting its file, so files are small enough to be rewritten in some tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from trunkline.errors import Unreachable
 
-ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and to list
+ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and list
 BYTES_PER_FILE: Final = 128 << 20  # in memory, where rows are wide
-SMALL_FILES_MAX: Final = 8  # files of less than half the size; when there are more, a flush joins them
-BOUND_CHARACTERS_MAX: Final = 64  # characters of a text that is kept as a bound
+SMALL_FILES_MAX: Final = 8  # files of less than half the size; if there are more, a flush merges them
+BOUND_CHARACTERS_MAX: Final = 64  # of a text that is stored as a bound
 REPEATS: Final = 10  # a column whose values repeat this often gets a dictionary
 SAMPLE_ROWS: Final = 1_000
 
@@ -38,23 +38,23 @@ class KeyBounds(Struct, frozen=True):
 
 
 class DeltaDataFile(Struct, frozen=True):
-    path: str  # as the table's log has it: relative to the table
+    path: str  # as in the table's log: relative to the table
     size_bytes: int
-    rows: int | None  # None where another writer left no statistics
-    bounds: dict[str, KeyBounds]  # by key column; a column without an entry may hold anything
+    rows: int | None  # None: another writer wrote no statistics
+    bounds: dict[str, KeyBounds]  # by key column; a column without bounds may hold anything
 
     @property
     def small(self) -> bool:
         return self.rows is not None and self.rows < ROWS_PER_FILE // 2
 
 
-def bounded(kept: pa.DataType) -> bool:
-    """Whether bounds of this type may be relied on: those of timestamps, for one, are rounded."""
-    return bool(pa.types.is_integer(kept) or pa.types.is_string(kept))
+def bounded(stored: pa.DataType) -> bool:
+    """Whether bounds of this type are exact: those of timestamps, for example, are rounded."""
+    return bool(pa.types.is_integer(stored) or pa.types.is_string(stored))
 
 
 def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DeltaDataFile, ...]:
-    """The live files of the version that is loaded."""
+    """The live files of the loaded version."""
     listed = pa.table(table.get_add_actions(flatten=True))
     names = [field.name for field in schema if bounded(field.type) and f"min.{field.name}" in listed.column_names]
     found = listed.select(
@@ -80,11 +80,11 @@ def removal(file: DeltaDataFile) -> RemoveAction:
 
 
 class FileWriter:
-    """Writes pieces of rows to new data files; nobody sees them before a commit names them.
+    """Writes pieces of rows to new data files, which are invisible until a commit names them.
 
-    Pieces share a file until it is full; a piece does not begin in one file and end in another, so that keys that lay
-    together stay so. Leaving the ``with`` block takes back what was written, unless ``keep`` was called; what a killed
-    process leaves is vacuumed.
+    Pieces share a file until it is full; a piece is not split over two files, so that adjacent keys stay together.
+    Leaving the ``with`` block removes the files, unless ``keep`` was called; vacuuming removes those of a killed
+    process.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, key: Sequence[str], step: Callable[[str], None]) -> None:
@@ -115,7 +115,7 @@ class FileWriter:
             self._bytes += part.nbytes
 
     def keep(self) -> list[AddAction]:
-        """What a commit is to name. From here on the files stay: a commit that is said to have failed may name them."""
+        """The actions for a commit. From here on the files stay: a commit that is reported as failed may name them."""
         self._write()
         self._kept = True
         return self._written
@@ -135,7 +135,7 @@ class FileWriter:
             self._written[-1].size = path.stat().st_size
         except OSError as error:
             raise Unreachable(
-                f"{path} cannot be written: {error}; nothing was changed: make room, then try again"
+                f"{path} cannot be written: {error}; nothing was changed, free some space and retry"
             ) from error
 
 
@@ -151,7 +151,7 @@ def _statistics(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _repeating(rows: pa.Table) -> list[str]:
-    """The columns that a sample finds worth a dictionary: building one for every column doubles the time of a write."""
+    """The columns worth a dictionary, by a sample: a dictionary for every column doubles the time of a write."""
     sample = rows.slice(0, SAMPLE_ROWS)
     texts = [field.name for field in rows.schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
     return [name for name in texts if pc.count_distinct(sample[name]).as_py() * REPEATS <= len(sample)]

@@ -1,11 +1,10 @@
-"""Events that could not be understood, kept in a log of their own with the reason and the position.
+"""Dead letters: malformed events in a log of their own, with the reason and the position.
 
 Rules
- L1  Each malformed event is in the dead letters once. Windows are written in any order, by many tasks: whoever writes
-     looks for each event among the newest letters, and adds those that are not there. One that lies further back may be
-     written again; none is left out.
- L2  The append is conditional on the tail that was looked at: of two who write at once, one looks again.
- L3  A task writes those of its window before it applies anything of it.
+ L1  Each malformed event is written once. Many tasks write windows in any order: a writer searches the newest letters
+     for each event, and appends the missing ones. One that lies further back may be written again; none is omitted.
+ L2  The append is conditional on the tail of that search: of two concurrent writers, one searches again.
+ L3  A task writes the dead letters of its window before it applies any change of it.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ APPEND_LETTERS_MAX: Final = 1000
 APPEND_BYTES_MAX: Final = 8 << 20  # one letter may be larger, as an entry of a log may
 TRIES: Final = 20
 WAIT_S: Final = 0.02  # before the second try; it doubles
-WAIT_S_MAX: Final = 1.0  # too small: the tries are used up while another's append is under way
-LOOK_BACK_MAX: Final = 200_000  # letters; fewer: repeats of large windows; more: each look takes longer than a second
+WAIT_S_MAX: Final = 1.0  # too small: all tries happen while another append is under way
+LOOK_BACK_MAX: Final = 200_000  # letters; fewer: large windows repeat some; more: a search takes longer than a second
 
 
 class DeadLetter(Struct, frozen=True):
@@ -41,7 +40,7 @@ class DeadLetter(Struct, frozen=True):
 
 
 def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> int:
-    """Add those that are not there yet; returns how many. The log is made if it is not there."""
+    """Append the missing ones; returns how many. Creates the log if needed."""
     assert address.dead_letters is not None
     written = 0
     with cluster_of(address) as cluster:
@@ -56,10 +55,10 @@ def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> in
                     tail += len(some)
                     written += len(some)
             except (ConditionFailed, OutcomeUnknown):
-                time.sleep(min(WAIT_S * 2**tries, WAIT_S_MAX))  # whoever has the position may not have written it yet
-                continue  # L2: what is there now is looked at again
+                time.sleep(min(WAIT_S * 2**tries, WAIT_S_MAX))  # the other append may not be written yet
+                continue  # L2
             return written
-    raise Unreachable(f"the dead letters {address.dead_letters} could not be written; it is tried again")
+    raise Unreachable(f"the dead letters {address.dead_letters} could not be written; retrying")
 
 
 def _headers(of: str, letter: DeadLetter) -> dict[str, bytes]:
@@ -71,7 +70,7 @@ def _headers(of: str, letter: DeadLetter) -> dict[str, bytes]:
 
 
 def _appends(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """In order, as many at once as one append takes well."""
+    """Batches of a bounded size, in order."""
     some: list[DeadLetter] = []
     size = 0
     for letter in letters:

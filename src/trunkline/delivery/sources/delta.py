@@ -6,11 +6,11 @@ Rules
  F2  The feed of a version is a list of rows with signs: +1 for an insert and a postimage, -1 for a delete and a
      preimage. The sum over the versions of a window is the difference of its two states, as multisets of whole rows, so
      no order is needed, neither inside a version nor of versions. Rows whose sum is 0 vanish; a sum of n is n rows.
- F3  Rows are compared in all of their columns as of `through`: NULL equals NULL, and 0.0 is not -0.0. A column that
-     older rows lack is NULL in them, as it is in the table itself; one that is gone does not tell rows apart.
- F4  A window from 0, or from before all, needs no feed: all that is live at `through` arrived in it.
- F5  Where the feed cannot be read to its end, nothing of it is used.
- F6  What the table's writers leave out of the feed is not seen: delta-rs leaves out an update of 0.0 to -0.0.
+ F3  Rows are compared in all columns as of `through`: NULL equals NULL, and 0.0 is not -0.0. A column that older rows
+     lack is NULL in them, as in the table itself; a dropped column does not distinguish rows.
+ F4  A window from 0, or from before all, needs no feed: every row at `through` arrived in it.
+ F5  If the feed cannot be read completely, none of it is used.
+ F6  Changes that a writer omits from the feed are not delivered: delta-rs omits an update of 0.0 to -0.0.
 """
 
 from __future__ import annotations
@@ -29,29 +29,28 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import type_name
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb, registered
-from trunkline.delivery.backends.sql import first_line, identifier
+from trunkline.delivery.backends.sql import first_line, identifier, identifiers, same_key
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.changes.lineage import Lineage, version_mark
-from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.rows import BATCH_ROWS, ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.delta_feed import KIND, read_feed
 from trunkline.delivery.sources.delta_history import DeltaHistory, feed_is_on
-from trunkline.delivery.sources.route_filter import filtered_rows
+from trunkline.delivery.sources.route_filter import filtered_rows, route_item
 from trunkline.errors import ConfigError, SourceExpired, Unreachable
 
-BATCH_ROWS: Final = 65_536
 SIGN: Final = f"CASE WHEN {KIND} IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
-FEATURES: Final = frozenset({"timestampNtz"})  # that a table may have, of those that change how it is read
+FEATURES: Final = frozenset({"timestampNtz"})  # supported reader features
 FLOATS: Final = ("FLOAT", "DOUBLE")
 SUM: Final = "_trunkline_sum"
 
 
 class DeltaSource(Struct, frozen=True):
-    """A Delta table; a value that can be sent to a task.
+    """A Delta table.
 
-    Each task reads the whole feed of a window and keeps its own share: rows of a version may lie in any of its files.
+    Each task reads the whole feed of a window and keeps its own rows: they may be in any file of a version.
     """
 
     address: DeltaAddress
@@ -69,14 +68,14 @@ class DeltaSource(Struct, frozen=True):
             )
         if odd := sorted(set(table.protocol().reader_features or ()) - FEATURES):
             raise ConfigError(
-                f"source: the Delta table {self.address.path} has {', '.join(odd)}, so that its feed may not be "
+                f"source: the Delta table {self.address.path} has {', '.join(odd)}, with which its feed may not be "
                 "exact; drop the feature: ALTER TABLE ... DROP FEATURE"
             )
         parts = set(table.metadata().partition_columns)
         if odd := [column.name for column in _columns(table) if column.type == "BLOB" and column.name in parts]:
             raise ConfigError(
                 f"source: the Delta table {self.address.path} is partitioned by {', '.join(odd)}, which is binary: "
-                "delta-rs gives such values changed; partition it by another column"
+                "delta-rs returns such values changed; partition it by another column"
             )
         identity, version = str(table.metadata().id), table.version() + 1
         marks = self._marks(identity, {known, version})
@@ -94,10 +93,10 @@ class DeltaSource(Struct, frozen=True):
         return {version: version_mark(identity, version, digest) for version, digest in digests.items() if digest}
 
     def _check_mark(self, table: DeltaTable, mark: str) -> None:
-        """To be called when a version was read: it is still the one that was surveyed."""
+        """Call it after a read: the version must still be the surveyed one."""
         version = table.version() + 1
         if mark and mark != self._marks(str(table.metadata().id), [version]).get(version):
-            raise Unreachable(f"the Delta table {self.address.path} was replaced meanwhile; it is looked at again")
+            raise Unreachable(f"the Delta table {self.address.path} was replaced during the read; retrying")
 
     def columns(self, version: int) -> Columns:
         return _columns(self._table(version))
@@ -142,12 +141,11 @@ class DeltaSource(Struct, frozen=True):
 
     def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         names = [ROUTE_COLUMN, *request.key]
-        match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
         with (
             self._rows(version, request) as (connection, rows),
             registered(connection, window_keys=keys.select(names)),
         ):
-            chosen = f"SELECT t.* FROM ({rows}) t SEMI JOIN window_keys k ON {match}"
+            chosen = f"SELECT t.* FROM ({rows}) t SEMI JOIN window_keys k ON {same_key(names, 't', 'k')}"
             found = connection.sql(chosen).to_arrow_table()
         return _typed(found, request.empty_rows().schema)
 
@@ -172,7 +170,7 @@ class DeltaSource(Struct, frozen=True):
         return DeltaHistory(Path(self.address.path).absolute())
 
     def _table(self, version: int | None) -> DeltaTable:
-        """The table as of a version, or as of now."""
+        """The table at a version, or now."""
         try:
             return DeltaTable(self.address.path, version=None if version is None else version - 1)
         except TableNotFoundError as error:
@@ -197,9 +195,9 @@ class DeltaSource(Struct, frozen=True):
 
     @contextmanager
     def _reading(self, check: Callable[[], object]) -> Iterator[None]:
-        """Says in our words what delta-rs says, also through DuckDB, about files that cannot be read (F5).
+        """Translates errors of delta-rs, also through DuckDB, about files that cannot be read (F5).
 
-        ``check`` raises ``SourceExpired`` where they are gone for good.
+        ``check`` raises ``SourceExpired`` if they were deleted.
         """
         try:
             yield
@@ -212,7 +210,7 @@ class DeltaSource(Struct, frozen=True):
         for path in pa.table(table.get_add_actions())["path"].to_pylist():
             if not (folder / unquote(path)).exists():
                 raise SourceExpired(
-                    f"the Delta table {folder} no longer has file {path} of version {table.version()}: vacuumed; "
+                    f"the Delta table {folder} no longer has file {path} of version {table.version()} (vacuumed); "
                     "seed the destination again"
                 )
 
@@ -228,8 +226,7 @@ def _whole(table: DeltaTable) -> Backlog:
 
 
 def _with_route(request: ReadRequest) -> str:
-    route = f"CAST({identifier(request.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
-    return ", ".join([route, *(identifier(column.name) for column in request.columns)])
+    return f"{route_item(identifier(request.routing))}, {identifiers(column.name for column in request.columns)}"
 
 
 def _summed(request: ReadRequest, signed: str) -> str:
@@ -245,7 +242,7 @@ def _summed(request: ReadRequest, signed: str) -> str:
 
 
 def _value(name: str, negative: str | None) -> str:
-    """A column of a group. DuckDB takes 0.0 and -0.0 for one value and keeps either; the sign is grouped by, too."""
+    """A column of a group. For DuckDB, 0.0 equals -0.0 and it keeps either; rows are also grouped by the sign."""
     column = identifier(name)
     if negative is None:
         return column
@@ -254,12 +251,12 @@ def _value(name: str, negative: str | None) -> str:
 
 
 def _copies(names: Sequence[str], sign: str) -> str:
-    """Each row as often as its sum says: those with a positive sum, or with a negative one."""
-    listed = ", ".join(identifier(name) for name in names)
+    """Each row as often as its sum: rows with a positive sum, or with a negative one."""
+    listed = identifiers(names)
     times = f"unnest(range({sign}{SUM}))"
     return f"SELECT {listed} FROM (SELECT {listed}, {times} FROM window_net WHERE {sign}{SUM} > 0)"
 
 
 def _typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows in the types in which they travel; DuckDB has other names for some."""
+    """The same rows in the types of a schema; DuckDB returns some in others."""
     return rows if rows.schema == schema else rows.select(schema.names).cast(schema)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,6 +13,7 @@ from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
 from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners
+from trunkline.delivery.backends.file_stamp import file_stamp
 from trunkline.delivery.backends.sql import first_line
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.lineage import Lineage
@@ -27,8 +27,8 @@ from trunkline.delivery.sources.ducklake_spark import LakeLargeReads
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
 from trunkline.errors import Unreachable
 
-THREADS = 1  # of an instance: as many tasks read at once as there are cores
-OUTSIDE = (  # errors of files and servers; one that a server of PostgreSQL causes has no class of its own
+THREADS = 1  # of a DuckDB instance: as many tasks read at once as there are cores
+OUTSIDE = (  # errors of files and servers; DuckDB has no class for those of PostgreSQL
     duckdb.Error,
     duckdb.IOException,
     duckdb.HTTPException,
@@ -37,20 +37,20 @@ OUTSIDE = (  # errors of files and servers; one that a server of PostgreSQL caus
 
 
 class DuckLakeSource(Struct, frozen=True):
-    """A table of a lake; a value that can be sent to a task.
+    """A table of a lake.
 
-    Each call opens the catalog for itself, and closes it before any file is read: a catalog in a DuckDB file is open in
-    one process at a time, and a reader of one in SQLite keeps writers waiting.
+    Each call opens the catalog, and closes it before any file is read: a catalog in a DuckDB file can be open in one
+    process at a time, and a reader of one in SQLite blocks writers.
     """
 
     address: LakeAddress
 
     def change_hint(self) -> object:
-        """Sizes and times of a catalog's files: whoever commits changes them."""
-        kind, place = catalog_location(self.address.catalog)
+        """The stamps of a catalog's files: each commit changes them."""
+        kind, location = catalog_location(self.address.catalog)
         if kind == "postgres":
             return None
-        return tuple(_file_mark(place + suffix) for suffix in ("", ".wal", "-wal"))
+        return tuple(file_stamp(location + suffix) for suffix in ("", ".wal", "-wal"))
 
     def state(self, known: int) -> SourceState:
         with self.catalog() as (_, catalog):
@@ -80,13 +80,13 @@ class DuckLakeSource(Struct, frozen=True):
 
     @contextmanager
     def catalog(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog]]:
-        """The catalog in one transaction. While it is open, writers of the lake may have to wait."""
+        """The catalog in one transaction, which may block writers of the lake."""
         with self._instance() as connection, self._attached(connection) as catalog:
             yield connection, catalog
 
     @contextmanager
     def opened(self, window: Window) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog, WindowPlan]]:
-        """The catalog in one transaction, with the plan of a window as it is now."""
+        """The catalog in one transaction, with the plan of a window."""
         with self.catalog() as (connection, catalog):
             yield connection, catalog, plan_window(catalog, window)
 
@@ -114,7 +114,7 @@ class DuckLakeSource(Struct, frozen=True):
     def reader(
         self, window: Window, request: ReadRequest, part_of: Callable[[WindowPlan], WindowPlan] | None = None
     ) -> Iterator[WindowReader]:
-        """Reads a window, or the part of it that ``part_of`` takes from its plan."""
+        """Reads a window, or the part of its plan that ``part_of`` returns."""
         with self._instance() as connection:
             with self._attached(connection) as catalog:
                 catalog.check_mark(window.through, request.mark)
@@ -138,7 +138,7 @@ class DuckLakeSource(Struct, frozen=True):
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
-        """Says in our words what DuckDB says about a catalog or a file that cannot be read."""
+        """Translates errors about a catalog or a file that cannot be read."""
         try:
             yield
         except duckdb.Error as error:
@@ -147,15 +147,7 @@ class DuckLakeSource(Struct, frozen=True):
             raise Unreachable(f"the lake {self.address.catalog} cannot be read now: {first_line(error)}") from error
 
 
-def _file_mark(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
 @cache
 def _turn(catalog: str) -> Lock:
-    """Of the threads of a process, only one at a time can have a catalog in a DuckDB file open."""
+    """One thread of a process at a time can have a catalog in a DuckDB file open."""
     return Lock()

@@ -18,7 +18,7 @@ from trunkline.delivery.sources.contract import TableSnapshot
 from trunkline.errors import ConfigError, SourceExpired, Unreachable
 
 LAKE: Final = "verified_lake"
-KEEPS_ROWS: Final = (  # kinds of changes after which every row is still there
+KEEPS_ROWS: Final = (  # kinds of changes that remove no row
     "tables_created",
     "inserted_into_table",
     "inlined_insert",

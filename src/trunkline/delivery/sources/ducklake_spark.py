@@ -2,10 +2,10 @@
 
 The plan and its cases are those of ``ducklake_window``.
 
-Parquet files are read by Spark's own reader, by field id. Files are told apart by name, which DuckLake makes unique:
-Spark writes a path with another number of slashes than the catalog, and a join on paths matches nothing, silently.
-Rows that the catalog itself holds are read by one task, which makes the plan again in one transaction and refuses if
-it is no longer the same. Types that Spark's reader does not have are read by DuckDB, a few files to a task.
+Spark's own reader reads Parquet files, by field id. Files are identified by name, which DuckLake makes unique: Spark
+and the catalog spell a path with different numbers of slashes, and a join on paths silently matches nothing. One task
+reads inlined rows; it makes the plan again in one transaction and fails if it differs. DuckDB reads types that Spark's
+reader does not have, a few files in each task.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.delivery.backends.delta_types import STORED
+from trunkline.delivery.backends.sql import spark_identifier
 from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
 from trunkline.delivery.changes.rows import ROUTE_COLUMN
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake_catalog import LakeDataFile, LakeDeleteFile
-from trunkline.delivery.sources.ducklake_window import POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
+from trunkline.delivery.sources.ducklake_window import FAR, POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
 from trunkline.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -49,24 +51,14 @@ NATIVE_TYPES = {
     "DATE": "date",
     "TIMESTAMP": "timestamp_ntz",
     "TIMESTAMP WITH TIME ZONE": "timestamp",
-}  # a type that is not here is read by DuckDB
-CARRIERS = {
-    "UTINYINT": pa.int16(),
-    "USMALLINT": pa.int32(),
-    "UINTEGER": pa.int64(),
-    "UBIGINT": pa.decimal128(20),
-    "TIME": pa.int64(),
-    "TIMESTAMP_S": pa.timestamp("us"),
-    "TIMESTAMP_MS": pa.timestamp("us"),
-    "TIMESTAMP_NS": pa.int64(),
-}  # how values travel through Spark, which does not have their own types
-FAR = 2**62
-PATTERN = re.compile(r"[\[\]{}*?\\]")  # characters that mean something in a path of Spark
+}  # DuckDB reads all other types
+CARRIERS = {**STORED, "TIMESTAMP_NS": pa.int64()}  # for types that Spark does not have; Delta's types are Spark's
+PATTERN = re.compile(r"[\[\]{}*?\\]")  # special characters in a path of Spark
 TASK_BYTES = 64 * 1024 * 1024  # of files that one task reads with DuckDB
 
 
 def native_type(column: Column) -> str | None:
-    """The type of Spark that its Parquet reader gives a column, or ``None`` if DuckDB has to read it."""
+    """The type in Spark of a column that its Parquet reader reads, or ``None`` if DuckDB has to read it."""
     if (decimal := decimal_of(column.type)) is not None:
         return f"decimal({decimal[0]},{decimal[1]})"
     if column.type.endswith("[]"):
@@ -76,7 +68,7 @@ def native_type(column: Column) -> str | None:
 
 
 def carrier_type(column: Column) -> pa.DataType:
-    """The type of Arrow in which a column that DuckDB read travels through Spark."""
+    """The Arrow type of a column that DuckDB reads, on its way through Spark."""
     if column.type.endswith("[]"):
         return pa.list_(carrier_type(Column(column.name, column.type[:-2])))
     return CARRIERS.get(column.type) or arrow_type(column)
@@ -94,7 +86,7 @@ class LakeLargeReads(Struct, frozen=True):
 class LakeWindowFrames:
     """The removed and the arrived rows of a window, as data frames of ROUTE_COLUMN and columns.
 
-    Values of some types are carried in others (``carrier_type``); a cast brings them back.
+    Values of some types travel in others (``carrier_type``); a cast restores them.
     """
 
     def __init__(self, spark: SparkSession, source: DuckLakeSource, plan: WindowPlan, request: ReadRequest) -> None:
@@ -107,14 +99,14 @@ class LakeWindowFrames:
 
     @property
     def native(self) -> bool:
-        """Whether Spark's own reader can read every column asked for: it knows no defaults of added columns."""
+        """Whether Spark's own reader can read every column: it has no defaults for added columns."""
         return all(native_type(column) and self._known[column.name].default is None for column in self._request.columns)
 
     def removed(self) -> DataFrame:
         if not self._plan.moved:
             return self._removed(self._request.key)
         gone = _less(self._removed(self._columns), self._arrived(self._columns))
-        return gone.select(ROUTE_COLUMN, *(_quoted(name) for name in self._request.key))
+        return gone.select(ROUTE_COLUMN, *(spark_identifier(name) for name in self._request.key))
 
     def arrived(self) -> DataFrame:
         if not self._plan.moved:
@@ -178,7 +170,7 @@ class LakeWindowFrames:
         )
 
     def _parquet(self, schema: StructType, files: Sequence[LakeDataFile] | Sequence[LakeDeleteFile]) -> DataFrame:
-        """Spark looks for patterns in paths, and with its own switch for that off it reads such files several times."""
+        """Escapes paths, which Spark takes for patterns; with patterns disabled it reads such files several times."""
         return self._spark.read.schema(schema).parquet(*(PATTERN.sub(r"\\\g<0>", file.path) for file in files))
 
     def _type(self, name: str) -> DataType:
@@ -243,7 +235,7 @@ class LakeWindowFrames:
     # --- DuckDB in tasks ---
 
     def _inlined(self, side: str, names: Sequence[str]) -> DataFrame:
-        """The rows that the catalog holds, read by one task."""
+        """Inlined rows, read by one task."""
         return self._tasks(side, names, [None] if self._plan.inlined else [])
 
     def _by_duckdb(self, side: str, names: Sequence[str]) -> DataFrame:
@@ -261,7 +253,7 @@ class LakeWindowFrames:
 
 
 def file_chunks(plan: WindowPlan) -> Iterator[tuple[int, ...]]:
-    """The plan's files, as many to a chunk as one task should read."""
+    """The plan's files in chunks, one for each task."""
     chunk: list[int] = []
     size = 0
     for part in plan.files:
@@ -282,7 +274,7 @@ def chunk_reader(
     chunks: tuple[tuple[int, ...] | None, ...],
     schema: pa.Schema,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does for each number it gets: read that chunk of files, or (None) the rows that the catalog holds."""
+    """The code of a task: for each number, read that chunk of files, or (None) the inlined rows."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -298,12 +290,12 @@ def chunk_reader(
 
 def _part(plan: WindowPlan, chunk: tuple[int, ...] | None, now: WindowPlan) -> WindowPlan:
     if now != plan:
-        raise Unreachable("the source's files were reorganised meanwhile; the window is read again")
-    return replace(part_of(plan, chunk), moved=False)  # what moved is known only when all parts are
+        raise Unreachable("the source's files were reorganised during the read; retrying")
+    return replace(part_of(plan, chunk), moved=False)  # moved rows are known only when all parts are
 
 
 def part_of(plan: WindowPlan, chunk: tuple[int, ...] | None) -> WindowPlan:
-    """The plan of some files only, or (None) of nothing but inlined rows."""
+    """The plan of some files only, or (None) of inlined rows only."""
     if chunk is None:
         return replace(plan, files=(), deletes=(), inlined_dead=())
     ids = set(chunk)
@@ -317,9 +309,8 @@ def part_of(plan: WindowPlan, chunk: tuple[int, ...] | None) -> WindowPlan:
 
 
 def _less(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """A difference of multisets of whole rows. Floats are compared as text: Spark takes -0.0 for 0.0 in this, and keeps
-    either."""
-    kinds = {_quoted(field.name): field.dataType.simpleString() for field in rows.schema}
+    """A difference of multisets of whole rows. Floats are compared as text: for Spark, -0.0 equals 0.0 here."""
+    kinds = {spark_identifier(field.name): field.dataType.simpleString() for field in rows.schema}
     texts = {name: re.sub("float|double", "string", kind) for name, kind in kinds.items()}
     as_text, back = (
         [f"CAST({name} AS {found[name]}) AS {name}" if texts[name] != kinds[name] else name for name in kinds]
@@ -330,10 +321,6 @@ def _less(rows: DataFrame, others: DataFrame) -> DataFrame:
 
 def _text(rows: DataFrame, routing: str) -> SparkColumn:
     return rows[routing].cast("string").alias(ROUTE_COLUMN)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _parsed(kind: str) -> DataType:

@@ -1,7 +1,7 @@
 """One window of a DuckLake table as the net difference of two states, found by DuckDB from the files that differ.
 
-Rows are known by where they lie: (file, position), or an inlined row's own place. For a data file F and a version v let
-dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snapshot id is <= v (all, unless F has
+Rows are identified by (file, position); an inlined row by its place in the catalog. For a data file F and a version v
+let dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snapshot id is <= v (all, unless F has
 `partial_max`).
 
     F is part of       arrived                                     removed
@@ -9,18 +9,18 @@ dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snap
     `after` only       -                                           born(F, after) - dead(F, after)
     both               born in the window - dead(F, through)       born(F, after) and dead(F, through) - dead(F, after)
 
-This is exact because the catalog describes every state exactly (see ``ducklake_catalog``): nothing here reads a feed of
-events. No other file can differ: a row born, or a position deleted, after `after` lies in a file that was written after
+This is exact because the catalog describes every state exactly (see ``ducklake_catalog``): no feed of events is read.
+No other file can differ: a row born, or a position deleted, after `after` lies in a file that was written after
 `after`, and ids of files only grow.
 
-What DuckLake 1.0's own feeds get wrong was measured; each is a mutant of ``delivery.fuzz``, and is found. Their bounds
-are inclusive on both sides. Rows that a transaction wrote and took back show up, with no order inside a version. A row
-gets another row id when files are merged. A rewrite appears as removals and arrivals of every row. After inlined rows
-were flushed, deletions carry wrong versions. Even ``AT (VERSION => v)`` shows deleted rows again where a file was
-rewritten before the deletes in the catalog were flushed; the union of all dead positions, which is used here, does not.
+The errors of DuckLake 1.0's own feeds were measured; each is a mutant that ``./run fuzz`` finds. Their bounds are
+inclusive on both sides. Rows that a transaction wrote and removed appear, with no order inside a version. A row gets
+another row id when files are merged. A rewrite appears as removals and arrivals of every row. After inlined rows were
+flushed, deletions have wrong versions. Even ``AT (VERSION => v)`` shows deleted rows again where a file was rewritten
+before the deletes in the catalog were flushed; the union of all dead positions, which is used here, does not.
 
-Rows are given with the columns as of `through`, known by their ids: renamed and widened ones under their new name and
-type, added ones with the default that the lake gives to older rows.
+Rows have the columns as of `through`, identified by their ids: renamed and widened ones with their new name and type,
+added ones with the default that the lake gives to older rows.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.delivery.backends.duckdb_pool import registered
-from trunkline.delivery.backends.sql import identifier, literal
+from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
 from trunkline.delivery.changes.net import less
-from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.rows import BATCH_ROWS, ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.ducklake_catalog import (
@@ -47,12 +47,11 @@ from trunkline.delivery.sources.ducklake_catalog import (
     alive,
 )
 from trunkline.delivery.sources.ducklake_format import WindowSummary
-from trunkline.delivery.sources.route_filter import filtered_rows
+from trunkline.delivery.sources.route_filter import filtered_rows, route_item
 
 SNAPSHOT_FIELD = 2147483539  # the field id of a row's own snapshot id, in data files and delete files
 POSITION_FIELD = 2147483645
 FAR = 2**62  # a version after all others
-BATCH_ROWS = 65_536  # of a batch of arrived rows
 
 
 class WindowFile(Struct, frozen=True):
@@ -64,37 +63,37 @@ class WindowFile(Struct, frozen=True):
 
 
 class WindowPlan(Struct, frozen=True):
-    """Everything of a table that differs between the ends of a window, by the catalog's books."""
+    """The files and inlined rows of a table that differ between the ends of a window, by the catalog."""
 
     window: Window
     columns: tuple[LakeColumn, ...]
     files: tuple[WindowFile, ...] = ()
     deletes: tuple[LakeDeleteFile, ...] = ()  # of those files
     inlined: tuple[InlinedTable, ...] = ()
-    inlined_dead: tuple[tuple[int, int, int], ...] = ()  # (file id, position, version): deletes that the catalog holds
+    inlined_dead: tuple[tuple[int, int, int], ...] = ()  # (file id, position, version): deletes in the catalog
     quiet: bool = False  # nothing in the window changes a row
     moved: bool = False  # files may have been rewritten: rows that are equal on both sides were only moved
 
     @property
     def size_bytes(self) -> int:
-        """Of the files that must be read whole."""
+        """Of the files that must be read in full."""
         return sum(part.file.size_bytes for part in self.files if part.at_after != part.at_through)
 
     @property
     def rows(self) -> int:
-        """How many rows and positions in files belong to the window, about."""
+        """The approximate number of rows and deleted positions of the window in files."""
         whole = sum(part.file.rows for part in self.files if part.at_after != part.at_through)
         dead = sum(file.positions for file in self.deletes if file.begin > self.window.after)
         return whole + dead + sum(version > self.window.after for *_, version in self.inlined_dead)
 
 
 def plan_window(catalog: LakeCatalog, window: Window) -> WindowPlan:
-    """Find the files in which a row was born or died in the window. Call it inside the catalog's transaction."""
+    """Find the files in which a row was born or died in the window. Call it in the catalog's transaction."""
     return plan_summarized_window(catalog, window, catalog.passage(window))
 
 
 def plan_summarized_window(catalog: LakeCatalog, window: Window, passage: WindowSummary) -> WindowPlan:
-    """The plan of a window of which it is known what happened in it."""
+    """The plan of a window whose changes are known."""
     columns = catalog.columns(window.through)
     if not passage.changes_rows:
         return WindowPlan(window, columns, quiet=True)
@@ -125,8 +124,8 @@ def _parts(files: Iterable[LakeDataFile], window: Window) -> Iterator[WindowFile
 class WindowReader:
     """Reads a planned window with DuckDB.
 
-    Make it while the catalog is open, in the transaction of the plan: rows that the catalog holds are taken then.
-    Reading needs nothing but the files, so that nobody who writes to the lake has to wait for it.
+    Create it in the transaction of the plan: it reads inlined rows at once. All other reads need only the files, so
+    they do not block writers of the lake.
     """
 
     def __init__(
@@ -135,14 +134,14 @@ class WindowReader:
         self._connection = connection
         self._plan = plan
         self._columns = tuple(column.name for column in request.columns)
-        self._key = self._columns if plan.moved else request.key  # moved rows are known by all that they hold
+        self._key = self._columns if plan.moved else request.key  # moved rows are identified by all their values
         self._request = request
         self._known = {column.column.name: column for column in plan.columns}
         self._inlined_removed = self._held(catalog, self._key, _inlined_removed(plan.window))
         self._inlined_arrived = self._held(catalog, self._columns, _inlined_arrived(plan.window))
 
     def read(self, routes: RouteFilter) -> NetChanges:
-        """The rows of one share of the routing values."""
+        """The net changes of some routing values."""
         with self._dead_positions(self._plan):
             removed = self._fetched(self._removed(), self._inlined_removed, routes)
             arrived = self._fetched(self._arrived(), self._inlined_arrived, routes)
@@ -151,21 +150,20 @@ class WindowReader:
         return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._request.key]), less(arrived, removed))
 
     def arrived(self, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
-        """The arrived rows of a share, a batch at a time. Only for a plan in which nothing was moved."""
-        assert not self._plan.moved, "moved rows are told from arrived ones only when all are known"
+        """The arrived rows of some routing values, in batches. Only for a plan without moved rows."""
+        assert not self._plan.moved, "moved rows are known only when all rows are"
         with self._dead_positions(self._plan), self._rows_of(self._arrived(), self._inlined_arrived, routes) as found:
             yield from found.to_arrow_reader(BATCH_ROWS)
 
     def arrived_among(self, keys: pa.Table) -> pa.Table:
         """The arrived rows whose (route, key) is in ``keys``; NULL equals NULL."""
         names = [ROUTE_COLUMN, *self._request.key]
-        match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
         with (
             self._dead_positions(self._plan),
             self._rows_of(self._arrived(), self._inlined_arrived, ALL_ROUTES) as found,
             registered(self._connection, window_keys=keys.select(names)),
         ):
-            chosen = f"SELECT t.* FROM arrived_rows t SEMI JOIN window_keys k ON {match}"
+            chosen = f"SELECT t.* FROM arrived_rows t SEMI JOIN window_keys k ON {same_key(names, 't', 'k')}"
             return found.query("arrived_rows", chosen).to_arrow_table()
 
     def _fetched(self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter) -> pa.Table:
@@ -178,8 +176,8 @@ class WindowReader:
     def _rows_of(
         self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter
     ) -> Iterator[duckdb.DuckDBPyRelation]:
-        """Rows of files and rows of the catalog, together."""
-        named = ", ".join(identifier(name) for name in inlined.column_names)
+        """Rows of files and inlined rows, together."""
+        named = identifiers(inlined.column_names)
         if inlined.num_rows or not parts:
             parts = [*parts, f"SELECT {named} FROM window_inlined"]
         query = f"SELECT {named} FROM ({' UNION ALL '.join(parts)})"
@@ -214,7 +212,7 @@ class WindowReader:
         self._connection.execute("DROP TABLE temp.dead")
 
     def _deletions(self, files: Sequence[LakeDeleteFile]) -> str:
-        """What delete files tell: (file, position, died, ended)."""
+        """The content of delete files: (file, position, died, ended)."""
         books = ", ".join(
             f"({place}, {file.data_file}, {file.begin}, {file.end or FAR})" for place, file in enumerate(files)
         )
@@ -270,7 +268,7 @@ class WindowReader:
         return self._chosen(names, lambda column: f"p.c{column.id}")
 
     def _parquet(self, files: Sequence[LakeDataFile], names: Sequence[str], partial: bool) -> str:
-        """Files with columns called after their ids: a name of the table's may mean something else to DuckDB."""
+        """Files with columns named after their ids: names of the table may have another meaning in DuckDB."""
         wanted = [self._known[name] for name in dict.fromkeys([*names, self._request.routing])]
         fields = {column.id: (f"c{column.id}", column.column.type, column.default) for column in wanted}
         if partial:
@@ -279,10 +277,10 @@ class WindowReader:
 
     def _chosen(self, names: Sequence[str], value: Callable[[LakeColumn], str]) -> str:
         """ROUTE_COLUMN and some columns, as SQL."""
-        route = f"CAST({value(self._known[self._request.routing])} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+        route = route_item(value(self._known[self._request.routing]))
         return ", ".join([route, *(f"{value(self._known[name])} AS {identifier(name)}" for name in names)])
 
-    # --- rows that the catalog holds ---
+    # --- inlined rows ---
 
     def _held(self, catalog: LakeCatalog, names: Sequence[str], condition: str) -> pa.Table:
         parts = [self._inlined(catalog, table, names, condition) for table in self._plan.inlined]
@@ -290,7 +288,7 @@ class WindowReader:
         return self._connection.sql(" UNION ALL ".join(parts or [nothing])).to_arrow_table()
 
     def _inlined(self, catalog: LakeCatalog, table: InlinedTable, names: Sequence[str], condition: str) -> str:
-        """Rows under the names and types that they have as of `through`."""
+        """Rows with their names and types as of `through`."""
         held = {known.id: known.column for known in table.columns}
 
         def value(column: LakeColumn) -> str:
@@ -299,7 +297,7 @@ class WindowReader:
             kept = held[column.id]
             stored = identifier(kept.name)
             if catalog.kind == "postgres" and kept.type in ("VARCHAR", "JSON"):
-                stored = f"decode({stored})"  # PostgreSQL's text cannot hold every string, so these are bytes there
+                stored = f"decode({stored})"  # PostgreSQL's text cannot hold every string, so they are stored as bytes
             return f"CAST(CAST({stored} AS {kept.type}) AS {column.column.type})"
 
         return f"SELECT {self._chosen(names, value)} FROM {catalog.reference(table.name)} WHERE {condition}"

@@ -1,16 +1,16 @@
 """A Trunkline log of changes as a source: the version is the position in the log.
 
 Rules
- G1  The changes of a log have one order, and the last one of a key decides (``rule_ordered``). The net difference of a
-     window by (route, key) follows from its events alone, so the log is never read before it.
+ G1  The changes of a log have one order, and the last one of a key decides (``changes.ordered``). The net changes of a
+     window by (route, key) follow from its events alone, so only the window is read.
  G2  A version is a position at which a transaction ends (X2). Windows end there, and nowhere else.
- G3  The state at a version is what all changes up to there leave. It is known only if the log still has its beginning,
-     or a truncation: a captured snapshot begins with one. Otherwise nothing can be seeded from it.
+ G3  The state at a version is the result of all changes up to it. It is known only if the log still has its beginning,
+     or a truncation: a captured snapshot begins with one. Otherwise it cannot be seeded from.
  G4  A truncation empties every destination: ``NetChanges.emptied``. Those that mirror the source are seeded again, from
-     what came after it.
- G5  A malformed event halts everything behind it, with its position and why; or, if the pipeline says so, it is written
-     to the dead letters and left out. It is never lost in silence. A corrupt entry of a capture always halts,
-     unless a truncation comes after it: then nothing before that counts.
+     the changes after it.
+ G5  A malformed event halts every later window, with its position and the reason; or, if the pipeline is set to skip,
+     it is written to the dead letters and skipped. It is never lost silently. A corrupt entry of a capture always
+     halts, unless a truncation follows: then nothing before the truncation counts.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from trunkline.delivery.changes.lineage import Lineage, version_mark
 from trunkline.delivery.changes.net import filled, row_codes
 from trunkline.delivery.changes.ordered import arrivals_only, net_of_ordered
 from trunkline.delivery.changes.rows import (
+    BATCH_ROWS,
     KIND_COLUMN,
     ORDINAL_COLUMN,
     ROUTE_COLUMN,
@@ -49,14 +50,13 @@ from trunkline.delivery.sources.log_reader import LogBounds, LogReader, with_rea
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 STEP: Final = {"changes": 1024, "debezium": 65_536}  # entries of a window at most; more: a task holds more in memory
-LOOK_BACK_MAX: Final = 65_536  # entries without columns, such as heartbeats, that are passed; more: it takes seconds
-LOOK_BACK_STEP_MAX: Final = 64  # more: they are held in memory at once
-BATCH_ROWS: Final = 65_536
-ENTRY_BYTES: Final = 1000  # a guess: a log does not tell the size of a range
+LOOK_BACK_MAX: Final = 65_536  # entries without columns, such as heartbeats, to search; more: it takes seconds
+LOOK_BACK_STEP_MAX: Final = 64  # entries that are held in memory at once
+ENTRY_BYTES: Final = 1000  # a guess: a log has no size of a range
 
 
 class LogSource(Struct, frozen=True):
-    """A log of changes; a value that can be sent to a task."""
+    """A log of changes."""
 
     address: LogAddress
 
@@ -67,24 +67,26 @@ class LogSource(Struct, frozen=True):
         return with_reader(self.address, partial(self._state, known))
 
     def _state(self, known: int, log: LogReader) -> SourceState:
-        extent = log.extent()
-        version = max(log.complete_at(extent.tail - 1, extent.trimmed + 1), 0)
-        first = max(known, extent.trimmed) + STEP[self.address.format]
-        stops = (log.complete_at(at, extent.trimmed + 1) for at in range(first, version, STEP[self.address.format]))
+        bounds = log.bounds()
+        version = max(log.complete_at(bounds.tail - 1, bounds.trimmed + 1), 0)
+        first = max(known, bounds.trimmed) + STEP[self.address.format]
+        stops = (log.complete_at(at, bounds.trimmed + 1) for at in range(first, version, STEP[self.address.format]))
         later = tuple(sorted({at for at in stops if at > known}))
-        begin = 0 if known else log.first_complete(extent.trimmed + 1, version)  # asked for once
-        marks = (self._mark_of(version, extent), self._mark_of(known, extent))
-        return SourceState(version, extent.trimmed, later, self._of(extent), begin, *marks)
+        begin = 0 if known else log.first_complete(bounds.trimmed + 1, version)  # needed once
+        marks = (self._mark_of(version, bounds), self._mark_of(known, bounds))
+        return SourceState(version, bounds.trimmed, later, self._identity(bounds), begin, *marks)
 
     def lineage(self, versions: Collection[int]) -> Lineage:
-        extent = with_reader(self.address, LogReader.extent)
-        marks = {version: self._mark_of(version, extent) for version in versions}
-        return Lineage(self._of(extent), extent.tail - 1, {version: mark for version, mark in marks.items() if mark})
+        bounds = with_reader(self.address, LogReader.bounds)
+        marks = {version: self._mark_of(version, bounds) for version in versions}
+        return Lineage(
+            self._identity(bounds), bounds.tail - 1, {version: mark for version, mark in marks.items() if mark}
+        )
 
-    def _mark_of(self, version: int, extent: LogBounds) -> str:
-        """Whoever orders a segment is one start of one process, and no other segment has it. Empty where it is gone."""
-        found = [segment for segment in extent.segments if segment.holds(version)]
-        return version_mark(self._of(extent), version, found[0].epoch, *found[0].owner) if found else ""
+    def _mark_of(self, version: int, bounds: LogBounds) -> str:
+        """From the owner of the segment, which is unique: one start of one process. Empty if it was trimmed."""
+        found = [segment for segment in bounds.segments if segment.holds(version)]
+        return version_mark(self._identity(bounds), version, found[0].epoch, *found[0].owner) if found else ""
 
     def columns(self, version: int) -> Columns:
         return with_reader(self.address, partial(self._columns, version))
@@ -93,26 +95,26 @@ class LogSource(Struct, frozen=True):
         return with_reader(self.address, partial(self._survey, window))
 
     def _survey(self, window: Window, log: LogReader) -> Survey:
-        extent = log.extent()
+        bounds = log.bounds()
         columns = self._columns(window.through, log)
-        altered = window.after > 0 and not window.empty and self._columns_differ(window.after, columns, extent, log)
-        count = window.through - max(window.after, extent.trimmed)
+        altered = window.after > 0 and not window.empty and self._columns_differ(window.after, columns, bounds, log)
+        count = window.through - max(window.after, bounds.trimmed)
         backlog = Backlog(count, count * ENTRY_BYTES, quiet=count <= 0)
-        marks = (self._mark_of(window.after, extent), self._mark_of(window.through, extent))
-        return Survey(backlog, columns, self._of(extent), altered, "", *marks)
+        marks = (self._mark_of(window.after, bounds), self._mark_of(window.through, bounds))
+        return Survey(backlog, columns, self._identity(bounds), altered, "", *marks)
 
-    def _columns_differ(self, after: int, columns: Columns, extent: LogBounds, log: LogReader) -> bool:
-        """What was trimmed away does not say; then destinations look for themselves."""
-        return after <= extent.trimmed or self._columns(after, log) != columns
+    def _columns_differ(self, after: int, columns: Columns, bounds: LogBounds, log: LogReader) -> bool:
+        """True if `after` was trimmed: then destinations compare columns themselves."""
+        return after <= bounds.trimmed or self._columns(after, log) != columns
 
-    def _of(self, extent: LogBounds) -> str:
-        return f"log:{extent.cluster}/{self.address.log}"
+    def _identity(self, bounds: LogBounds) -> str:
+        return f"log:{bounds.cluster}/{self.address.log}"
 
     def _columns(self, version: int, log: LogReader) -> Columns:
-        """As the newest entry up to a version says them."""
+        """Those of the newest entry up to a version."""
         if self.address.columns:
             return declared_columns(self.address.columns)
-        oldest = max(log.extent().trimmed + 1, version - LOOK_BACK_MAX)
+        oldest = max(log.bounds().trimmed + 1, version - LOOK_BACK_MAX)
         malformed: DeadLetter | None = None  # the newest one
         last, size = version, 1
         while last >= oldest:
@@ -129,23 +131,23 @@ class LogSource(Struct, frozen=True):
         if malformed is not None:
             raise self._halted(malformed)
         raise Unreachable(
-            f"the log {self.address.log} has no changes that say their columns up to {version}; begin its capture, "
-            "or name them under columns of the source"
+            f"the log {self.address.log} has no changes with columns up to {version}; start its capture, or list the "
+            "columns in `columns` of the source"
         )
 
     def _stated(self, entry: Entry) -> Columns | None:
         if self.address.format == "changes":
             return _decoded(entry)[0]
         event = parse_event(entry.payload)
-        shape = event_schema(event)
-        if shape is None:
+        schema = event_schema(event)
+        if schema is None:
             check_schema_of_no_row(event)
-        return None if shape is None else shape.columns
+        return None if schema is None else schema.columns
 
     def _halted(self, letter: DeadLetter) -> DestinationHalted:
         return DestinationHalted(
             f"entry {letter.glsn} of the log {self.address.log} is malformed: {letter.reason}; "
-            "mend its producer and reseed, or set malformed: skip and dead_letters"
+            "fix its producer and reseed, or set malformed: skip and dead_letters"
         )
 
     # --- rows ---
@@ -173,12 +175,12 @@ class LogSource(Struct, frozen=True):
         return None
 
     def _state_at(self, version: int, request: ReadRequest) -> pa.Table:
-        """A look: whoever delivers these rows has put aside what is malformed."""
+        """Only a read: the task that delivers these changes has written the dead letters."""
         changes = self._understood(Window(0, version), request, put_aside=False)
         return (net_of_ordered(changes, request.key) if request.key else arrivals_only(changes))[0].arrived
 
     def _understood(self, window: Window, request: ReadRequest, *, put_aside: bool) -> pa.Table:
-        """The window's changes in order. Events that are none are put aside first, or all of it halts (G5)."""
+        """The window's changes in order. Malformed events become dead letters first, or halt (G5)."""
         changes, malformed = with_reader(self.address, partial(self._changes, window, request))
         if malformed and self.address.malformed == "halt":
             raise self._halted(malformed[0])
@@ -187,26 +189,26 @@ class LogSource(Struct, frozen=True):
         return changes
 
     def _changes(self, window: Window, request: ReadRequest, log: LogReader) -> tuple[pa.Table, list[DeadLetter]]:
-        """The window's changes in order, and the events that are none."""
-        extent = log.extent()
-        if request.mark and request.mark != self._mark_of(window.through, extent):
-            raise Unreachable(f"the log {self.address.log} was replaced meanwhile; it is looked at again")
+        """The window's changes in order, and the malformed events."""
+        bounds = log.bounds()
+        if request.mark and request.mark != self._mark_of(window.through, bounds):
+            raise Unreachable(f"the log {self.address.log} was replaced during the read; retrying")
         first = max(window.after, 0) + 1
-        begins = first > 1 or extent.trimmed == 0
+        begins = first > 1 or bounds.trimmed == 0
         if not begins:
-            first = extent.trimmed + 1
+            first = bounds.trimmed + 1
         malformed: list[DeadLetter] = []
         if self.address.format == "debezium":
             tables, malformed = self._events(first, window.through, request, log)
         else:
-            transactions = log.transactions(first, window.through, cut=0 < extent.trimmed == first - 1)
+            transactions = log.transactions(first, window.through, cut=0 < bounds.trimmed == first - 1)
             tables = [self._fitted(*each, request) for each in _captured(transactions)]
         empty = _marked_schema(request).empty_table()
         changes = pa.concat_tables([empty, *tables]) if tables else empty
         if not begins and not pc.any(pc.equal(changes.column(KIND_COLUMN), ChangeKind.TRUNCATE)).as_py():
             raise DestinationHalted(
-                f"the log {self.address.log} was trimmed up to {extent.trimmed}, so the rows at {window.through} "
-                "cannot be told from it; capture a new snapshot into it, then reseed"
+                f"the log {self.address.log} was trimmed up to {bounds.trimmed}, so it no longer has all rows at "
+                f"{window.through}; capture a new snapshot into it, then reseed"
             )
         return changes, malformed
 
@@ -232,8 +234,8 @@ class LogSource(Struct, frozen=True):
 
 
 def _captured(transactions: Iterable[list[Entry] | CorruptEntry]) -> list[tuple[int, pa.Table]]:
-    """The changes of each entry. What lies before a truncation does not count: it may have had other types, or be
-    corrupt; else what is corrupt is raised."""
+    """The changes of each entry since the last truncation: earlier ones may have other types, or be corrupt. Raises for
+    a corrupt entry after it."""
     found: list[tuple[int, pa.Table]] = []
     corrupt: CorruptEntry | None = None
     for transaction in transactions:
@@ -258,8 +260,8 @@ def _decoded(entry: Entry) -> tuple[Columns, pa.Table]:
     try:
         return decoded(entry.payload)
     except MemoryError:
-        raise  # says nothing of the entry
-    except Exception as error:  # whatever an entry holds, it is told where
+        raise  # not the fault of the entry
+    except Exception as error:  # whatever an entry holds, the error names its position
         raise CorruptEntry(f"entry {entry.glsn}: {error}", entry.glsn, entry.glsn + 1) from error
 
 
@@ -270,7 +272,7 @@ def _marked_schema(request: ReadRequest) -> pa.Schema:
 
 
 def _placed(glsn: int, changes: pa.Table, request: ReadRequest) -> pa.Table:
-    """Changes of one entry with their places in the log, in the columns that are asked for."""
+    """Changes of one entry with their version and ordinal, in the requested columns."""
     count = changes.num_rows
     routes = changes.column(request.routing).cast(pa.string()) if request.routing in changes.column_names else None
     marked: dict[str, Any] = {
@@ -284,7 +286,7 @@ def _placed(glsn: int, changes: pa.Table, request: ReadRequest) -> pa.Table:
 
 
 def _chosen(rows: pa.Table, routes: RouteFilter) -> pa.Table:
-    """The rows of a share."""
+    """The rows that pass a filter."""
     if routes == ALL_ROUTES:
         return rows
     route = rows.column(ROUTE_COLUMN)
