@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from trunkline.core.delivery_messages import Member, Result
 from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
-from trunkline.delivery.destinations.factory import forget, kept_open
+from trunkline.delivery.destinations.factory import cached_destination, forget_destination
 from trunkline.delivery.job.outcomes import failed, succeeded
 from trunkline.delivery.job.work import Counted, FlushWork, SeedWork, Target
 from trunkline.errors import TrunklineError
@@ -54,9 +54,9 @@ def seed_destination(
 def _applied(target: Target, member: Member, apply: Callable[[Destination], Applied]) -> tuple[Result, Counted]:
     begun = monotonic()
     try:
-        applied = apply(kept_open(target.address))
+        applied = apply(cached_destination(target.address))
     except TrunklineError as error:
-        forget(target.address)
+        forget_destination(target.address)
         return failed(target.name, error), Counted(target.name)
     took_ms = round((monotonic() - begun) * 1000)
     counted = Counted(target.name, applied.removed, applied.written, applied.duplicates, applied.missing, took_ms)
