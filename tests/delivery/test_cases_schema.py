@@ -74,7 +74,7 @@ def test_a_column_that_is_dropped_or_renamed_halts_the_destination_until_it_is_s
     shop.table.mark_all()
     for path in shop.paths:
         for through in (altered, touched):
-            for result in shop.flush(path, shop.version, through).done.results:
+            for result in shop.flush(path, shop.version, through).results:
                 assert result.outcome is Outcome.PERMANENT
                 assert result.error.startswith(f"{result.destination}: ")
                 assert named in result.error
@@ -102,8 +102,8 @@ def test_reserved_column_names_and_lost_keys_halt_with_their_name(shop: Shop, ch
     shop.table.mark_all()
     for path in shop.paths:
         for report in (shop.flush(path, shop.version, through), shop.seed(path, through, names=shop.of(path))):
-            assert {result.destination for result in report.done.results} == set(shop.of(path))
-            for result in report.done.results:
+            assert {result.destination for result in report.results} == set(shop.of(path))
+            for result in report.results:
                 assert result.outcome is Outcome.PERMANENT
                 assert named in result.error
     assert shop.traces() == before
@@ -140,7 +140,7 @@ def test_columns_whose_values_change_in_untouched_rows_need_a_new_seed(shop: Sho
     for path in shop.paths:
         for through in (altered, touched):
             report = shop.flush(path, shop.version, through)
-            assert {result.outcome for result in report.done.results} == {Outcome.EXPIRED}
+            assert {result.outcome for result in report.results} == {Outcome.EXPIRED}
     assert shop.traces() == before
     for path in shop.paths:
         all_well(shop.seed(path, touched, names=shop.of(path)))

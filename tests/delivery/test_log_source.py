@@ -23,7 +23,7 @@ from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER, DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium import changes_of, event_schema
@@ -54,7 +54,7 @@ class Events:
         self._cluster.open()
         self._log = self._cluster.log(name, create=True)
         self.targets = tuple(
-            Target(each, DeltaAddress(str(folder / each)), (each,), "mirror", "halt", replace_existing=False)
+            TaskDestination(each, DeltaAddress(str(folder / each)), (each,), "mirror", "halt", replace_existing=False)
             for each in ("acme", "bolt")
         )
         self.direct = Direct(self.source, *self.targets)
@@ -147,7 +147,7 @@ def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
 
 def test_a_malformed_event_halts_discovery_and_counting_with_its_position(events: Events, spark: SparkSession) -> None:
     at = events.add(event("c", None, row(1)), b"{no json")
-    runner = JobRunner(spark, Work(events.source, ("id",), "tenant", ()), 0)
+    runner = JobRunner(spark, TaskPipeline(events.source, ("id",), "tenant", ()), 0)
     try:
         with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: not JSON"):
             runner.count_unrouted(Window(0, at))

@@ -118,7 +118,7 @@ def test_pyspark_does_not_keep_the_handler_of_interrupts(spark: SparkSession) ->
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_invalid_master_is_refused_before_java_starts() -> None:
+def test_an_invalid_master_is_rejected_before_java_starts() -> None:
     with pytest.raises(ConfigError, match="'nonsense' is not a valid Spark master: use local"):
         spark_session("nonsense")
 

@@ -99,7 +99,7 @@ def test_a_secret_setting_is_in_effect_and_in_no_command_line(
     assert lines.telling == set()
 
 
-def test_an_unreachable_master_is_reported_in_one_line_by_each_command(
+def test_an_unreachable_master_is_reported_in_one_line_by_every_command_that_needs_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "orders.yaml"

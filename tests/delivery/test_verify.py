@@ -20,7 +20,7 @@ from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.delivery.verification.comparison import Comparison, comparison_connection
 from trunkline.delivery.verification.verify import verify_all, verify_target
@@ -76,7 +76,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
 
 def test_a_destination_of_each_kind_with_every_type_is_equal(tmp_path: Path, address: Address) -> None:
     lake = Lake(tmp_path, EVERY_TYPE, EVERY_VALUE, NULLS)
-    direct = Direct(lake_source(lake), Target("acme", address, ("acme",)))
+    direct = Direct(lake_source(lake), TaskDestination("acme", address, ("acme",)))
     direct.seed()
     lake.run("UPDATE lake.orders SET i4 = 7 WHERE id = 3", "DELETE FROM lake.orders WHERE id = 1")
     direct.flush()
@@ -229,7 +229,7 @@ def test_with_append_and_seed_now_only_the_counts_are_reported(appending: tuple[
 def test_a_destination_that_cannot_be_compared_is_unverified_with_the_reason(tmp_path: Path) -> None:
     lake = Lake(tmp_path, ORDERS, TEN)
     nowhere = PostgresAddress("host=127.0.0.1 port=1 dbname=none connect_timeout=2", "orders")
-    direct = Direct(lake_source(lake), delta_target(tmp_path, "acme"), Target("lost", nowhere, ("lost",)))
+    direct = Direct(lake_source(lake), delta_target(tmp_path, "acme"), TaskDestination("lost", nowhere, ("lost",)))
     waiting = verify_target(direct.work, "acme")
     assert (waiting.outcome, waiting.note) == ("unverified", "nothing was delivered to it yet; run the pipeline")
     lost = verify_target(direct.work, "lost")

@@ -13,8 +13,8 @@ from metadata.places import EtcdPlace, opened
 from metadata.projections import creation, first_of, rolled
 from trunkline.core.messages import NodeInfo, Register, Swap, Swapped
 from trunkline.core.status import NodeStatus
-from trunkline.dashboard.feed import Memory
-from trunkline.dashboard.history import Merging
+from trunkline.dashboard.feed import FeedMemory
+from trunkline.dashboard.history import EventMerger
 from trunkline.metadata.store import MetadataStore
 from trunkline.runtime.chronicle import Chronicle
 from trunkline.runtime.chronicler import Chronicler
@@ -68,7 +68,7 @@ def test_a_standby_records_changes_by_others_and_the_page_shows_them_once(tmp_pa
             assert isinstance(await stores["one"].handle(Swap("orders", 1, rolled(first_of()))), Swapped)
             await until(lambda: recorded_by_all(chronicles.values(), "segment 0 of orders sealed"))
             await until(lambda: recorded_by_all(chronicles.values(), "node a lost"))
-        memory, merging = Memory(), Merging()
+        memory, merging = FeedMemory(), EventMerger()
         for source, chronicle in enumerate(chronicles.values()):
             memory.put(merging.take(source, chronicle.since().events))
         shown = [item.text for item in memory.feed]

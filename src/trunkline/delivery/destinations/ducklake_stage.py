@@ -16,7 +16,7 @@ from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 
-DUPLICATE: Final = "trunkline-duplicate-key:"  # the error of the guard in ``FlushStage.delete_statement``, before the key
+DUPLICATE: Final = "trunkline-duplicate-key:"  # the error of the guard in ``delete_statement``, before the key
 INCOMING: Final = "_trunkline_incoming"
 STAGED: Final = "_trunkline_staged"
 KEY_CHARACTERS_MAX: Final = 200  # characters of a key in a message
