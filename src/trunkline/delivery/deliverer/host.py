@@ -25,7 +25,7 @@ from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, task_pipeline
 from trunkline.delivery.deliverer.discovery import Discovery
-from trunkline.delivery.deliverer.leases import LeaseKeeper
+from trunkline.delivery.deliverer.leases import DelivererLeases
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.source_watch import SourceWatch
 from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, rewind_counts
@@ -71,7 +71,7 @@ class Deliverer:
         self._make_runner = runner
         self._runners = [self._new_runner()]  # the last one has all destinations; others may have a job in flight
         self._jobs = ThreadPoolExecutor(pipeline.flush.groups + 2, thread_name_prefix="job")
-        self._leases = LeaseKeeper(
+        self._leases = DelivererLeases(
             store,
             pipeline.name,
             name,
