@@ -384,7 +384,7 @@ def test_validate_compares_the_columns_of_existing_destinations(command: Command
         opened.close()
     another = f"its rows are of another source table (another, not {source.identity})"
     assert command("deliver", "validate", "orders.yaml").text.splitlines() == [
-        "tenant-01: column 'payed' is not in the source; mend it, or reseed the destination",
+        "tenant-01: column 'payed' is not in the source; fix it, or reseed the destination",
         f"tenant-02: {another}; choose another table, or reseed it to replace them",
         "2 problems in orders.yaml",
     ]

@@ -37,7 +37,7 @@ class Jobs(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
-    """What the process says."""
+    """A line of the process's output."""
 
     began: int = 0
     ended: int = 0
@@ -51,7 +51,7 @@ class Line(Struct, frozen=True, omit_defaults=True):
 
 @contextmanager
 def started(folder: Path, jobs: Jobs) -> Iterator[tuple[subprocess.Popen[str], Iterator[Line]]]:
-    """The process, and the lines that it says; it is gone afterwards."""
+    """The process, and the lines that it prints; it is ended afterwards."""
     file = folder / "jobs"
     file.write_bytes(pickle.dumps(jobs))
     command = [sys.executable, "-m", "delivery.job_driver", str(file)]

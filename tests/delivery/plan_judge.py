@@ -124,16 +124,16 @@ def _staged_differ(found: list[pa.RecordBatch], wanted: Settled) -> str | None:
     names += [name for name in wanted.staged.column_names if name not in names]
     schema = pa.schema([wanted.staged.schema.field(name) for name in names])
     staged = pa.Table.from_batches([batch.select(names).cast(schema) for batch in found], schema)
-    return _told("settled", Counter(plain_rows(staged)), Counter(plain_rows(wanted.staged.select(names))))
+    return _difference("settled", Counter(plain_rows(staged)), Counter(plain_rows(wanted.staged.select(names))))
 
 
 def _differs(side: str, frame: DataFrame, wanted: pa.Table) -> str | None:
     names = [ROUTE_COLUMN, *(name for name in wanted.column_names if name != ROUTE_COLUMN)]
     found = frame.toArrow().select(names).cast(wanted.select(names).schema)
-    return _told(side, Counter(plain_rows(found)), Counter(plain_rows(wanted.select(names))))
+    return _difference(side, Counter(plain_rows(found)), Counter(plain_rows(wanted.select(names))))
 
 
-def _told(what: str, found: Counter[tuple[object, ...]], wanted: Counter[tuple[object, ...]]) -> str | None:
+def _difference(what: str, found: Counter[tuple[object, ...]], wanted: Counter[tuple[object, ...]]) -> str | None:
     if found == wanted:
         return None
     surplus, lost = list((found - wanted).items())[:2], list((wanted - found).items())[:2]

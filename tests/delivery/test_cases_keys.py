@@ -67,7 +67,7 @@ def marked(*numbers: int) -> str:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_keys_of_each_type_are_told_apart_and_found_again(shop_of: Callable[..., Shop], name: str) -> None:
+def test_keys_of_each_type_are_distinguished_and_found_again(shop_of: Callable[..., Shop], name: str) -> None:
     type_name, made = TYPES[name]
     shop = shop_of(f"k {type_name}", f"{made} AS k", ["k"])
     insert = shop.table.insert
@@ -147,7 +147,7 @@ def test_duplicate_live_keys_halt_their_destination_and_no_other(shop_of: Callab
 
 
 def assert_halted(results: Sequence[object], tenant: str) -> None:
-    """One permanent failure for each kind, with a message that names the destination and says what to do."""
+    """One permanent failure for each kind, with a message that names the destination and what to do."""
     from trunkline.core.delivery_messages import Result
 
     assert len(results) == 3

@@ -100,7 +100,7 @@ def test_a_reused_row_id_is_not_taken_for_the_same_row(shop: Shop) -> None:
     assert {key: items(shop, "acme").get(key) for key in (40, 41, 42)} == {40: "second", 41: "beside it", 42: "third"}
 
 
-def test_orphaned_preimage_an_update_whose_new_row_is_gone_removes_the_old_one(shop: Shop) -> None:
+def test_orphaned_preimage_an_update_without_its_new_row_removes_the_old_one(shop: Shop) -> None:
     shop.given("INSERT INTO lake.orders VALUES (50, 'acme', 'old', 1), (51, 'acme', 'old', 1)")
     shop.deliver(
         "UPDATE lake.orders SET item = 'new' WHERE id = 50",
@@ -231,7 +231,7 @@ def test_deleting_every_row_leaves_empty_tables(shop: Shop) -> None:
 
 
 def test_empty_window_is_written_nowhere(shop: Shop) -> None:
-    """Neither a version that does not touch the table, nor one whose rows are nobody's, nor one that undoes itself."""
+    """Neither a version that does not touch the table, nor one with unrouted rows only, nor one that undoes itself."""
     shop.catch_up(shop.table.write_boundary())
     after, before = shop.version, shop.traces()
     shop.table.write("CREATE TABLE IF NOT EXISTS lake.other (x INTEGER)")

@@ -67,7 +67,7 @@ def test_a_widened_column_is_widened(shop: Shop) -> None:
 def test_a_column_that_is_dropped_or_renamed_halts_the_destination_until_it_is_seeded(
     shop: Shop, change: str, named: str
 ) -> None:
-    """Also where no row is touched: nobody waits for the next row to be told."""
+    """Also if no row is touched: columns do not wait for the next row."""
     before = shop.traces()
     altered = shop.table.write(f"{ALTER} {change}")
     touched = shop.table.write("UPDATE lake.orders SET mark = 7 WHERE id = 1")
@@ -128,10 +128,8 @@ def test_reserved_column_names_are_refused_at_the_start(tmp_path: Path) -> None:
     ],
     ids=["added with a default", "dropped and added again", "reordered: two names swapped"],
 )
-def test_columns_whose_values_change_in_rows_that_nobody_touched_ask_for_a_new_seed(
-    shop: Shop, changes: list[str]
-) -> None:
-    """No window tells of those rows. Columns are matched by name, in whatever order they are."""
+def test_columns_whose_values_change_in_untouched_rows_need_a_new_seed(shop: Shop, changes: list[str]) -> None:
+    """No window contains those rows. Columns are matched by name, in any order."""
     if "note" in " ".join(changes) and "DEFAULT" not in changes[0]:
         shop.given(f"{ALTER} ADD COLUMN note VARCHAR", "UPDATE lake.orders SET note = 'noted'")
     before = shop.traces()

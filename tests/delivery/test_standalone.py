@@ -1,4 +1,4 @@
-"""Deliverers on a standalone cluster of Spark: real executors, secrets that nobody sees, and an end in silence."""
+"""Deliverers on a standalone cluster of Spark: real executors, hidden secrets, and a silent end."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_a_secret_setting_is_in_effect_and_in_no_command_line(
         )
         try:
             assert driver.stdout is not None
-            told = driver.stdout.readline()
+            printed = driver.stdout.readline()
             lines.look()
             _, errors = driver.communicate("", timeout=PATIENCE_S)
         finally:
             driver.kill()
             driver.wait()
     assert errors == ""
-    assert json.loads(told) == [{SETTING: SECRET}, {SETTING: SECRET}]
+    assert json.loads(printed) == [{SETTING: SECRET}, {SETTING: SECRET}]
     assert lines.seen >= (set(JAVA) if place == "a cluster" else {JAVA[0]})
     assert lines.telling == set()
 
