@@ -74,7 +74,7 @@ class Story:
         )
 
     def becomes(self, name: str, up: bool = True, phase: str | None = None, **fields: str) -> None:
-        """Change the state that the step just told has led to."""
+        """Change the state after the last step."""
         processes = tuple(self._changed(p, up, phase, fields) if p.name == name else p for p in self.state.processes)
         self.state = replace(self.state, processes=processes)
         self.states[-1] = self.state
