@@ -1,4 +1,4 @@
-"""Batches of equal content are different batches: a role knows them by writer and sequence number."""
+"""Batches of equal content are different batches: a role identifies them by writer and sequence number."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import pytest
 
 from trunkline.check.campaign import SearchBounds, check_exhaustively
 from trunkline.check.scenario import Faults, Scenario
-from trunkline.check.scenarios.chain import NODES, PAIR
+from trunkline.check.scenarios.chain import NODES
 from trunkline.check.scenarios.cluster import appender, appends, bursting_appender, reader, scenario
+from trunkline.check.scenarios.segments import CHAIN
 
 
 def two_clients(first: int, second: int) -> Scenario:
-    clients = (appender("c1", PAIR, *appends(first)), appender("c2", PAIR, *appends(second)), reader("r", PAIR))
-    return scenario("equal", "two clients append", PAIR, *clients)
+    clients = (appender("c1", CHAIN, *appends(first)), appender("c2", CHAIN, *appends(second)), reader("r", CHAIN))
+    return scenario("equal", "two clients append", CHAIN, *clients)
 
 
 def one_client(first: int, second: int) -> Scenario:
-    client = bursting_appender("c1", PAIR, *appends(first, second))
-    return scenario("equal", "two appends in flight, one crash", PAIR, client, faults=Faults(crash=1), crashable=NODES)
+    client = bursting_appender("c1", CHAIN, *appends(first, second))
+    return scenario("equal", "two appends in flight, one crash", CHAIN, client, faults=Faults(crash=1), crashable=NODES)
 
 
 @pytest.mark.parametrize("make", [two_clients, one_client])

@@ -160,6 +160,10 @@ class Result(Struct, frozen=True, array_like=True):
     error: str = ""  # says what to do next
     mark: str = ""  # a reading: of ``position``, as the destination has it
     note_holds: bool = True  # a reading: the note that was asked about is of the source's history
+    removed: int = 0  # rows, and below: for statistics, the planner does not use them
+    written: int = 0
+    duplicates: int = 0  # rows that shared a key with another row
+    missing: int = 0  # keys to remove or replace that were not there
 
 
 class JobDone(Message, frozen=True):

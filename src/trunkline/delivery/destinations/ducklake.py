@@ -383,9 +383,9 @@ class DuckLakeDestination:
         return f"{RESERVED_PREFIX}_{self._address.table}"
 
 
-def _check(asked: Flush | Seed) -> None:
-    check_columns(asked.columns, asked.key, None)
-    if asked.mode == "mirror" and not asked.key:
+def _check(step: Flush | Seed) -> None:
+    check_columns(step.columns, step.key, None)
+    if step.mode == "mirror" and not step.key:
         raise ConfigError("mode mirror needs a key; list its columns in `key`, or set mode: append")
 
 

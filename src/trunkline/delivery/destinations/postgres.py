@@ -138,7 +138,7 @@ class PostgresDestination:
     # ------------------------------------------------------------------------------------------------------- flushing
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
-        self._make_positions(anew=flush.expected == 0)
+        self._make_positions(create=flush.expected == 0)
         with self._session.transaction(self._what):
             found = self._read_state(self._session, lock=True)
             if (done := self._judged(found, flush)) is not None:
@@ -338,13 +338,13 @@ class PostgresDestination:
         except psycopg.errors.UniqueViolation as error:
             raise self._duplicate(error) from error
 
-    def _make_positions(self, *, anew: bool = True, replace_existing: bool = False) -> None:
+    def _make_positions(self, *, create: bool = True, replace_existing: bool = False) -> None:
         """Create the table of positions before the transaction, so that a long seed blocks no other process."""
         if self._positions_seen and self._marks_seen:
             return
         with self._session.transaction(self._what):
             seen, marked = positions_found(self._session, self._names)
-            if not seen and not anew:
+            if not seen and not create:
                 return
             if not seen:
                 found = read_state(self._session, self._names, recorded=False)

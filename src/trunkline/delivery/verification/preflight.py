@@ -178,7 +178,7 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
     """Probe every destination of the file, with a limit of ``ANSWER_S`` for the next answer (W2)."""
     waiting: queue.SimpleQueue[DestinationConfig] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[str, list[PipelineProblem]]] = queue.SimpleQueue()
-    asked: set[str] = set()
+    probed: set[str] = set()
     for destination in pipeline.destinations:
         waiting.put(destination)
 
@@ -189,11 +189,11 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
                     destination = waiting.get_nowait()
                 except queue.Empty:
                     return
-                asked.add(destination.name)
+                probed.add(destination.name)
                 try:
                     problems = list(_destination_problems(destination, source, lakes))
                 except Exception as error:  # of a library: it is this destination's problem, and stops no other
-                    problems = [PipelineProblem(destination.name, f"cannot be looked at: {error!r}")]
+                    problems = [PipelineProblem(destination.name, f"cannot be probed: {error!r}")]
                 answers.put((destination.name, problems))
 
     for _ in range(min(PROBES_MAX, len(pipeline.destinations))):
@@ -207,7 +207,9 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
         found[name] = problems
     for each in pipeline.destinations:
         silent = (
-            f"does not answer within {ANSWER_S:.0f} s" if each.name in asked else "was not probed: others do not answer"
+            f"does not answer within {ANSWER_S:.0f} s"
+            if each.name in probed
+            else "was not probed: others do not answer"
         )
         found.setdefault(each.name, [PipelineProblem(each.name, f"{silent}; check its address and the network")])
     return [problem for each in pipeline.destinations for problem in found[each.name]]
@@ -237,7 +239,7 @@ def _destination_problems(
         yield PipelineProblem(name, f"{why}, or reseed it to replace them")
     elif source is not None:
         difference = evolution(source.columns, columns)
-        yield from (PipelineProblem(name, f"{why}; mend it, or reseed the destination") for why in difference.problems)
+        yield from (PipelineProblem(name, f"{why}; fix it, or reseed the destination") for why in difference.problems)
 
 
 def _opened(address: Address, lakes: AttachedLakes) -> Destination:

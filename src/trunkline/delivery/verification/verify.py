@@ -39,7 +39,7 @@ from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.tree import SeedMode
 from trunkline.delivery.destinations.contract import Destination, Standing
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import RouteFilter
 from trunkline.delivery.sources.route_filter import filtered_rows, route_item
 from trunkline.delivery.verification.comparison import (
@@ -77,7 +77,7 @@ class VerifyVerdict(Struct, frozen=True):
 
 
 def verify_all(
-    work: Work,
+    work: TaskPipeline,
     names: Sequence[str],
     seeds: Mapping[str, SeedMode],
     *,
@@ -100,7 +100,9 @@ def verify_all(
         yield from threads.map(lambda name: verify_target(work, name, seed=seeds[name]), names)
 
 
-def verify_target(work: Work, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN) -> VerifyVerdict:
+def verify_target(
+    work: TaskPipeline, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN
+) -> VerifyVerdict:
     """Compare one destination of a pipeline; ``seed``: how it was seeded. Never raises a ``TrunklineError``."""
     target = work.targets[work.index[name]]
     until = monotonic() + BUSY_S
@@ -119,7 +121,7 @@ def verify_target(work: Work, name: str, *, seed: SeedMode = "scan", keys_shown:
 class _Verification:
     """The comparison of one destination."""
 
-    def __init__(self, work: Work, target: Target, seed: SeedMode, keys_shown: int) -> None:
+    def __init__(self, work: TaskPipeline, target: TaskDestination, seed: SeedMode, keys_shown: int) -> None:
         self._work = work
         self._target = target
         self._seed = seed
