@@ -17,7 +17,7 @@ def _process(name: str, role: RoleView, disk: NamedTexts = ()) -> ProcessView:
 
 @dataclass
 class Story:
-    """Tells a run step by step, keeping the world's state as it goes."""
+    """Builds a run step by step, with the state of the world after each."""
 
     state: StateView
     steps: list[StepView] = field(default_factory=list)
