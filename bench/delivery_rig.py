@@ -90,12 +90,12 @@ def engine(directory: Path, *, slots: int, heap_mib: int | None = None, profile:
 
 
 class Rig:
-    """One pipeline: a source, its destinations, and where they stand."""
+    """One pipeline: a source, its destinations, and their positions."""
 
     def __init__(
         self, engine: Engine, source: SourceLake, targets: Sequence[TaskDestination], *, without: Sequence[int] = ()
     ):
-        """``without``: processes that belong to somebody else."""
+        """``without``: processes that do not count."""
         work = TaskPipeline(source.source, KEY, ROUTING, tuple(targets))
         self._spans = engine.spans
         self._runner = JobRunner(engine.spark, work, ReadingConfig().small_bytes)
@@ -108,7 +108,7 @@ class Rig:
         self._runner.close()
 
     def seed(self, through: int, names: Sequence[str] | None = None) -> None:
-        """Fill destinations; those that are not named are left as if their part of the source were empty."""
+        """Seed destinations; the others stay as if their part of the source were empty."""
         chosen = list(self._positions) if names is None else list(names)
         group = SeedGroup(next(self._jobs), through, SeedMode.SCAN, self._members(chosen))
         self._learn(self._runner.seed(group))
@@ -143,7 +143,7 @@ class Rig:
 
 
 def descendants(root: int) -> list[int]:
-    """A process and all that it started, and those that they started."""
+    """A process with all of its descendants."""
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

@@ -52,7 +52,7 @@ def test_a_reconfiguration_shows_the_new_segments_epoch(on_cluster: Command) -> 
     assert on_cluster("read", "moved").out == b"a\n"
 
 
-def test_what_happened_is_told_the_oldest_first(on_cluster: Command) -> None:
+def test_events_are_listed_the_oldest_first(on_cluster: Command) -> None:
     on_cluster("log", "create", "eventful")
     wait_until(lambda: "+ log eventful created: chain, 3 copies, on node" in on_cluster("events").text)
     texts = [event["text"] for event in on_cluster("events", "--json").json["events"]]
