@@ -3,6 +3,7 @@
 States
     idle --tick, LookNow, patience over--> viewing --projection--> (decide) --duty--> working --done--> viewing ...
                                                                       |--nothing due--> idle
+                                                                      |--nothing due, ever--> over
     working --no answer in time, or failed--> idle (it is looked at anew at the next tick)
     A log with nothing due rests: its next tick is far away. Whoever changes something says LookNow.
 
@@ -26,6 +27,9 @@ Rules
  C11 A joiner whose node has no space, or is passed over, gives its place to another node if there is one.
  C12 A look takes a bounded time: of a long map a part is examined, and the next look goes on from there. It rests only
      when it went around without a change.
+ C13 The duties of a deleted log are over when no node that may come back can hold a stream of it.
+ C14 A log is blocked if the last decision found that its open segment must be ended and cannot be. Each change of this
+     is announced.
 """
 
 from __future__ import annotations
@@ -48,12 +52,13 @@ from trunkline.core.duties import (
     RepairSegment,
     TidyNode,
     TrimMembers,
+    is_over,
     left_members,
     left_streams,
     next_duty,
 )
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects, Message, Send, SetTimer
-from trunkline.core.events import MemberRebuilt, MemberRemoved
+from trunkline.core.events import DutiesOver, LogBlocked, LogUnblocked, MemberRebuilt, MemberRemoved
 from trunkline.core.messages import (
     Drop,
     Dropped,
@@ -93,10 +98,12 @@ class CoordinatorState(enum.Enum):
     IDLE = "idle"
     VIEWING = "viewing"
     WORKING = "working"
+    OVER = "over"
 
 
 class CoordinatorConfig(Struct, frozen=True):
     log: str
+    first_look_ms: int = 500  # after a start
     tick_ms: int = 500  # after what failed or could not be done. Too small: idle work; too big: it waits for longer
     rest_ms: int = 30_000  # with nothing due. Too small: idle work; too big: what nobody told is noticed late
     widen_ms: int = 10_000  # too small: a node that just failed is taken in again; too big: less redundancy for longer
@@ -121,6 +128,7 @@ class Coordinator:
             ),
             self.done,
         )
+        self.blocked = -1  # the segment that was announced as blocked (C14)
         self.look_again = False  # something changed since the look whose duty is in work
         self.question = 0  # only answers that repeat this number count (C5, C6)
         self.questioned = 0  # the epoch for which it was raised last
@@ -134,13 +142,20 @@ class Coordinator:
     def phase(self) -> str:
         return type(self.duty).__name__ if self.duty is not None else self.state.value
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it performs a short duty. A copy or a repair may take long."""
+        return self.state in (CoordinatorState.VIEWING, CoordinatorState.WORKING) and self.procedure is None
+
     def on_start(self) -> Effects:
-        return [SetTimer("tick", self.config.tick_ms)]
+        return [SetTimer("tick", self.config.first_look_ms)]
 
     def on_choice(self, key: str, option: object) -> Effects:
         raise AssertionError(f"a coordinator asks for no choice, yet {key} was made")
 
     def on_timer(self, key: str) -> Effects:
+        if self.state is CoordinatorState.OVER:
+            return []
         if key == "tick":
             silent = self._silent_nodes() if self.state is CoordinatorState.WORKING else ()
             passed_over = self.patience.pass_over_silent(silent)
@@ -151,6 +166,8 @@ class Coordinator:
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
+            case _ if self.state is CoordinatorState.OVER:
+                return []
             case LookNow():
                 return self._look_soon()
             case ViewChanged(_, projection, nodes) if self.procedure is None:
@@ -214,13 +231,24 @@ class Coordinator:
     def _decide(self) -> Effects:
         self.duty = next_duty(self.view, self.nodes, self.done) if self.view is not None else None
         if self.duty is None:
-            return self._look() if self.look_again else self._rest()
+            return self._look() if self.look_again else [*self._announce_blocked(), *self._rest()]
         assert self.view is not None
         self.state, self.asked, self.heard, self.unasked = CoordinatorState.WORKING, set(), set(), 0
-        return [*self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
+        news = [] if isinstance(self.duty, EndTheSegment) else self._announce_blocked()
+        return [*news, *self._begin(self.duty, self.view), SetTimer("tick", self.config.duty_ms)]
+
+    def _announce_blocked(self) -> Effects:
+        if self.blocked == self.done.blocked:  # C14
+            return []
+        self.blocked = self.done.blocked
+        blocked = self.blocked >= 0
+        return [Announce(LogBlocked(self.config.log, self.blocked) if blocked else LogUnblocked(self.config.log))]
 
     def _rest(self) -> Effects:
         """Until a change; only what failed, was blocked or not looked at is due without one (C10, C12)."""
+        if self.view is not None and is_over(self.view, self.nodes, self.done):  # C13
+            self.state = CoordinatorState.OVER
+            return [CancelTimer("tick"), Announce(DutiesOver(self.config.log))]
         soon = self.done.blocked >= 0 or self.done.failed or self.done.unseen  # it may be over without a sign
         self.state, self.done.failed = CoordinatorState.IDLE, set()
         return [SetTimer("tick", self.config.tick_ms if soon else self.config.rest_ms)]

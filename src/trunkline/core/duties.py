@@ -211,6 +211,11 @@ def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty
     return _trim_duty(now) or _tidy_duty(now)
 
 
+def is_over(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> bool:
+    """Whether nothing is left to do for a deleted log, now or later (C13)."""
+    return view.deleted and all(info.node in done.tidied for info in nodes if info.state in PRESENT)
+
+
 def names_node(view: Projection, node: str) -> bool:
     """Whether the log still needs this node. One that no log needs may be stopped for ever."""
     if view.deleted:

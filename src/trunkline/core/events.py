@@ -156,6 +156,23 @@ class ReconfigurationBlocked(Event, frozen=True):
     segment: int
 
 
+class LogBlocked(Event, frozen=True):
+    """The coordinator must end the open segment and cannot: the log waits for one of its nodes."""
+
+    log: str
+    segment: int
+
+
+class LogUnblocked(Event, frozen=True):
+    log: str
+
+
+class DutiesOver(Event, frozen=True):
+    """The log was deleted, and no node that may come back holds a stream of it."""
+
+    log: str
+
+
 class MemberRebuilt(Event, frozen=True):
     log: str
     segment: int

@@ -1,13 +1,13 @@
-"""The host of the coordinator's duties: for each log a process with a coordinator, a reconfigurer and a filler.
+"""The host of the coordinator's duties: one process for each log, with a coordinator, a reconfigurer and a filler.
 
 Rules
- L1  Logs take turns: at most ``TURNS_MAX`` of those that were woken are at work at a time. A turn ends when nothing is
-     due any more, when frames are being copied, which may take long, and after ``TURN_S``.
- L2  A log with nothing due rests. It is looked at when its projection or a node in the registry has changed, and all
-     the same once in ``REST_TICKS``.
- L3  The duties of a deleted log are finished when no node that may come back can have a stream of it.
- L4  A role that fails stops the duties of its log, and of no other.
- L5  Whether a log is blocked is what its last look found, until the next one has found something.
+ L1  Logs take turns: at most ``TURNS_MAX`` of those that were woken work at a time. A turn ends when the role is not
+     busy, and after ``TURN_S``.
+ L2  A log with nothing due rests. It is woken when its projection or a node in the registry changes, and checks by
+     itself once in ``REST_TICKS``.
+ L3  The duties of a deleted log end when the role announces that they are over.
+ L4  A role that fails stops the duties of its own log only.
+ L5  Whether a log is blocked is what the role announced last.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig, CoordinatorState
-from trunkline.core.duties import EndTheSegment
+from trunkline.core.coordinator import Coordinator, CoordinatorConfig
 from trunkline.core.effects import Address, Choose, Complete, Effects, Event, Message, Record
 from trunkline.core.entries import Kind
+from trunkline.core.events import DutiesOver, LogBlocked, LogUnblocked
 from trunkline.core.filler import Filler
-from trunkline.core.messages import Got, NodeState, Write
+from trunkline.core.messages import Got, Write
 from trunkline.core.projection import Projection
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
 from trunkline.core.siblings import LookNow
@@ -78,11 +76,12 @@ class LogDuties:
         recording: Path | None,
         finished: Callable[[str], None],
     ) -> None:
-        """``finished`` is told the log's name when there is nothing left to do for ever (L3)."""
+        """``finished`` is called with the name of the log when its duties are over (L3)."""
         name = f"{coordinator}.{log}"
         self.log = log
         self.blocked = False  # L5
         self.failed = False
+        self._over = False  # L3
         self._register = register
         self._links = links
         self._finished = finished
@@ -92,17 +91,17 @@ class LogDuties:
         self._carried = CarriedBodies(lambda: carried_by(filler))
         config = CoordinatorConfig(
             log,
+            first_look_ms=REST_TICKS * tick_ms,  # it is woken below, and waits for its turn (L1)
             tick_ms=tick_ms,
             rest_ms=REST_TICKS * tick_ms,
             widen_ms=WIDEN_TICKS * tick_ms,
             absent_ms=ABSENT_TICKS * tick_ms,
         )
-        self._coordinator = Coordinator(replace(config, tick_ms=config.rest_ms))  # the first look has its turn (L1)
+        self._coordinator = Coordinator(config)
         self.process = ContainedProcess(name, self, self._stepped)
         self.process.add("reconfigurer", Reconfigurer(ReconfigurerConfig(REGISTER, log)))
         self.process.add("filler", filler)
         self.process.add("coordinator", self._coordinator)
-        self._coordinator.config = config
         self.wake()
 
     @property
@@ -153,20 +152,10 @@ class LogDuties:
         self.process.deliver("coordinator", Address(self.process.name, "host"), LookNow())
 
     def _stepped(self) -> None:
-        role = self._coordinator
-        if role.state is not CoordinatorState.VIEWING and not isinstance(role.duty, EndTheSegment):  # L5
-            self.blocked = role.done.blocked >= 0
-        if role.state is CoordinatorState.IDLE or role.procedure is not None:
+        if not self._coordinator.is_busy:
             self._turns.give_back(self.log)  # L1
-        if role.state is CoordinatorState.IDLE and self._is_over():
+        if self._over:
             self._finished(self.log)
-
-    def _is_over(self) -> bool:
-        role = self._coordinator
-        if self.failed or role.view is None or not role.view.deleted:
-            return False
-        ended = (NodeState.GONE, NodeState.CLIENT)
-        return all(info.node in role.done.tidied for info in role.nodes if info.state not in ended)  # L3
 
     def persist(self, record: Record, step: Step) -> int:
         raise AssertionError(f"a coordinator keeps nothing of its own, yet it was to persist {record}")
@@ -178,6 +167,11 @@ class LogDuties:
         return self._links.at_work(process, within_s)
 
     def announced(self, role: str, event: Event, step: Step) -> None:
+        match event:
+            case LogBlocked() | LogUnblocked():
+                self.blocked = isinstance(event, LogBlocked)
+            case DutiesOver():
+                self._over = True
         if self._recorder is not None:
             self._recorder.event(role, event)
 

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
-from trunkline.core import duties
+from trunkline.core import coordinator, duties
 from trunkline.core import projection as projections
 from trunkline.core.coordinator import Coordinator
 from trunkline.core.duties import (
+    Done,
     Duty,
     ForgetTheSegments,
     RemoveJoiner,
@@ -25,6 +26,7 @@ from trunkline.core.projection import AddJoiner, Group, Member, Projection, Segm
 from trunkline.core.rebuild import MemberCopy
 from trunkline.core.repair import SegmentRepair
 
+_announce_blocked = Coordinator._announce_blocked
 _begin = Coordinator._begin
 _on_view = Coordinator._on_view
 _width_duty = duties._width_duty
@@ -134,6 +136,19 @@ def _repairs_one_span(self: SegmentRepair) -> Effects:
     return effects
 
 
+def _over_at_once(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> bool:
+    return view.deleted
+
+
+def _ignores_absent_nodes(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> bool:
+    return view.deleted and all(info.node in done.tidied for info in nodes if info.live)
+
+
+def _never_unblocked(self: Coordinator) -> Effects:
+    """What was announced as blocked is never withdrawn."""
+    return _announce_blocked(self) if self.done.blocked >= 0 else []
+
+
 UPKEEP_MUTANTS = (
     Mutant(
         "first-view-kept",
@@ -214,6 +229,36 @@ UPKEEP_MUTANTS = (
         "breadth",
         2_000,
         breaks=("coordinator C12",),
+    ),
+    Mutant(
+        "duties-end-at-once",
+        "the duties of a deleted log end before its streams are dropped",
+        "delete",
+        patch((coordinator, "is_over", _over_at_once)),
+        "DutiesEnd",
+        "swarm",
+        50,
+        breaks=("coordinator C13",),
+    ),
+    Mutant(
+        "absent-node-ignored",
+        "the duties of a deleted log end although an absent node may come back with a stream of it",
+        "delete-absent",
+        patch((coordinator, "is_over", _ignores_absent_nodes)),
+        "DutiesEnd",
+        "breadth",
+        5_000,
+        breaks=("coordinator C13",),
+    ),
+    Mutant(
+        "blocked-for-ever",
+        "a log stays announced as blocked after its segment has ended",
+        "blocked-resolved",
+        patch((Coordinator, "_announce_blocked", _never_unblocked)),
+        "BlockedWithdrawn",
+        "breadth",
+        5_000,
+        breaks=("coordinator C14",),
     ),
     Mutant(
         "small-taken-for-empty",
