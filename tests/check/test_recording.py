@@ -33,6 +33,7 @@ from trunkline.core.events import (
     SubscriptionEnded,
     TailIs,
 )
+from trunkline.core.messages import Reason
 from trunkline.core.projection import EndSegment, RaiseTrim, apply
 from trunkline.core.trace import encode_event, end_line, file_name, header_line
 
@@ -200,7 +201,7 @@ def test_a_projection_counts_as_told_when_somebody_acts_on_it(tmp_path: Path) ->
         *client(Invoked(9, TrimRequested(9, LOG, 3))),
         Observed("b", "storage", StreamFinalized("b", LOG, 0, B, 4)),
         Observed("a", "sequencer", PositionsGranted(LOG, 1, SEQUENCER, 4, 1)),
-        Observed("r", "reader:1", PositionsSkipped(LOG, 1, 4, "trimmed")),
+        Observed("r", "reader:1", PositionsSkipped(LOG, 1, 4, Reason.TRIMMED)),
         Observed("meta2", "register", Projected(trimmed)),
         Observed("meta", "register", Projected(ENDED)),
         Observed("meta2", "register", Projected(trimmed)),

@@ -19,7 +19,8 @@ from trunkline.client.bodies import BODY_BYTES_MAX, Buffer, check_sizes, encode
 from trunkline.client.session import Session
 from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Event
-from trunkline.core.events import Appended, AppendRefused, Cause, OutcomeUnknown
+from trunkline.core.events import Appended, AppendRefused, OutcomeUnknown
+from trunkline.core.messages import Reason
 from trunkline.core.projection import Policy, Projection
 from trunkline.errors import (
     ConditionFailed,
@@ -251,13 +252,13 @@ def failure_of(result: Event | None) -> TrunklineError:
     match result:
         case OutcomeUnknown(glsn):
             return OutcomeUnknownError(f"the append at {glsn} may have been committed: its position is gone since")
-        case AppendRefused(why, Cause.SEALED):
+        case AppendRefused(why, Reason.SEALED):
             return LogSealed(why)
-        case AppendRefused(why, Cause.NO_SUCH_LOG):
+        case AppendRefused(why, Reason.NO_SUCH_LOG):
             return NoSuchLog(why)
-        case AppendRefused(why, Cause.OWNED, owner=owner):
+        case AppendRefused(why, Reason.OWNED, owner=owner):
             return OwnedByAnother(f"{why}; append with takeover=True to take it over", owner)
-        case AppendRefused(why, Cause.CONDITION, following):
+        case AppendRefused(why, Reason.CONDITION, following):
             return ConditionFailed(why, following or None)
         case AppendRefused(why):
             return Refused(why)

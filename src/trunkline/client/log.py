@@ -27,8 +27,9 @@ from trunkline.client.session import Session
 from trunkline.client.subscription import Subscription
 from trunkline.core.calls import DeleteRequested, PeekRequested, SealRequested, TailRequested, TrimRequested
 from trunkline.core.effects import Event
-from trunkline.core.events import Cause, PeekIs, RequestRefused, SegmentEnded, TailIs
+from trunkline.core.events import PeekIs, RequestRefused, SegmentEnded, TailIs
 from trunkline.core.events import Trimmed as TrimmedTo
+from trunkline.core.messages import Reason
 from trunkline.core.peek import Peeker, PeekerConfig
 from trunkline.core.projection import Policy, Projection
 from trunkline.core.tail import TailConfig, TailFinder
@@ -274,7 +275,7 @@ class Log:
 
 
 def _refusal(result: RequestRefused) -> Refused:
-    return NoSuchLog(result.why) if result.cause is Cause.NO_SUCH_LOG else Refused(result.why)
+    return NoSuchLog(result.why) if result.cause is Reason.NO_SUCH_LOG else Refused(result.why)
 
 
 def _ended(result: Event) -> Ended:

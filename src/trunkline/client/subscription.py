@@ -19,6 +19,7 @@ from trunkline.core.calls import SubscribeRequested
 from trunkline.core.effects import Event
 from trunkline.core.entries import Frame, Kind
 from trunkline.core.events import EntriesRead, PositionsSkipped, RequestRefused
+from trunkline.core.messages import Reason
 from trunkline.core.projection import Projection
 from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.errors import (
@@ -90,7 +91,7 @@ class Subscription(AsyncIterator[Batch]):
                 body = self._session.body_of(frame, step)
                 assert body is not None, f"the bytes of {frame} did not come with it"
                 self._push(self._batch(frame, body, position), len(body))
-            case PositionsSkipped(_, first, end, why) if why == "trimmed":
+            case PositionsSkipped(_, first, end, Reason.TRIMMED):
                 if not self._from_oldest:
                     self._push(Trimmed(end - 1), 0)
             case PositionsSkipped(_, first, end, _):

@@ -27,7 +27,6 @@ from msgspec import Struct
 from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, SubscribeRequested, TrimRequested
 from trunkline.core.effects import SELF, Address, Announce, Choose, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.events import (
-    Cause,
     Created,
     CreateRefused,
     Deleted,
@@ -36,9 +35,7 @@ from trunkline.core.events import (
     SegmentEnded,
     Trimmed,
 )
-from trunkline.core.messages import (
-    NodeInfo,
-)
+from trunkline.core.messages import NodeInfo, Reason
 from trunkline.core.placement import openings
 from trunkline.core.projection import DeleteLog, Opening, Owner, Projection, RaiseTrim, Settings, apply, create
 from trunkline.core.reader import ReadThrough
@@ -132,7 +129,7 @@ class Administrator:
                 return self._done(Deleted(view.epoch))
             case CreateLog():
                 return self._done(CreateRefused(NEVER_AGAIN))
-        return self._done(RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG))
+        return self._done(RequestRefused(NEVER_AGAIN, Reason.NO_SUCH_LOG))
 
     def _on_delete_view(self, view: Projection | None) -> Effects:
         if view is None:

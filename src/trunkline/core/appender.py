@@ -47,7 +47,7 @@ from trunkline.core.effects import (
     SetTimer,
 )
 from trunkline.core.entries import Frame, Kind
-from trunkline.core.events import Appended, AppendRefused, Cause, Committed, OutcomeUnknown
+from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Granted,
     Next,
@@ -324,7 +324,7 @@ class Appender:
             return self._complete(attempt, lost_condition(answer.next))
         if answer.reason is Reason.TOO_LARGE:
             why = "the batch is larger than a stripe unit; append it in parts"
-            return self._complete(attempt, AppendRefused(why, Cause.TOO_LARGE))
+            return self._complete(attempt, AppendRefused(why, Reason.TOO_LARGE))
         return self._end(attempt, (self._segment(attempt).owner.process,))
 
     def _on_taken(self, attempt: Attempt) -> Effects:

@@ -7,11 +7,11 @@ happen, or may have.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 from trunkline.core.effects import Event, Message
 from trunkline.core.entries import Frame
+from trunkline.core.messages import Reason
 from trunkline.core.projection import Owner, Projection
 
 
@@ -117,7 +117,7 @@ class PositionsSkipped(Event, frozen=True):
     log: str
     first: int
     end: int
-    why: str
+    why: Reason  # TRIMMED or LOST
 
 
 class HoleFilled(Event, frozen=True):
@@ -236,23 +236,11 @@ class Appended(Event, frozen=True):
     glsn: int
 
 
-class Cause(enum.Enum):
-    """Why something was refused, for programs. The text beside it is for people, and may change."""
-
-    OTHER = "other"  # also of recordings from before there were causes
-    NO_SUCH_LOG = "no such log"  # or it was deleted
-    SEALED = "sealed"
-    OWNED = "owned"  # by another writer
-    CONDITION = "condition"  # the append was to take one exact position, and could not
-    NO_SPACE = "no space"
-    TOO_LARGE = "too large"
-
-
 class AppendRefused(Event, frozen=True):
     """Not committed, now or ever."""
 
     why: str
-    cause: Cause = Cause.OTHER
+    cause: Reason = Reason.OTHER
     next: int = 0  # CONDITION: the position that it would have got; 0: not known
     owner: str = ""  # OWNED
 
@@ -275,7 +263,7 @@ class RequestRefused(Event, frozen=True):
     """Nothing was changed."""
 
     why: str
-    cause: Cause = Cause.OTHER
+    cause: Reason = Reason.OTHER
 
 
 class SubscriptionEnded(Event, frozen=True):

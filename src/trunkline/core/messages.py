@@ -262,19 +262,35 @@ class Fetched(Message, frozen=True):
 
 
 class Reason(enum.Enum):
+    """Why a request or an operation was refused, for programs. A text beside it is for people, and may change."""
+
+    # of a node or a sequencer
     UNKNOWN = "unknown stream"
     GONE = "dropped stream"
     MISMATCH = "another identity"
-    SEALED = "sealed"
-    TRIMMED = "trimmed"
     CORRUPT = "corrupt"
-    NO_SPACE = "no space"
     NOT_OWNER = "not the owner"
     GAP = "not contiguous"
     END_UNKNOWN = "end unknown"
     SILENT = "no answer"
     STALE = "another value further down"
+
+    # of both
+    SEALED = "sealed"
+    TRIMMED = "trimmed"
+    NO_SPACE = "no space"
     TOO_LARGE = "larger than a stripe unit"
+
+    # of an operation
+    NO_SUCH_LOG = "no such log"  # or it was deleted
+    OWNED = "owned"  # by another writer
+    CONDITION = "condition"  # a conditional append did not get its position
+    LOST = "lost"  # an operator declared the positions lost
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason | None:
+        return cls.TOO_LARGE if value == "too large" else None  # as older recordings have it
 
 
 class Rejected(Message, frozen=True):

@@ -205,10 +205,10 @@ class Reader:
         if view.deleted:
             return self._refused()
         if self.next <= view.trim:  # D1
-            return self._skip(view.trim + 1, "trimmed")
+            return self._skip(view.trim + 1, Reason.TRIMMED)
         gap = view.gap_at(self.next)
         if gap is not None:
-            return self._skip(gap.end, "lost")
+            return self._skip(gap.end, Reason.LOST)
         segment = view.segment_of(self.next)
         if segment is None:
             return self._at_tail(push=False)
@@ -235,7 +235,7 @@ class Reader:
     def _suspect_later(self) -> SetTimer:
         return SetTimer("wait", self.config.timing.suspect_after_ms)
 
-    def _skip(self, end: int, why: str) -> Effects:
+    def _skip(self, end: int, why: Reason) -> Effects:
         event = PositionsSkipped(self.config.log, self.next, end, why)
         self.next = end
         return [Announce(event), *self._advance()]
