@@ -35,7 +35,7 @@ from trunkline.core.events import (
 )
 from trunkline.core.messages import Reason
 from trunkline.core.projection import EndSegment, RaiseTrim, apply
-from trunkline.core.trace import encode_event, end_line, file_name, header_line
+from trunkline.core.recording import encode_event, end_line, file_name, header_line
 
 BUSY = list(busy_history(40))
 CREATED = Observed("meta", "register", Projected(FIRST))

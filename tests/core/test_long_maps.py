@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from core.driver import messages, storage
 from core.long_maps import ME, NODES, acquainted, long_map, look
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig, CoordinatorState
+from trunkline.core.coordinator import Coordinator, CoordinatorState, DutiesConfig
 from trunkline.core.duties import ASKED_MAX
 from trunkline.core.effects import Effects, SetTimer
 from trunkline.core.messages import Finalize, Finalized, Inventoried, Inventory, NodeInfo
@@ -46,7 +46,7 @@ def ended(view: Projection) -> Projection:
 
 def test_c12_a_first_and_a_steady_look_cost_the_same_however_long_the_map_is() -> None:
     def first(view: Projection) -> int:
-        role = Coordinator(CoordinatorConfig("log"))
+        role = Coordinator(DutiesConfig("log"))
         return calls_of(lambda: look(role, view))
 
     def steady(view: Projection) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 from trunkline.delivery.control.contract import Unrouted
 from trunkline.delivery.deliverer.health import REQUESTS_MAX, STALLED_MS, HealthServer, alive, readiness
 from trunkline.delivery.deliverer.metrics import (
@@ -307,7 +307,9 @@ def test_gauges_show_the_view(shown: Shown) -> None:
     assert samples["leases_held", ()] == 2
     assert samples["halted_destinations", ()] == 1
     assert (samples["lag_versions_max", ()], samples["lag_seconds_max", ()]) == (3, 1.5)
-    assert [samples["destinations", (stage.value,)] for stage in (Stage.READY, Stage.HALTED, Stage.PAUSED)] == [1, 1, 0]
+    assert [
+        samples["destinations", (stage.value,)] for stage in (TrackStage.READY, TrackStage.HALTED, TrackStage.PAUSED)
+    ] == [1, 1, 0]
     assert (samples["seeding_ratio", ()], samples["turned_seconds", ()]) == (0.25, 0.3)
     assert samples["jobs", ("flush",)] == 1
 

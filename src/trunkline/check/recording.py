@@ -1,6 +1,6 @@
 """Recordings of running processes, read back: many files, one order.
 
-The format and what it promises are in ``core/trace.py``; this module adds the order of all of it:
+The format and what it promises are in ``core/recording.py``; this module adds the order of all of it:
 
  1. Events of all files are merged by ``at``. An effect is carried out after the lines of its causes were written (T2),
     so on one machine no event comes before its cause.
@@ -25,7 +25,7 @@ from trunkline.check.trace_values import decode
 from trunkline.core.effects import Event
 from trunkline.core.events import ProcessEnded, Projected
 from trunkline.core.projection import Projection
-from trunkline.core.trace import FORMAT, VERSION
+from trunkline.core.recording import FORMAT, VERSION
 
 PROJECTED = b'"event":{"type":"Projected"'
 

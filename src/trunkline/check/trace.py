@@ -30,7 +30,7 @@ from trunkline.check.scenario import Monitor, Observed, Scenario, Violation
 from trunkline.check.trace_values import decode
 from trunkline.check.views import Finding
 from trunkline.core.effects import Event
-from trunkline.core.trace import FORMAT, plain
+from trunkline.core.recording import FORMAT, plain
 
 VERSION = 1
 

@@ -16,7 +16,7 @@ from trunkline.check.recording_judge import RecordingVerdict, judge_recording
 from trunkline.check.trace import TraceError, judge
 from trunkline.cli import WrongInput
 from trunkline.cli.check_output import Output
-from trunkline.core.trace import VERSION
+from trunkline.core.recording import VERSION
 from trunkline.plural import plural
 
 

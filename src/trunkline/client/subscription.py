@@ -17,7 +17,7 @@ from trunkline.client.entries import Batch
 from trunkline.client.session import Session
 from trunkline.core.calls import SubscribeRequested
 from trunkline.core.effects import Event
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import EntriesRead, PositionsSkipped, RequestRefused
 from trunkline.core.messages import Reason
 from trunkline.core.projection import Projection
@@ -85,7 +85,7 @@ class Subscription(AsyncIterator[Batch]):
         match event:
             case EntriesRead(_, position, frame):
                 self._from_oldest = False
-                if frame.kind is Kind.JUNK:
+                if frame.kind is FrameKind.JUNK:
                     self.holes += 1
                     return
                 body = self._session.body_of(frame, step)

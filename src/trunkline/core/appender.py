@@ -46,7 +46,7 @@ from trunkline.core.effects import (
     Send,
     SetTimer,
 )
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Granted,
@@ -116,7 +116,7 @@ class Attempt:
 
     def frame(self, writer: str) -> Frame:
         assert self.first is not None
-        return Frame(self.first, self.request.count, Kind.DATA, writer, self.seq, self.request.checksum)
+        return Frame(self.first, self.request.count, FrameKind.DATA, writer, self.seq, self.request.checksum)
 
 
 class Appender:

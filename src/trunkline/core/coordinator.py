@@ -42,8 +42,8 @@ from trunkline.core.duties import (
     ASKED_MAX,
     AddMember,
     CopyToJoiner,
-    Done,
     Duty,
+    DutyMemory,
     EndTheSegment,
     FinalizeMembers,
     ForgetTheSegments,
@@ -69,7 +69,7 @@ from trunkline.core.messages import (
     NodeInfo,
     Reason,
     Rejected,
-    Target,
+    StreamTarget,
     Trim,
     TrimDone,
     descriptor_of,
@@ -101,7 +101,7 @@ class CoordinatorState(enum.Enum):
     OVER = "over"
 
 
-class CoordinatorConfig(Struct, frozen=True):
+class DutiesConfig(Struct, frozen=True):
     log: str
     first_look_ms: int = 500  # after a start
     tick_ms: int = 500  # after what failed or could not be done. Too small: idle work; too big: it waits for longer
@@ -116,12 +116,12 @@ class CoordinatorConfig(Struct, frozen=True):
 
 
 class Coordinator:
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(self, config: DutiesConfig) -> None:
         self.config = config
         self.state = CoordinatorState.IDLE
         self.view: Projection | None = None
         self.nodes: tuple[NodeInfo, ...] = ()
-        self.done = Done(config.examined_max)
+        self.done = DutyMemory(config.examined_max)
         self.patience = Patience(
             PatienceConfig(
                 config.log, config.widen_ms, config.absent_ms, config.duty_ms, config.silences_max, config.full_ms
@@ -418,7 +418,7 @@ class Coordinator:
         elif view.last.is_open and any(member.node == info.node for member in view.last.members()):
             self.done.harmed = (view.last.index, info.node)  # an open segment cannot be asked: it is ended
 
-    def _on_inventory(self, source: Address, streams: tuple[Target, ...]) -> Effects:
+    def _on_inventory(self, source: Address, streams: tuple[StreamTarget, ...]) -> Effects:
         if not isinstance(self.duty, TidyNode) or source.process != self.duty.node or self.view is None or self.asked:
             return []
         left = left_streams(self.view, streams)  # C3

@@ -5,7 +5,7 @@ The first part is announced by the planner, the second by whoever carries its jo
 
 from __future__ import annotations
 
-from trunkline.core.delivery_messages import Member, Result
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.core.effects import Event
 
 
@@ -15,7 +15,7 @@ class GroupStarted(Event, frozen=True):
     job: int
     after: int
     through: int
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
     seed: bool = False
 
 

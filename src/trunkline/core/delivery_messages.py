@@ -198,7 +198,7 @@ class ReadStandings(Message, frozen=True):
     notes: tuple[Note, ...] = ()
 
 
-class Member(Struct, frozen=True, array_like=True):
+class JobMember(Struct, frozen=True, array_like=True):
     """One destination of a group."""
 
     destination: str
@@ -217,7 +217,7 @@ class FlushGroup(Message, frozen=True):
     job: int
     after: int
     through: int
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
     stamp: bool = False
     mark: str = ""  # of `after`
 
@@ -228,7 +228,7 @@ class SeedGroup(Message, frozen=True):
     job: int
     through: int
     mode: SeedMode
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
 
 
 # ------------------------------------------------------------------------------------------------ notes for the control

@@ -1,7 +1,7 @@
 """What the coordinator should do next for a log: a pure function of projection, registry and what was done already.
 
 The order is that of urgency: keep the log writable, forget what is trimmed away, make what has ended safe, make it
-wide again, tidy up. Of a long map a part is examined at a time: ``Done`` remembers where to go on.
+wide again, tidy up. Of a long map a part is examined at a time: ``DutyMemory`` remembers where to go on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from trunkline.core.messages import NodeInfo, NodeState, Space, Target
+from trunkline.core.messages import NodeInfo, NodeState, Space, StreamTarget
 from trunkline.core.placement import replacement, with_space
 from trunkline.core.projection import Group, Member, Policy, Projection, Seat, Segment, epoch_of
 
@@ -107,7 +107,7 @@ Duty = (
 )
 
 
-class Done:
+class DutyMemory:
     """What this coordinator has seen done. Volatile: after a restart it is done once more, which is harmless."""
 
     def __init__(self, examined_max: int = 1000) -> None:
@@ -146,7 +146,7 @@ class Done:
 class Situation:
     """The registry and what was done, ready to be asked about each member."""
 
-    def __init__(self, view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> None:
+    def __init__(self, view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> None:
         self.view = view
         self.nodes = nodes
         self.done = done
@@ -197,7 +197,7 @@ class Situation:
         return True
 
 
-def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
+def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> Duty | None:
     """The most urgent duty that can be done now, or None."""
     now = Situation(view, nodes, done)
     if view.deleted:
@@ -211,7 +211,7 @@ def next_duty(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty
     return _trim_duty(now) or _tidy_duty(now)
 
 
-def is_over(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> bool:
+def is_over(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> bool:
     """Whether nothing is left to do for a deleted log, now or later (C13)."""
     return view.deleted and all(info.node in done.tidied for info in nodes if info.state in PRESENT)
 
@@ -224,7 +224,7 @@ def names_node(view: Projection, node: str) -> bool:
     return orders or any(member.node == node for s in view.segments for group in s.groups for member in group)
 
 
-def left_streams(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
+def left_streams(view: Projection, kept: tuple[StreamTarget, ...]) -> tuple[StreamTarget, ...]:
     """Those of a node's streams that have left the log for ever.
 
     A stream is named from the epoch in its id on until it leaves: one that this view is too old to name may be in use.

@@ -18,7 +18,7 @@ from itertools import islice
 from msgspec import Struct
 
 
-class Kind(enum.Enum):
+class FrameKind(enum.Enum):
     DATA = "data"
     JUNK = "junk"
 
@@ -28,7 +28,7 @@ class Frame(Struct, frozen=True, array_like=True):
 
     first: int  # GLSN of its first entry
     count: int
-    kind: Kind
+    kind: FrameKind
     writer: str
     seq: int
     checksum: int
@@ -48,7 +48,7 @@ class Frame(Struct, frozen=True, array_like=True):
 
 def junk(glsn: int) -> Frame:
     """The one canonical form of a filled hole: one position, no writer."""
-    return Frame(glsn, 1, Kind.JUNK, "", 0, 0)
+    return Frame(glsn, 1, FrameKind.JUNK, "", 0, 0)
 
 
 class Frames:

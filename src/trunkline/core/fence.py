@@ -30,7 +30,7 @@ class Decision(enum.Enum):
     MOVED = "moved"  # nothing is written
 
 
-class Held(NamedTuple):
+class StoredPosition(NamedTuple):
     """What a destination has stored. One without a record, or without a table, has position 0."""
 
     position: int = 0
@@ -39,7 +39,7 @@ class Held(NamedTuple):
     source: str = ""  # identity of the source
 
 
-class Step(NamedTuple):
+class PlannedWrite(NamedTuple):
     """A flush, or a seed."""
 
     expected: int  # the position that it was planned from
@@ -50,7 +50,7 @@ class Step(NamedTuple):
     source: str | None  # whose rows must be there; None: whatever is there is replaced
 
 
-def decide(held: Held, step: Step) -> Decision:
+def decide(held: StoredPosition, step: PlannedWrite) -> Decision:
     """What becomes of a flush or a seed."""
     if held.token > step.token:  # F1
         return Decision.FENCED

@@ -23,7 +23,7 @@ Rules
 from __future__ import annotations
 
 from trunkline.core.effects import SELF, Address, Announce, CancelTimer, Effects, Message, Send, SetTimer
-from trunkline.core.entries import Frame, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, junk
 from trunkline.core.events import HoleFilled, ValueCarried
 from trunkline.core.messages import (
     FillRun,
@@ -228,7 +228,7 @@ class Filler:
         if not filling.segment.repaired:
             log, index = filling.projection.log, filling.segment.index
             effects += [
-                Announce((HoleFilled if frame.kind is Kind.JUNK else ValueCarried)(log, index, frame))
+                Announce((HoleFilled if frame.kind is FrameKind.JUNK else ValueCarried)(log, index, frame))
                 for frame in frames
             ]
         answer = FillDone(filling.segment.index, filling.glsn, frames, why, "" if frames else filling.member.node)

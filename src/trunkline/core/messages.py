@@ -19,7 +19,7 @@ from trunkline.core.space import Space as Space  # of a node, in the registry
 # ---------------------------------------------------------------------------------------------- identity of a stream
 
 
-class Target(Struct, frozen=True, array_like=True):
+class StreamTarget(Struct, frozen=True, array_like=True):
     """Which stream a request is for. A node compares every field for equality."""
 
     cluster: str
@@ -36,7 +36,7 @@ class Target(Struct, frozen=True, array_like=True):
 class Descriptor(Struct, frozen=True, array_like=True):
     """What a node must know of a stream."""
 
-    target: Target
+    target: StreamTarget
     base: int
     policy: Policy
     stripe_unit: int
@@ -48,8 +48,10 @@ class Descriptor(Struct, frozen=True, array_like=True):
         return f"{self.target.brief()} from {self.base} {self.policy.value} {members} by {self.owner.brief()}"
 
 
-def target_of(projection: Projection, segment: Segment, member: Member) -> Target:
-    return Target(projection.cluster, projection.log, segment.index, segment.epoch, member.stream, member.incarnation)
+def target_of(projection: Projection, segment: Segment, member: Member) -> StreamTarget:
+    return StreamTarget(
+        projection.cluster, projection.log, segment.index, segment.epoch, member.stream, member.incarnation
+    )
 
 
 def descriptor_of(projection: Projection, segment: Segment, member: Member) -> Descriptor:
@@ -73,7 +75,7 @@ class Opened(Message, frozen=True):
 class Write(Message, frozen=True):
     """Chain: store a frame at its position. ``repair`` writes pass a seal, but need a known end above the frame."""
 
-    target: Target
+    target: StreamTarget
     frame: Frame
     repair: bool = False
 
@@ -86,7 +88,7 @@ class Stored(Message, frozen=True):
 class FillRun(Message, frozen=True):
     """Chain: store JUNK at every free position of ``[first, end)``, up to the first that holds an entry."""
 
-    target: Target
+    target: StreamTarget
     first: int
     end: int
     repair: bool = False
@@ -112,7 +114,7 @@ class Written(Message, frozen=True):
 class Append(Message, frozen=True):
     """Broadcast: store the next frame of the owner; ``lac`` is the last GLSN that the owner knows to be committed."""
 
-    target: Target
+    target: StreamTarget
     owner: Owner
     frame: Frame
     lac: int
@@ -121,7 +123,7 @@ class Append(Message, frozen=True):
 class Release(Message, frozen=True):
     """Broadcast: tell the LAC of an idle owner."""
 
-    target: Target
+    target: StreamTarget
     owner: Owner
     lac: int
 
@@ -129,7 +131,7 @@ class Release(Message, frozen=True):
 class Read(Message, frozen=True):
     """Frames from ``glsn`` on, in order and without a hole, at most ``limit`` of them."""
 
-    target: Target
+    target: StreamTarget
     glsn: int
     limit: int
 
@@ -152,13 +154,13 @@ class Unwritten(Message, frozen=True):
 class Subscribe(Message, frozen=True):
     """Like ``Read``, but answered only when there is something to say: frames, a seal, or an end."""
 
-    target: Target
+    target: StreamTarget
     glsn: int
     limit: int
 
 
 class FindTail(Message, frozen=True):
-    target: Target
+    target: StreamTarget
     operation: int
 
 
@@ -203,7 +205,7 @@ class Finalized(Message, frozen=True):
 class Drop(Message, frozen=True):
     """Only for a stream id that has left the projection for ever."""
 
-    target: Target
+    target: StreamTarget
 
 
 class Dropped(Message, frozen=True):
@@ -218,11 +220,11 @@ class Inventory(Message, frozen=True):
 
 class Inventoried(Message, frozen=True):
     log: str
-    streams: tuple[Target, ...]
+    streams: tuple[StreamTarget, ...]
 
 
 class Trim(Message, frozen=True):
-    target: Target
+    target: StreamTarget
     point: int
 
 
@@ -234,7 +236,7 @@ class TrimDone(Message, frozen=True):
 class Digest(Message, frozen=True):
     """Identities of all frames that share a position with ``[first, end)``."""
 
-    target: Target
+    target: StreamTarget
     first: int
     end: int
 
@@ -249,7 +251,7 @@ class Digested(Message, frozen=True):
 class Fetch(Message, frozen=True):
     """Frames with their bytes, for a joining member. A stream that lost data refuses."""
 
-    target: Target
+    target: StreamTarget
     first: int
     end: int
 

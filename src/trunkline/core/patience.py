@@ -6,7 +6,7 @@
     silent NODE      a duty was over before the node said a word   after a time that doubles, or it says one
     full NODE        the node had no space for a copy              after ``full_ms``
 
-The sets that ``next_duty`` looks at are in ``Done``.
+The sets that ``next_duty`` looks at are in ``DutyMemory``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from trunkline.core.duties import PRESENT, Done, names_node
+from trunkline.core.duties import PRESENT, DutyMemory, names_node
 from trunkline.core.effects import Announce, CancelTimer, Effects, SetTimer
 from trunkline.core.events import NodeGivenUp
 from trunkline.core.messages import NodeInfo
@@ -32,7 +32,7 @@ class PatienceConfig(Struct, frozen=True):
 
 
 class Patience:
-    def __init__(self, config: PatienceConfig, done: Done) -> None:
+    def __init__(self, config: PatienceConfig, done: DutyMemory) -> None:
         self.config = config
         self.done = done
         self.narrow = -1  # the open segment, if it is narrow

@@ -68,7 +68,7 @@ from trunkline.core.delivery_messages import (
 )
 from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Effects, Message, Send, SetTimer
 from trunkline.core.planner_schedule import Schedule
-from trunkline.core.planner_tracks import Job, PlannerConfig, Stage, Track
+from trunkline.core.planner_tracks import PlannerConfig, PlannerJob, Track, TrackStage
 
 UNSETTLING = (Outcome.UNKNOWN, Outcome.MOVED, Outcome.ALREADY, Outcome.FENCED)
 
@@ -219,7 +219,7 @@ class Planner:
     def _meet_expiry(self) -> Effects:
         """The source has forgotten something: look at all whose stored position that concerns (P7)."""
         oldest = self.schedule.source.oldest
-        ready = [track for track in self.tracks.values() if track.stage is Stage.READY and track.position < oldest]
+        ready = [track for track in self.tracks.values() if track.stage is TrackStage.READY and track.position < oldest]
         return [effect for track in ready for effect in self.schedule.place(track)]
 
     # ------------------------------------------------------------------------------------------------------- ownership
@@ -349,23 +349,23 @@ class Planner:
         del self.schedule.groups.jobs[done.job]
         return effects
 
-    def _settle(self, number: int, job: Job, result: Result) -> Effects:
+    def _settle(self, number: int, job: PlannerJob, result: Result) -> Effects:
         track = self.tracks.get(result.destination)
         job.members.discard(result.destination)
         if track is None or track.job != number:
             return []
         believed, track.job, track.doubted = not track.doubted, 0, False
-        if result.outcome in UNSETTLING and job.kind is not Stage.READING:
+        if result.outcome in UNSETTLING and job.kind is not TrackStage.READING:
             track.settled = False  # P11, believed or not
         effects = self._believe(track, job, result) if believed else []  # P3
         track.planned = track.effective  # P2
         return effects + self.schedule.place(track)
 
-    def _believe(self, track: Track, job: Job, result: Result) -> Effects:
+    def _believe(self, track: Track, job: PlannerJob, result: Result) -> Effects:
         match result.outcome:
             case Outcome.STANDS:
                 return self._on_stands(track, result)
-            case Outcome.STRAYED if job.kind is Stage.READING:
+            case Outcome.STRAYED if job.kind is TrackStage.READING:
                 return self._on_stands(track, result)
             case Outcome.APPLIED:
                 track.settled = True  # P11
@@ -373,7 +373,7 @@ class Planner:
             case Outcome.ALREADY if not track.reseed:
                 return self._on_applied(track, job, result.position)
             case Outcome.EMPTY:
-                assert job.kind is Stage.FLUSHING and not job.stamp, f"a job of {track.name} cannot be empty"
+                assert job.kind is TrackStage.FLUSHING and not job.stamp, f"a job of {track.name} cannot be empty"
                 return self.schedule.note_empty(track, job.through, job.mark) + self._on_success(track)
             case Outcome.MOVED | Outcome.ALREADY:
                 return self._on_moved(track)
@@ -382,11 +382,11 @@ class Planner:
                 return self._on_moved(track)
             case Outcome.FENCED:
                 return self._on_fenced(track, result.token)
-            case Outcome.EXPIRED if job.kind is Stage.FLUSHING:
+            case Outcome.EXPIRED if job.kind is TrackStage.FLUSHING:
                 track.unreadable = True  # P7
                 return [Announce(PlanDropped(track.name))]
             case Outcome.TRANSIENT | Outcome.UNKNOWN | Outcome.EXPIRED:
-                if result.outcome is Outcome.UNKNOWN and job.kind is not Stage.READING:
+                if result.outcome is Outcome.UNKNOWN and job.kind is not TrackStage.READING:
                     track.doubt()  # P4
                     track.crowd = max(1, job.size // 2)  # P9
                 return self.schedule.back_off(track, result.error)
@@ -404,12 +404,12 @@ class Planner:
             return self.schedule.halt(track, result.error)
         return []
 
-    def _on_applied(self, track: Track, job: Job, position: int) -> Effects:
+    def _on_applied(self, track: Track, job: PlannerJob, position: int) -> Effects:
         track.position, track.mark, track.unreadable, track.strayed = position, job.mark, False, False
         track.forget_empty()
         self.schedule.unrecorded.discard(track.name)
         effects = self._on_success(track)
-        if job.kind is Stage.SEEDING:
+        if job.kind is TrackStage.SEEDING:
             effects.append(Announce(Seeded(track.name, position)))
             if track.reseed:
                 effects.append(Send(self.config.control, Reseeded(track.name, track.token, track.reseed)))

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from trunkline.core.delivery_messages import SeedMode, SourceAt
-from trunkline.core.planner_tracks import GroupKey, Job, Stage, Track
+from trunkline.core.planner_tracks import GroupKey, PlannerJob, Track, TrackStage
 
 
 class Beginning(NamedTuple):
@@ -26,11 +26,11 @@ class Groups:
     def __init__(self, groups_max: int) -> None:
         self.groups_max = groups_max
         self.waiting: dict[GroupKey, set[str]] = {}  # in the order in which they began to wait
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, PlannerJob] = {}
         self.job_last = 0
 
     def queue(self, track: Track, key: GroupKey) -> None:
-        track.stage, track.key = Stage.READY, key
+        track.stage, track.key = TrackStage.READY, key
         self.waiting.setdefault(key, set()).add(track.name)
 
     def lift(self, track: Track) -> None:
@@ -43,7 +43,7 @@ class Groups:
             del self.waiting[track.key]
         track.key = None
 
-    def begin(self, job: Job) -> int:
+    def begin(self, job: PlannerJob) -> int:
         self.job_last += 1
         self.jobs[self.job_last] = job
         return self.job_last
@@ -76,9 +76,9 @@ class Groups:
 class Slots:
     """What may begin beside the jobs in flight: one seed, and flushes. What fails leaves a slot to the others (P1)."""
 
-    def __init__(self, groups_max: int, jobs: dict[int, Job]) -> None:
-        flushes = [job.failing for job in jobs.values() if job.kind is Stage.FLUSHING]
-        self.seeds = 1 - sum(job.kind is Stage.SEEDING for job in jobs.values())
+    def __init__(self, groups_max: int, jobs: dict[int, PlannerJob]) -> None:
+        flushes = [job.failing for job in jobs.values() if job.kind is TrackStage.FLUSHING]
+        self.seeds = 1 - sum(job.kind is TrackStage.SEEDING for job in jobs.values())
         self.flushes = groups_max - len(flushes)
         self.failing = max(1, groups_max - 1) - sum(flushes)
 

@@ -14,8 +14,8 @@ from trunkline.core.delivery_events import (
 from trunkline.core.delivery_messages import (
     Emptied,
     FlushGroup,
+    JobMember,
     Life,
-    Member,
     Note,
     ReadStandings,
     RecordEmpty,
@@ -27,7 +27,7 @@ from trunkline.core.delivery_messages import (
 )
 from trunkline.core.effects import Announce, Effects, Send, SetTimer
 from trunkline.core.planner_groups import Beginning, Groups
-from trunkline.core.planner_tracks import GroupKey, Job, PlannerConfig, Stage, Track
+from trunkline.core.planner_tracks import GroupKey, PlannerConfig, PlannerJob, Track, TrackStage
 
 
 class Schedule:
@@ -49,19 +49,19 @@ class Schedule:
         if track.job:
             return []
         if not track.token:
-            return self._forget(track, Stage.UNOWNED)
+            return self._forget(track, TrackStage.UNOWNED)
         if track.removed:
-            return self._leave(track, Stage.UNOWNED)
+            return self._leave(track, TrackStage.UNOWNED)
         if track.config.life is Life.RETIRED:
-            return [*self._leave(track, Stage.RETIRED), Announce(Retired(track.name))]
+            return [*self._leave(track, TrackStage.RETIRED), Announce(Retired(track.name))]
         if track.halted:
-            track.stage = Stage.HALTED
+            track.stage = TrackStage.HALTED
         elif track.config.life is Life.PAUSED:
-            track.stage = Stage.PAUSED
+            track.stage = TrackStage.PAUSED
         elif track.retry_ms:
             return self._wait(track)
         elif not track.known:
-            track.stage = Stage.READING
+            track.stage = TrackStage.READING
             self.unread.add(track.name)
         else:
             return self._place_known(track)
@@ -71,13 +71,13 @@ class Schedule:
         """Take a destination away from wherever it waits."""
         self.unread.discard(track.name)
         self.groups.lift(track)
-        if track.stage is Stage.BACKING_OFF:
+        if track.stage is TrackStage.BACKING_OFF:
             self.backing_off.get(track.retry_ms, set()).discard(track.name)
 
     def _place_known(self, track: Track) -> Effects:
         track.planned, oldest = track.effective, self.source.oldest
         if track.config.life is Life.DRAINING and self._is_drained(track):
-            return [*self._leave(track, Stage.DRAINED), Announce(Drained(track.name, track.position))]
+            return [*self._leave(track, TrackStage.DRAINED), Announce(Drained(track.name, track.position))]
         expired = track.position > 0 and (track.effective < oldest or track.unreadable)
         if track.position and not track.reseed and not expired:
             self.groups.queue(track, self._flush_key(track))
@@ -107,7 +107,7 @@ class Schedule:
         at_least = reached if reached > self.source.version else 0
         return GroupKey(at_least, False, False, track.failures > 0, track.crowd, mode)
 
-    def _forget(self, track: Track, stage: Stage) -> Effects:
+    def _forget(self, track: Track, stage: TrackStage) -> Effects:
         track.stage, track.known = stage, False
         if track.removed:
             del self.tracks[track.name]
@@ -115,7 +115,7 @@ class Schedule:
 
     # ------------------------------------------------------------------------------------------------------ giving back
 
-    def _leave(self, track: Track, stage: Stage) -> Effects:
+    def _leave(self, track: Track, stage: TrackStage) -> Effects:
         """Give a destination back; nothing is in flight to it (P13)."""
         noted = self.record([track.name])
         released = self.release(Released(track.name, track.token, track.settled))
@@ -153,7 +153,7 @@ class Schedule:
         before, most = track.failures, self.config.breaker_after
         track.failures, track.error = min(before + 1, most), error
         grown = self.config.retry_first_ms << (track.failures - 1)
-        track.retry_ms = self.config.retry_most_ms if track.failures == most else min(grown, self.config.retry_most_ms)
+        track.retry_ms = self.config.retry_max_ms if track.failures == most else min(grown, self.config.retry_max_ms)
         effects: Effects = [Announce(BackedOff(track.name, track.failures, error))]
         if before < most == track.failures:
             effects.append(Announce(BreakerOpened(track.name, error)))
@@ -161,7 +161,7 @@ class Schedule:
 
     def _wait(self, track: Track) -> Effects:
         """One timer serves all that wait equally long; who comes later may wait a little less."""
-        track.stage = Stage.BACKING_OFF
+        track.stage = TrackStage.BACKING_OFF
         begun = track.retry_ms not in self.backing_off
         self.backing_off.setdefault(track.retry_ms, set()).add(track.name)
         return [SetTimer(f"retry {track.retry_ms}", track.retry_ms)] if begun else []
@@ -187,7 +187,7 @@ class Schedule:
         self.unread.clear()
         if not names:
             return []
-        number = self.groups.begin(Job(Stage.READING, names))
+        number = self.groups.begin(PlannerJob(TrackStage.READING, names))
         notes = []
         for track in map(self.tracks.__getitem__, names):
             track.job = number
@@ -197,14 +197,16 @@ class Schedule:
 
     def _begin(self, beginning: Beginning) -> Effects:
         key, names, through = beginning
-        kind = Stage.FLUSHING if key.seed is None else Stage.SEEDING
+        kind = TrackStage.FLUSHING if key.seed is None else TrackStage.SEEDING
         places = self.groups.places(names, self.tracks)
-        number = self.groups.begin(Job(kind, names, through, stamp=key.stamp, failing=key.failing, places=places))
+        number = self.groups.begin(
+            PlannerJob(kind, names, through, stamp=key.stamp, failing=key.failing, places=places)
+        )
         for track in map(self.tracks.__getitem__, names):
             self.groups.lift(track)
             track.stage, track.job, track.planned = kind, number, through
         tracks = [self.tracks[name] for name in names]
-        members = tuple(Member(track.name, track.position, track.token, track.mark) for track in tracks)
+        members = tuple(JobMember(track.name, track.position, track.token, track.mark) for track in tracks)
         after = 0 if key.seed is not None else key.after
         told = Announce(GroupStarted(number, after, through, members, seed=key.seed is not None))
         if key.seed is not None:

@@ -18,14 +18,14 @@ class PlannerConfig(Struct, frozen=True):
     groups_max: int = 2  # flushes at the same time, beside one seed; too small: those that catch up delay the others
     members_max: int = 20_000  # of one group; too small: more jobs; too big: one killed worker leaves more in doubt
     retry_first_ms: int = 500  # doubled with each failure
-    retry_most_ms: int = 60_000  # too big: a mended destination is noticed late
-    breaker_after: int = 5  # failures in a row after which it is tried only once in retry_most_ms
+    retry_max_ms: int = 60_000  # too big: a mended destination is noticed late
+    breaker_after: int = 5  # failures in a row after which it is tried only once in retry_max_ms
     record_ms: int = 30_000  # too small: many notes; too big: after a crash more is read again; 0: noted at once
     worker: Address = Address(SELF, "worker")
     control: Address = Address(SELF, "control")
 
 
-class Stage(enum.Enum):
+class TrackStage(enum.Enum):
     """Where a destination is in the planner's eyes."""
 
     UNOWNED = "unowned"  # another deliverer's, or nobody's
@@ -63,7 +63,7 @@ class Track:
         self.config = config  # its life is what operators made of it
         self.life_configured = config.life
         self.removed = False  # it is not in the configuration any more
-        self.stage = Stage.UNOWNED
+        self.stage = TrackStage.UNOWNED
         self.token = 0  # of the grant that holds; 0: none does
         self.token_floor = 0  # grants below it come too late
         self.known = False  # `position` is what the destination says
@@ -124,12 +124,12 @@ class Track:
         self.failures, self.retry_ms, self.crowd = 0, 0, crowd
 
 
-class Job:
+class PlannerJob:
     """One job in flight. ``kind`` is READING, FLUSHING or SEEDING; ``failing`` as in its key."""
 
     def __init__(
         self,
-        kind: Stage,
+        kind: TrackStage,
         members: list[str],
         through: int = 0,
         *,

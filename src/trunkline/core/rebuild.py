@@ -23,7 +23,7 @@ from trunkline.core.messages import (
     Reason,
     Rejected,
     Stored,
-    Target,
+    StreamTarget,
     Write,
     Written,
     descriptor_of,
@@ -40,8 +40,8 @@ class MemberCopy:
         self.end = segment.end
         self.source_node = source.node
         self.joiner_node = joiner.node
-        self.source: Target = target_of(view, segment, source)
-        self.joiner: Target = target_of(view, segment, joiner)
+        self.source: StreamTarget = target_of(view, segment, source)
+        self.joiner: StreamTarget = target_of(view, segment, joiner)
         self.first = max(segment.base, view.trim + 1)
         self.span = span
         self.prepared = False

@@ -23,7 +23,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from trunkline.core.effects import Address, Announce, Effects, Message, Persist, Send
-from trunkline.core.entries import Frame, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, junk
 from trunkline.core.events import (
     FrameStored,
     StreamDamaged,
@@ -60,9 +60,9 @@ from trunkline.core.messages import (
     Sealed,
     Space,
     Stored,
+    StreamTarget,
     Subscribe,
     TailFound,
-    Target,
     Trim,
     TrimDone,
     Unwritten,
@@ -190,7 +190,7 @@ class StorageNode:
         _, effects = self._find_or_make(descriptor)
         return [*effects, Send(source, Opened(descriptor.target.stream))]
 
-    def _making_refusal(self, target: Target) -> Rejected | None:
+    def _making_refusal(self, target: StreamTarget) -> Rejected | None:
         """Why a stream cannot be found or made (N1, N3, N6)."""
         refused = self._identity_refusal(target, may_be_new=True)
         is_new = refused is None and (target.log, target.stream) not in self.streams
@@ -238,7 +238,7 @@ class StorageNode:
         answer = Finalized(stream.id, not stream.data_loss, message.nonce)
         return [*effects, Send(source, answer), *self._wake(stream)]
 
-    def _on_drop(self, source: Address, target: Target) -> Effects:
+    def _on_drop(self, source: Address, target: StreamTarget) -> Effects:
         refused = self._identity_refusal(target, may_be_new=True)
         if refused is not None:
             again = refused.reason is Reason.GONE
@@ -266,7 +266,7 @@ class StorageNode:
 
     # ----------------------------------------------------------------------------------------- requests to a stream
 
-    def _identity_refusal(self, target: Target, *, may_be_new: bool) -> Rejected | None:
+    def _identity_refusal(self, target: StreamTarget, *, may_be_new: bool) -> Rejected | None:
         """Why this node is not the one that the request is for (N1, N3)."""
         if target.cluster != self.cluster or target.incarnation != self.incarnation:
             return Rejected(target.stream, 0, Reason.MISMATCH, self.incarnation)
@@ -447,7 +447,7 @@ def _refused_from(stream: Stream, message: Write) -> Space:
     """From which level on there is no room for a write (N6)."""
     if message.repair:
         return Space.TIGHT if stream.is_copy else Space.EXHAUSTED
-    return Space.FULL if message.frame.kind is Kind.DATA else Space.EXHAUSTED
+    return Space.FULL if message.frame.kind is FrameKind.DATA else Space.EXHAUSTED
 
 
 def _position(message: Message) -> int:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, Frames, Kind
+from trunkline.core.entries import Frame, FrameKind, Frames
 from trunkline.core.messages import Descriptor, Reason, Rejected
 from trunkline.core.projection import Policy
 
@@ -140,7 +140,7 @@ class Stream:
         for frame in self.frames.between(first, end):
             if frame.first > reached:
                 free.append((reached, frame.first))
-            if frame.kind is not Kind.JUNK:
+            if frame.kind is not FrameKind.JUNK:
                 return max(first, frame.first), free
             reached = frame.next
         return end, [*free, (reached, end)] if reached < end else free

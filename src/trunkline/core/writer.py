@@ -41,7 +41,7 @@ from trunkline.core.effects import (
     Send,
     SetTimer,
 )
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Append,
@@ -222,7 +222,7 @@ class Writer:
 
     def _send(self, request: AppendRequested) -> Effects:
         self.seq += 1
-        frame = Frame(self.next, request.count, Kind.DATA, self.config.writer, self.seq, request.checksum)
+        frame = Frame(self.next, request.count, FrameKind.DATA, self.config.writer, self.seq, request.checksum)
         self.next = frame.next
         members = self._current().members()
         oldest = not self.in_flight

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address, Choose, Complete, Effects, Event, Message, Record
-from trunkline.core.entries import Kind
+from trunkline.core.entries import FrameKind
 from trunkline.core.events import DutiesOver, LogBlocked, LogUnblocked
 from trunkline.core.filler import Filler
 from trunkline.core.messages import Got, Write
@@ -89,7 +89,7 @@ class LogDuties:
         self._recorder = Recorder(recording, cluster, name, start) if recording is not None else None
         filler = Filler()
         self._carried = CarriedBodies(lambda: carried_by(filler))
-        config = CoordinatorConfig(
+        config = DutiesConfig(
             log,
             first_look_ms=REST_TICKS * tick_ms,  # it is woken below, and waits for its turn (L1)
             tick_ms=tick_ms,
@@ -132,7 +132,7 @@ class LogDuties:
             self._register.submit(message, lambda answer: self._answered(role, answer))
             return
         attachments: tuple[Buffer, ...] = ()
-        if isinstance(message, Write) and message.frame.kind is Kind.DATA:
+        if isinstance(message, Write) and message.frame.kind is FrameKind.DATA:
             body = self._carried.find(message.frame, step)
             if body is None:
                 return  # lost: the duty is looked at anew

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from trunkline.core.effects import Address, Choose, Complete, Event, Message, Record
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import (
     Fetched,
     Finalize,
@@ -122,7 +122,7 @@ class NodeHost:
         token = int(to.role)
         self.counts.answers += 1
         if isinstance(message, ReadFrames | Fetched) or (
-            isinstance(message, Written) and message.existing.kind is Kind.DATA
+            isinstance(message, Written) and message.existing.kind is FrameKind.DATA
         ):
             self._bodies.send(connection, Answer(token, message, _key_of(step)))  # O3
             return

@@ -1,7 +1,7 @@
 """Records what the roles of a process announce, for ``trunkline check --trace``.
 
-One file per process start; ``core/trace.py`` has the rules. A line is in the operating system's hands before any later
-effect is carried out, so a kill loses no line that somebody outside could have learnt of.
+One file per process start; ``core/recording.py`` has the rules. The operating system has a line before any later effect
+is carried out, so a kill loses no line that another process could depend on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from trunkline.core.effects import Event
-from trunkline.core.trace import encode_event, end_line, file_name, header_line
+from trunkline.core.recording import encode_event, end_line, file_name, header_line
 
 
 class Recorder:

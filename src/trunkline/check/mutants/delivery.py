@@ -12,10 +12,10 @@ from trunkline.check.scenarios.delivery_world import Apply, Source, Table
 from trunkline.core import planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_schedule import Schedule
-from trunkline.core.planner_tracks import GroupKey, Job, Track
+from trunkline.core.planner_tracks import GroupKey, PlannerJob, Track
 
 _through = planner_groups._through
 _believe = Planner._believe
@@ -30,19 +30,19 @@ _table_write = Table._write
 # ------------------------------------------------------------------------------------------------------- destinations
 
 
-def _unfenced(held: Held, step: Step) -> Decision:
+def _unfenced(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held._replace(token=0), step)
 
 
-def _from_anywhere(held: Held, step: Step) -> Decision:
+def _from_anywhere(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held, step._replace(expected=held.position, mark=held.mark) if step.expected else step)
 
 
-def _over_anything(held: Held, step: Step) -> Decision:
+def _over_anything(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held, step if step.expected else step._replace(expected=held.position, mark=held.mark))
 
 
-def _without_marks(held: Held, step: Step) -> Decision:
+def _without_marks(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held._replace(mark=""), step._replace(mark="", through_mark=""))
 
 
@@ -88,14 +88,14 @@ def _job_forgotten(self: Track) -> None:
     self.known, self.job = False, 0
 
 
-def _failure_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _failure_is_empty(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     """The next window begins where the failed one was to end."""
     if result.outcome is Outcome.TRANSIENT:
         self.schedule.note_empty(track, job.through, job.mark)
     return _believe(self, track, job, result)
 
 
-def _silence_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _silence_is_empty(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     if result.outcome is Outcome.UNKNOWN and not job.stamp and job.through:
         return self.schedule.note_empty(track, job.through, job.mark)
     return _believe(self, track, job, result)
@@ -108,7 +108,7 @@ def _all_fail(self: Planner, done: JobDone) -> Effects:
     return _on_done(self, done)
 
 
-def _all_halt(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _all_halt(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     if result.outcome is not Outcome.PERMANENT:
         return _believe(self, track, job, result)
     return [effect for each in self.tracks.values() for effect in self.schedule.halt(each, result.error)]
@@ -150,7 +150,7 @@ def _expiry_unseen(self: Planner, message: Message) -> Effects:
     return _on_news(self, replace(message, oldest=1) if isinstance(message, SourceAt) else message)
 
 
-def _expiry_passes(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _expiry_passes(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     gone = result.outcome is Outcome.EXPIRED
     return _believe(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if gone else result)
 

@@ -9,7 +9,7 @@ from trunkline.check.mutants.patches import patch
 from trunkline.check.scenarios import delivery_world
 from trunkline.core.delivery_events import PlanDropped
 from trunkline.core.effects import Announce, Effects
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_groups import Groups
 from trunkline.core.planner_tracks import Track
@@ -17,7 +17,7 @@ from trunkline.core.planner_tracks import Track
 _go_on = Planner._go_on
 
 
-def _written_again(held: Held, step: Step) -> Decision:
+def _written_again(held: StoredPosition, step: PlannedWrite) -> Decision:
     decided = decide(held, step)
     return Decision.PROCEED if decided is Decision.ALREADY else decided
 

@@ -12,15 +12,15 @@ from trunkline.core import coordinator, duties
 from trunkline.core import projection as projections
 from trunkline.core.coordinator import Coordinator
 from trunkline.core.duties import (
-    Done,
     Duty,
+    DutyMemory,
     ForgetTheSegments,
     RemoveJoiner,
     RemoveServingMember,
     Situation,
 )
 from trunkline.core.effects import Address, Effects
-from trunkline.core.messages import NodeInfo, Target
+from trunkline.core.messages import NodeInfo, StreamTarget
 from trunkline.core.patience import Patience
 from trunkline.core.projection import AddJoiner, Group, Member, Projection, Segment
 from trunkline.core.rebuild import MemberCopy
@@ -41,7 +41,7 @@ def _keeps_first_view(self: Coordinator, view: Projection | None, nodes: tuple[N
     return _on_view(self, self.view or view, nodes)
 
 
-def _believes_inventory_to_be_empty(self: Coordinator, source: Address, streams: tuple[Target, ...]) -> Effects:
+def _believes_inventory_to_be_empty(self: Coordinator, source: Address, streams: tuple[StreamTarget, ...]) -> Effects:
     """Nodes are not asked what they keep: what the process before this one left to be dropped is forgotten."""
     return self._tidied(source.process) if self.duty is not None else []
 
@@ -136,11 +136,11 @@ def _repairs_one_span(self: SegmentRepair) -> Effects:
     return effects
 
 
-def _over_at_once(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> bool:
+def _over_at_once(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> bool:
     return view.deleted
 
 
-def _ignores_absent_nodes(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> bool:
+def _ignores_absent_nodes(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> bool:
     return view.deleted and all(info.node in done.tidied for info in nodes if info.live)
 
 

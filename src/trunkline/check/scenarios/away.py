@@ -20,13 +20,13 @@ from trunkline.check.scenarios.cluster import (
 )
 from trunkline.core.calls import TailRequested
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.projection import EndSegment, Opening, Owner, Seat, apply
 from trunkline.core.streams import FrameWritten, StreamEnding
 
 OWNED = broadcast_log(BROADCAST2, "n1 n2", owner="w")
 PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
-FIRST = Frame(1, 1, Kind.DATA, "w#1", 1, 100)
+FIRST = Frame(1, 1, FrameKind.DATA, "w#1", 1, 100)
 STORED: tuple[Record, ...] = (FrameWritten((LOG, "1.0.1"), FIRST),)
 
 

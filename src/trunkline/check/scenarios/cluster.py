@@ -38,7 +38,7 @@ from trunkline.core.calls import (
     TailRequested,
     TrimRequested,
 )
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import (
     Address,
     Message,
@@ -364,7 +364,7 @@ def coordinator(
     span: int = 4096,
     log: str = LOG,
 ) -> ProcessSpec:
-    config = CoordinatorConfig(
+    config = DutiesConfig(
         log, widen_ms=widen_ms, absent_ms=absent_ms, silences_max=1, examined_max=examined_max, span=span
     )
 

@@ -30,7 +30,7 @@ from trunkline.core.delivery_messages import (
     Configured,
     FlushGroup,
     JobDone,
-    Member,
+    JobMember,
     Note,
     Outcome,
     Planned,
@@ -179,7 +179,7 @@ class Worker:
             return [*begun, Send(SOURCE, Look(self.start, job.job, after, mark, job.through))]
         return begun + self._on_looked(Looked(self.start, job.job, readable=True, strayed=False, life=0))
 
-    def _staged(self, job: FlushGroup | SeedGroup, member: Member, life: int) -> Apply | None:
+    def _staged(self, job: FlushGroup | SeedGroup, member: JobMember, life: int) -> Apply | None:
         tenants = tenants_of(next(each for each in self.planned if each.destination == member.destination))
         mark, history = self.history.mark(life, job.through), self.history.lived(life)
         if job.through >= len(history.versions):

@@ -24,7 +24,7 @@ from trunkline.check.scenarios.cluster import (
 )
 from trunkline.core.calls import CreateLog, DeleteRequested, SealRequested, TrimRequested
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.projection import (
     AddJoiner,
     EndSegment,
@@ -42,7 +42,7 @@ from trunkline.core.streams import FrameWritten, StreamEnding, StreamSealing
 
 NODES = "n1 n2 n3"
 PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
-VALUE = Frame(1, 1, Kind.DATA, "old#1", 1, 100)
+VALUE = Frame(1, 1, FrameKind.DATA, "old#1", 1, 100)
 NEXT = Opening(((Seat("n1", 1), Seat("n3", 1)),), Owner("n3", 1))
 
 
@@ -65,7 +65,7 @@ def _kept(stream: str, *, ended: bool = False) -> tuple[Record, ...]:
 
 def _half_written() -> tuple[Projection, dict[str, tuple[Record, ...]]]:
     """Segment 0 ended at 4: position 1 is on the head alone, 2 is a hole, 3 is on both."""
-    first, third = VALUE, Frame(3, 1, Kind.DATA, "old#1", 3, 101)
+    first, third = VALUE, Frame(3, 1, FrameKind.DATA, "old#1", 3, 101)
     head, tail = (LOG, "1.0.0"), (LOG, "1.0.1")
     records: dict[str, tuple[Record, ...]] = {
         "n1": (FrameWritten(head, first), FrameWritten(head, third), StreamSealing(head)),

@@ -25,7 +25,7 @@ from trunkline.check.scenarios.cluster import (
     writer,
 )
 from trunkline.core.calls import AppendRequested
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.projection import Policy, Settings
 from trunkline.core.storage import FramesDamaged
 from trunkline.core.streams import FrameWritten
@@ -37,7 +37,7 @@ STRIPED = chain_log(Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1),
 
 def _old(stream: str, glsn: int) -> FrameWritten:
     """An entry of a client that is gone."""
-    return FrameWritten((LOG, stream), Frame(glsn, 1, Kind.DATA, "c0#1", glsn, 100 + glsn))
+    return FrameWritten((LOG, stream), Frame(glsn, 1, FrameKind.DATA, "c0#1", glsn, 100 + glsn))
 
 
 def _written(spec: ProcessSpec, *groups: tuple[FrameWritten, ...], synced: int) -> ProcessSpec:

@@ -21,7 +21,7 @@ from trunkline.check.scenarios.cluster import (
     tail_finder,
 )
 from trunkline.core.effects import Address, Effects, Message, Record, Send
-from trunkline.core.entries import Frame, Kind, junk
+from trunkline.core.entries import Frame, FrameKind, junk
 from trunkline.core.messages import Write, descriptor_of, target_of
 from trunkline.core.projection import (
     EndSegment,
@@ -44,7 +44,7 @@ STRIPED = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1)
 
 def run_of_holes() -> Scenario:
     """Positions 1 to 3 were handed out to a writer that died; position 2 is on the head."""
-    second = Frame(2, 1, Kind.DATA, "old#1", 2, 100)
+    second = Frame(2, 1, FrameKind.DATA, "old#1", 2, 100)
     return scenario(
         "run-of-holes",
         "a dead writer left three positions, one of them on the head; two readers settle them beside a writer",
@@ -81,13 +81,13 @@ def striped_run() -> Scenario:
         appender("c1", log, *appends(1)),
         reader("r", log, until=3),
         granted={"n3": 3},
-        records={"n1": (FrameWritten((LOG, "1.1.1"), Frame(2, 1, Kind.DATA, "old#1", 2, 100)),), "n2": _second()},
+        records={"n1": (FrameWritten((LOG, "1.1.1"), Frame(2, 1, FrameKind.DATA, "old#1", 2, 100)),), "n2": _second()},
         sometimes=("HoleFilled", "Committed", "EntriesRead"),
     )
 
 
 def _second() -> tuple[Record, ...]:
-    return (FrameWritten((LOG, "1.1.0"), Frame(2, 1, Kind.DATA, "old#1", 2, 100)),)
+    return (FrameWritten((LOG, "1.1.0"), Frame(2, 1, FrameKind.DATA, "old#1", 2, 100)),)
 
 
 def stale_fill() -> Scenario:
@@ -98,7 +98,7 @@ def stale_fill() -> Scenario:
     opening = Opening(((Seat("n2", 1),), (Seat("n3", 1),)), Owner("n3", 1))
     old = apply(open_log, EndSegment(0, 3, open_log.last.groups, opening))
     new = apply(old, RemoveMember(0, "1.0.0"))
-    first, second = Frame(1, 1, Kind.DATA, "old#1", 1, 100), Frame(2, 1, Kind.DATA, "old#1", 2, 101)
+    first, second = Frame(1, 1, FrameKind.DATA, "old#1", 1, 100), Frame(2, 1, FrameKind.DATA, "old#1", 2, 101)
 
     def kept(stream: str, *frames: Frame) -> tuple[Record, ...]:
         key = (LOG, stream)
@@ -151,7 +151,7 @@ def late_view() -> Scenario:
     Meanwhile the log has gone on without that member, was trimmed, and segment 0 is forgotten.
     """
     head, last = PAIR.last.members()
-    first = Frame(1, 1, Kind.DATA, "old#1", 1, 100)
+    first = Frame(1, 1, FrameKind.DATA, "old#1", 1, 100)
     ended = apply(PAIR, EndSegment(0, 2, ((head,),), Opening(((Seat("n1", 1),),), Owner("n1", 1))))
     now = apply(apply(ended, RaiseTrim(1)), ForgetSegment(0))
 

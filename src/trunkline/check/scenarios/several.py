@@ -26,7 +26,7 @@ from trunkline.check.scenarios.cluster import (
 )
 from trunkline.core.calls import TrimRequested
 from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.projection import (
     EndSegment,
     MarkRepaired,
@@ -80,7 +80,7 @@ def read_several() -> Scenario:
 
 def copy_of_several_spans() -> Scenario:
     """Three batches, one of them across the border of two spans, are copied one by one and compared span by span."""
-    frames = [Frame(1 + 2 * n, 2, Kind.DATA, "old#1", n + 1, 100 + n) for n in range(3)]
+    frames = [Frame(1 + 2 * n, 2, FrameKind.DATA, "old#1", n + 1, 100 + n) for n in range(3)]
     end = frames[-1].next
     return scenario(
         "copy-of-several-spans",
@@ -150,7 +150,7 @@ def two_logs() -> Scenario:
 def two_trims() -> Scenario:
     """The one that trims less comes later: the trim point does not go back."""
     log = _ended(3)
-    frames = [Frame(glsn, 1, Kind.DATA, "old#1", glsn, 100 + glsn) for glsn in (1, 2)]
+    frames = [Frame(glsn, 1, FrameKind.DATA, "old#1", glsn, 100 + glsn) for glsn in (1, 2)]
     return scenario(
         "two-trims",
         "two operators trim a log at once, to different points",
@@ -164,7 +164,7 @@ def two_trims() -> Scenario:
 
 def doubled_requests() -> Scenario:
     """A coordinator that looks again before the answers have come has two of each question and answer in flight."""
-    frame = Frame(1, 1, Kind.DATA, "old#1", 1, 100)
+    frame = Frame(1, 1, FrameKind.DATA, "old#1", 1, 100)
     return scenario(
         "doubled-requests",
         "a coordinator repeats its questions while the first ones are on their way: all of them arrive",
@@ -226,7 +226,7 @@ def seal_comes_late() -> Scenario:
 
 def all_leases_lost() -> Scenario:
     """The leases of both members of an ended segment run out at any moment: nobody may be removed as the last one."""
-    frame = Frame(1, 1, Kind.DATA, "old#1", 1, 100)
+    frame = Frame(1, 1, FrameKind.DATA, "old#1", 1, 100)
     return scenario(
         "all-leases-lost",
         "the leases of all members run out, and none of them is dead",

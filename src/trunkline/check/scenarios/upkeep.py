@@ -11,7 +11,7 @@ from trunkline.check.scenario import Boot, Faults, ProcessSpec, Scenario
 from trunkline.check.scenarios import cluster
 from trunkline.check.scenarios.cluster import CHAIN2, LOG, appender, appends, chain_log, clock, coordinator, reader
 from trunkline.core.effects import Address, Effects, Record, Send
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import Reason, Rejected, Write
 from trunkline.core.projection import (
     EndSegment,
@@ -50,7 +50,7 @@ def ended(view: Projection, end: int, *groups: str, survivors: str = "n1 n2 n3",
 
 
 def entry(glsn: int) -> Frame:
-    return Frame(glsn, 1, Kind.DATA, "old#1", glsn, 100 + glsn)
+    return Frame(glsn, 1, FrameKind.DATA, "old#1", glsn, 100 + glsn)
 
 
 def holding(stream: str, *positions: int, end: int | None = None) -> tuple[Record, ...]:
@@ -227,7 +227,7 @@ class NoRoomForCopies(StorageNode):
     """A node whose disk has no space left for a copy."""
 
     def _on_write(self, source: Address, stream: Stream, message: Write) -> Effects:
-        if message.repair and message.frame.kind is Kind.DATA:
+        if message.repair and message.frame.kind is FrameKind.DATA:
             return [Send(source, Rejected(stream.id, message.frame.first, Reason.NO_SPACE))]
         return super()._on_write(source, stream, message)
 

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 from trunkline.delivery.deliverer.metrics import Metrics
 from trunkline.delivery.deliverer.progress import DelivererView
 from trunkline.errors import ConfigError
@@ -71,7 +71,7 @@ def readiness(view: DelivererView) -> Readiness:
     if view.store_error and not view.held:
         why.append(f"nothing is owned, and the control store cannot be reached: {view.store_error}")
     why += [f"{died}; the deliverer ends, start it again" for died in view.died]
-    halted = [each for each in view.destinations if each.stage == Stage.HALTED.value]
+    halted = [each for each in view.destinations if each.stage == TrackStage.HALTED.value]
     errors = {each.name: each.error for each in halted[:HALTED_MAX]}
     return Readiness(not why, tuple(why), view.state, view.held, len(halted), errors)
 

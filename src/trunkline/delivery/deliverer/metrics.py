@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 from trunkline.delivery.control.contract import Unrouted
 from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
 
@@ -223,7 +223,7 @@ def _gauges(view: DelivererView) -> Iterator[tuple[str, Sequence[Sample]]]:
         "source_up": not view.source_error,
         "control_up": not view.store_error,
         "leases_held": view.held,
-        "halted_destinations": sum(each.stage == Stage.HALTED.value for each in owned),
+        "halted_destinations": sum(each.stage == TrackStage.HALTED.value for each in owned),
         "lag_versions_max": max((each.lag_versions or 0 for each in owned), default=0),
         "lag_seconds_max": max((each.lag_ms or 0 for each in owned), default=0) / 1000,
         "waiting_rows": view.waiting_rows,
@@ -233,7 +233,7 @@ def _gauges(view: DelivererView) -> Iterator[tuple[str, Sequence[Sample]]]:
         "turned_seconds": view.turned_ms_ago / 1000,
     }
     yield from ((name, [((), float(value))]) for name, value in plain.items() if value is not None)
-    yield "destinations", [((stage.value,), stages[stage.value]) for stage in Stage]
+    yield "destinations", [((stage.value,), stages[stage.value]) for stage in TrackStage]
     yield "jobs", [((kind,), jobs[kind]) for kind in ("reading", "flush", "seed")]
 
 
@@ -242,7 +242,7 @@ def _destination_samples(each: DestinationView) -> Iterator[tuple[str, float]]:
         "position": each.position,
         "lag_versions": each.lag_versions,
         "lag_seconds": None if each.lag_ms is None else each.lag_ms / 1000,
-        "halted": each.stage == Stage.HALTED.value,
+        "halted": each.stage == TrackStage.HALTED.value,
         "failures": each.failures,
         "flushed_timestamp_seconds": None if each.flushed_at_ms is None else each.flushed_at_ms / 1000,
         "rows_removed_total": each.removed,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import FlushGroup, JobDone, Member, Note, Outcome, Result, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import FlushGroup, JobDone, JobMember, Note, Outcome, Result, SeedGroup, SeedMode
 from trunkline.delivery.changes.columns import check_columns
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.job.answers import ANSWER_TEXT, report
@@ -118,7 +118,7 @@ class JobRunner:
             raise SourceExpired(f"{survey.restated}; the destination is seeded again")
         return survey
 
-    def _large_flush(self, work: FlushWork, members: Sequence[Member]) -> list[TaskReport]:
+    def _large_flush(self, work: FlushWork, members: Sequence[JobMember]) -> list[TaskReport]:
         """Those with rows by Spark; if all are to be stamped, the others after them."""
         filled = self._large(work, members, work.window)
         rest = filled.without_result(members) if work.stamp else ()
@@ -139,7 +139,7 @@ class JobRunner:
             return self._ran(group.job, lambda: self._large_seed(work, group.members), work.mark)
         return self._ran(group.job, lambda: self._small(seed_portion, work, group.members), work.mark)
 
-    def _large_seed(self, work: SeedWork, members: Sequence[Member]) -> list[TaskReport]:
+    def _large_seed(self, work: SeedWork, members: Sequence[JobMember]) -> list[TaskReport]:
         """Those with rows by Spark; the others after them, with none."""
         filled = self._large(work, members, Window(BEFORE_ALL, work.through))
         rest = filled.without_result(members)
@@ -153,7 +153,7 @@ class JobRunner:
         check_columns(survey.columns, self._work.key, self._work.routing)
         return survey
 
-    def _large(self, work: FlushWork | SeedWork, members: Sequence[Member], window: Window) -> TaskReport:
+    def _large(self, work: FlushWork | SeedWork, members: Sequence[JobMember], window: Window) -> TaskReport:
         places = {self._work.index[member.destination]: member for member in members}
         frames = self._frames(window, work)
         apply = applier(self._work, work, places)
@@ -182,7 +182,7 @@ class JobRunner:
         return settled_live_frame(frames.removed(), frames.arrived(), live.arrived(), routes, key, partitions)
 
     def _small(
-        self, run: Callable[[Work, Asked, Portion], TaskReport], work: Asked, members: Sequence[Member]
+        self, run: Callable[[Work, Asked, Portion], TaskReport], work: Asked, members: Sequence[JobMember]
     ) -> list[TaskReport]:
         sent = self._sent
         dealt = deal(members, self._context.defaultParallelism, lambda each: self._work.shared_places[each.destination])
@@ -274,11 +274,11 @@ def deal(items: Sequence[Item], slots: int, place_of: Callable[[Item], int]) -> 
     return hands
 
 
-def _nothing_happened(job: int, members: Sequence[Member], error: TrunklineError) -> JobReport:
+def _nothing_happened(job: int, members: Sequence[JobMember], error: TrunklineError) -> JobReport:
     return JobReport(JobDone(job, _all_failed(members, error), Outcome.EMPTY))
 
 
-def _all_failed(members: Sequence[Member], error: TrunklineError) -> tuple[Result, ...]:
+def _all_failed(members: Sequence[JobMember], error: TrunklineError) -> tuple[Result, ...]:
     return tuple(failed(member.destination, error) for member in members)
 
 
