@@ -211,7 +211,7 @@ def test_a3_a_refused_write_ends_the_segment(reason: Reason, suspects: tuple[str
 
 
 def test_a10_who_meets_a_seal_looks_some_times_whether_another_finishes_it() -> None:
-    client = Client(seal_looks=2)
+    client = Client(seal_checks=2)
     client.begin()
     assert timers(client.tell(Rejected(HEAD, 1, Reason.SEALED))) == ["append:1"]
     assert messages(client.role.on_timer("append:1")) == [Refresh(LOG)]
@@ -221,7 +221,7 @@ def test_a10_who_meets_a_seal_looks_some_times_whether_another_finishes_it() -> 
 
 
 def test_a10_the_end_that_another_decided_is_taken_at_once() -> None:
-    client = Client(seal_looks=2)
+    client = Client(seal_checks=2)
     client.begin()
     client.tell(Rejected(HEAD, 1, Reason.SEALED))
     assert messages(client.tell(seen(VIEW))) == []

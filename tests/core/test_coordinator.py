@@ -70,7 +70,7 @@ from trunkline.core.projection import (
 )
 from trunkline.core.rebuild import MemberCopy
 from trunkline.core.repair import SegmentRepair
-from trunkline.core.siblings import ChangeProjection, EndOpenSegment, LookNow, Refresh
+from trunkline.core.siblings import ChangeProjection, CheckNow, EndOpenSegment, Refresh
 from trunkline.core.storage import NodeImage, StorageNode
 
 # ----------------------------------------------------------------------------------------------------------- repair
@@ -223,7 +223,7 @@ def test_c9_a_node_is_awaited_from_the_first_look_that_shows_it_away() -> None:
     role, effects = patient(WITHOUT_C)
     assert (messages(effects), timers(effects)) == ([], ["absent c", "tick"])
     for _ in range(3):  # looks that are no passing of time
-        role.on_message(ME, LookNow())
+        role.on_message(ME, CheckNow())
         assert messages(role.on_message(ME, seen(CLOSED, WITHOUT_C))) == []
     role.on_timer("absent c")
     [question] = messages(role.on_message(ME, seen(CLOSED, WITHOUT_C)))[:1]
@@ -264,8 +264,8 @@ def rest_of(effects: Effects) -> int:
 def test_with_nothing_due_it_rests_until_it_is_told_to_look() -> None:
     role, effects = patient(registered("a b c"))
     assert rest_of(effects) == role.config.rest_ms
-    assert messages(role.on_message(ME, LookNow())) == [Refresh(LOG)]
-    assert role.on_message(ME, LookNow()) == []  # it is looking: the answer may be older than this
+    assert messages(role.on_message(ME, CheckNow())) == [Refresh(LOG)]
+    assert role.on_message(ME, CheckNow()) == []  # it is looking: the answer may be older than this
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == [Refresh(LOG)]
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == []
 
@@ -372,7 +372,7 @@ def test_c8_each_answer_gives_a_procedure_as_much_time_again_and_only_a_silence_
     procedure = role.procedure
     effects = role.on_message(storage("a"), Digested(A.stream, 1, 4, FULL))
     assert effects == [SetTimer("tick", role.config.duty_ms)]
-    assert role.on_message(ME, LookNow()) == []
+    assert role.on_message(ME, CheckNow()) == []
     assert role.procedure is procedure
     effects = role.on_timer("tick")  # b and c have said nothing for so long
     assert (messages(effects), role.procedure) == ([Refresh(LOG)], None)

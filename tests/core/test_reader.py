@@ -317,7 +317,7 @@ def test_a_sealed_answer_in_an_open_segment_ends_it() -> None:
 
 
 def test_d9_a_seal_is_met_twice_before_the_reader_ends_the_segment_itself() -> None:
-    client = Client(OPEN, seal_looks=1)
+    client = Client(OPEN, seal_checks=1)
     assert timers(client.tell(nothing(LAST, sealed=True))) == ["wait"]
     client.wait()
     client.tell(seen(OPEN))

@@ -1,4 +1,4 @@
-"""The planner's schedule: where each destination waits, and what begins next. The rules are in ``planner.py``."""
+"""The schedule of the planner: where each destination waits, and what starts next. The rules are in ``planner.py``."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Schedule:
     def __init__(self, config: PlannerConfig) -> None:
         self.config = config
         self.tracks: dict[str, Track] = {}
-        self.source = SourceAt(0, 0)  # what is known of it; version 0: nothing
-        self.due = 0  # flushes go up to here
+        self.source = SourceAt(0, 0)  # as last reported; version 0: unknown
+        self.due = 0  # flushes end here
         self.groups = Groups(config.groups_max)
-        self.unread: set[str] = set()  # their standings are asked for next
+        self.unread: set[str] = set()  # destinations whose positions must be read
         self.backing_off: dict[int, set[str]] = {}  # by the length of the wait
-        self.unrecorded: set[str] = set()  # their empty stretches are not noted yet
+        self.unrecorded: set[str] = set()  # destinations whose empty windows are not noted yet
 
-    # -------------------------------------------------------------------------------------------- where one belongs
+    # -------------------------------------------------------------------------------------------- placement
 
     def place(self, track: Track) -> Effects:
-        """A destination goes where it belongs, or will do so when its job has ended."""
+        """Move a destination to its queue or stage, unless a job is in flight."""
         self.lift(track)
         if track.job:
             return []
@@ -68,7 +68,7 @@ class Schedule:
         return []
 
     def lift(self, track: Track) -> None:
-        """Take a destination away from wherever it waits."""
+        """Remove a destination from wherever it waits."""
         self.unread.discard(track.name)
         self.groups.lift(track)
         if track.stage is TrackStage.BACKING_OFF:
@@ -82,12 +82,12 @@ class Schedule:
         if track.position and not track.reseed and not expired:
             self.groups.queue(track, self._flush_key(track))
             return []
-        told: Effects = [Announce(HistoryExpired(track.name, track.position, oldest))] if expired else []
+        news: Effects = [Announce(HistoryExpired(track.name, track.position, oldest))] if expired else []
         if expired and not track.reseed and not track.config.reseeds:
             why = f"the source no longer has the changes after {track.position}; seed it again with reseed"
-            return [*told, *self.halt(track, why), *self.place(track)]
+            return [*news, *self.halt(track, why), *self.place(track)]
         self.groups.queue(track, self._seed_key(track))
-        return told
+        return news
 
     def _is_drained(self, track: Track) -> bool:
         certain = track.settled or track.position == track.effective  # P11
@@ -99,8 +99,9 @@ class Schedule:
         return GroupKey(track.effective, stamp, now, track.failures > 0, track.crowd, None, track.effective_mark)
 
     def _seed_key(self, track: Track) -> GroupKey:
-        """A position of this history is not taken back: what has one is not begun at the start of it again, and waits
-        for the news of the source that it was written by."""
+        """A position of this history never moves back: a destination with one does not start at the beginning again,
+        and waits until the source is known to have reached it.
+        """
         reached = 0 if track.strayed else track.position
         rewinds = track.config.seed is SeedMode.START and reached > 0 and self.source.oldest <= reached
         mode = SeedMode.SCAN if rewinds else track.config.seed
@@ -113,10 +114,10 @@ class Schedule:
             del self.tracks[track.name]
         return []
 
-    # ------------------------------------------------------------------------------------------------------ giving back
+    # ------------------------------------------------------------------------------------------------------ release
 
     def _leave(self, track: Track, stage: TrackStage) -> Effects:
-        """Give a destination back; nothing is in flight to it (P13)."""
+        """Release a destination; nothing is in flight to it (P13)."""
         noted = self.record([track.name])
         released = self.release(Released(track.name, track.token, track.settled))
         track.token = 0
@@ -126,14 +127,14 @@ class Schedule:
         return Send(self.config.control, ReleaseLeases(released))
 
     def note_empty(self, track: Track, through: int, mark: str) -> Effects:
-        """A window without rows (P5). It is noted with others, after a while."""
+        """A window without rows (P5). It is noted later, together with others."""
         track.emptied(through, mark)
         begun = not self.unrecorded and self.config.record_ms > 0
         self.unrecorded.add(track.name)
         return [SetTimer("record", self.config.record_ms)] if begun else []
 
     def record(self, names: list[str]) -> Effects:
-        """Note the empty stretches of these destinations, as far as they are news."""
+        """Note the empty windows of these destinations that are not noted yet."""
         emptied: dict[tuple[int, str], list[Emptied]] = {}
         for track in [self.tracks[name] for name in names if name in self.unrecorded]:
             end = (track.effective, track.effective_mark)
@@ -149,18 +150,18 @@ class Schedule:
         return [Announce(Halted(track.name, error))]
 
     def back_off(self, track: Track, error: str) -> Effects:
-        """Count a failure; ``place`` then makes the destination wait."""
-        before, most = track.failures, self.config.breaker_after
-        track.failures, track.error = min(before + 1, most), error
+        """Count a failure; ``place`` makes the destination wait."""
+        before, limit = track.failures, self.config.breaker_after
+        track.failures, track.error = min(before + 1, limit), error
         grown = self.config.retry_first_ms << (track.failures - 1)
-        track.retry_ms = self.config.retry_max_ms if track.failures == most else min(grown, self.config.retry_max_ms)
+        track.retry_ms = self.config.retry_max_ms if track.failures == limit else min(grown, self.config.retry_max_ms)
         effects: Effects = [Announce(BackedOff(track.name, track.failures, error))]
-        if before < most == track.failures:
+        if before < limit == track.failures:
             effects.append(Announce(BreakerOpened(track.name, error)))
         return effects
 
     def _wait(self, track: Track) -> Effects:
-        """One timer serves all that wait equally long; who comes later may wait a little less."""
+        """One timer serves all destinations with the same wait; later ones may wait a little less."""
         track.stage = TrackStage.BACKING_OFF
         begun = track.retry_ms not in self.backing_off
         self.backing_off.setdefault(track.retry_ms, set()).add(track.name)
@@ -173,10 +174,10 @@ class Schedule:
             effects += self.place(track)
         return effects
 
-    # ------------------------------------------------------------------------------------------------------ beginning
+    # ------------------------------------------------------------------------------------------------------ starting
 
     def start(self) -> Effects:
-        """Begin all that can begin now."""
+        """Start every job that can start now."""
         effects = self._read_standings()
         for beginning in self.groups.startable(self.due, self.source, self.tracks):
             effects += self._begin(beginning)
@@ -208,7 +209,7 @@ class Schedule:
         tracks = [self.tracks[name] for name in names]
         members = tuple(JobMember(track.name, track.position, track.token, track.mark) for track in tracks)
         after = 0 if key.seed is not None else key.after
-        told = Announce(GroupStarted(number, after, through, members, seed=key.seed is not None))
+        started = Announce(GroupStarted(number, after, through, members, seed=key.seed is not None))
         if key.seed is not None:
-            return [told, Send(self.config.worker, SeedGroup(number, through, key.seed, members))]
-        return [told, Send(self.config.worker, FlushGroup(number, key.after, through, members, key.stamp, key.mark))]
+            return [started, Send(self.config.worker, SeedGroup(number, through, key.seed, members))]
+        return [started, Send(self.config.worker, FlushGroup(number, key.after, through, members, key.stamp, key.mark))]

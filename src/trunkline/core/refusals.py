@@ -1,4 +1,4 @@
-"""How requests are refused, by all roles alike: a cause for programs, a text for people."""
+"""How roles refuse requests: a reason for programs, a text for people."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def owned(owner: Owner) -> AppendRefused:
 
 
 def lost_condition(following: int = 0) -> AppendRefused:
-    """``following``: the position that it would have got; 0: its position was granted, and lost to another entry."""
+    """``following``: the position it would have received; 0: its position was granted, then lost to another entry."""
     why = f"the next position is {following}" if following else "the position was lost to another entry"
     return AppendRefused(why, Reason.CONDITION, next=following)
 
@@ -38,9 +38,9 @@ def no_space(nodes: Iterable[str]) -> AppendRefused:
 
 
 def other_settings(has: Settings, wanted: Settings) -> str:
-    """Why a log is not created again, with every setting that differs."""
+    """Why a log is not created again, with each setting that differs."""
     pairs = [(name, _plain(getattr(has, name)), _plain(getattr(wanted, name))) for name in Settings.__struct_fields__]
-    differing = ", ".join(f"{name} is {here} (asked for: {asked})" for name, here, asked in pairs if here != asked)
+    differing = ", ".join(f"{name} is {here} (requested: {asked})" for name, here, asked in pairs if here != asked)
     return f"the log exists with other settings: {differing}"
 
 

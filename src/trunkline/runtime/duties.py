@@ -25,7 +25,7 @@ from trunkline.core.filler import Filler
 from trunkline.core.messages import Got, Write
 from trunkline.core.projection import Projection
 from trunkline.core.reconfigurer import Reconfigurer, ReconfigurerConfig
-from trunkline.core.siblings import LookNow
+from trunkline.core.siblings import CheckNow
 from trunkline.metadata.service import RegisterService
 from trunkline.runtime.carried import CarriedBodies, carried_by
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
@@ -35,17 +35,17 @@ from trunkline.runtime.turns import Turns
 
 log = logging.getLogger("trunkline.coordinator")
 
-TURNS_MAX = 32  # fewer: a lost node is replaced late in many logs; more: nodes answer too late to be counted as there
-TURN_S = 5.0  # shorter: more at once while nodes are slow, which makes them slower; longer: a hung one holds up others
-REST_TICKS = 120  # fewer: idle work; more: what no store told is noticed late
+TURNS_MAX = 32  # fewer: a lost node is replaced late in many logs; more: nodes answer too late
+TURN_S = 5.0  # shorter: more at once while nodes are slow, which slows them further; longer: a hung log blocks others
+REST_TICKS = 120  # fewer: idle work; more: a missed notification is made up for late
 WIDEN_TICKS = 20
 ABSENT_TICKS = 60
 
 
 class ContainedProcess(Process):
-    """A process whose failure stays its own (L4): its surroundings hear of it (H6), the event loop does not.
+    """A process whose failure stays its own (L4): it is reported to its surroundings (H6), not to the event loop.
 
-    ``stepped`` is called after each step and all that followed from it.
+    ``stepped`` is called after each step and everything that followed from it.
     """
 
     def __init__(self, name: str, surroundings: Surroundings, stepped: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class ContainedProcess(Process):
         self._stepped = stepped
 
     def _run(self, role: str, action: Callable[[], Effects], step: Step) -> None:
-        outermost = not self._stepping  # a step inside another one fails that one, too
+        outermost = not self._stepping  # a nested step fails the outer one, too
         with suppress(Exception) if outermost else nullcontext():
             super()._run(role, action, step)
         if outermost:
@@ -61,7 +61,7 @@ class ContainedProcess(Process):
 
 
 class LogDuties:
-    """Implements ``Surroundings`` of the process that looks after one log."""
+    """Implements ``Surroundings`` of the process with the duties of one log."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class LogDuties:
         self._carried = CarriedBodies(lambda: carried_by(filler))
         config = DutiesConfig(
             log,
-            first_look_ms=REST_TICKS * tick_ms,  # it is woken below, and waits for its turn (L1)
+            first_check_ms=REST_TICKS * tick_ms,  # it is woken below, and waits for its turn (L1)
             tick_ms=tick_ms,
             rest_ms=REST_TICKS * tick_ms,
             widen_ms=WIDEN_TICKS * tick_ms,
@@ -106,17 +106,17 @@ class LogDuties:
 
     @property
     def duty(self) -> str:
-        """What is being done now, in a word."""
+        """The present duty or state."""
         return "broken" if self.failed else self._coordinator.phase
 
     @property
     def view(self) -> Projection | None:
-        """The projection as the last look found it."""
+        """The projection as of the last check."""
         return self._coordinator.view
 
     def wake(self) -> None:
-        """The projection or the registry changed: there may be something to do (L2)."""
-        self._turns.ask(self.log, self._look)
+        """The projection or the registry has changed: check when it is the turn of this log (L2)."""
+        self._turns.ask(self.log, self._check)
 
     def close(self) -> None:
         self._turns.forget(self.log)
@@ -135,7 +135,7 @@ class LogDuties:
         if isinstance(message, Write) and message.frame.kind is FrameKind.DATA:
             body = self._carried.find(message.frame, step)
             if body is None:
-                return  # lost: the duty is looked at anew
+                return  # lost: the duty is checked again
             if role == "filler":
                 self._carried.keep_for_filling(message.frame, body)
             attachments = (body,)
@@ -148,8 +148,8 @@ class LogDuties:
 
     # ---------------------------------------------------------------------------------------------------------- rest
 
-    def _look(self) -> None:
-        self.process.deliver("coordinator", Address(self.process.name, "host"), LookNow())
+    def _check(self) -> None:
+        self.process.deliver("coordinator", Address(self.process.name, "host"), CheckNow())
 
     def _stepped(self) -> None:
         if not self._coordinator.is_busy:
@@ -158,10 +158,10 @@ class LogDuties:
             self._finished(self.log)
 
     def persist(self, record: Record, step: Step) -> int:
-        raise AssertionError(f"a coordinator keeps nothing of its own, yet it was to persist {record}")
+        raise AssertionError(f"a coordinator persists nothing, but {record} came")
 
     def completed(self, role: str, complete: Complete) -> None:
-        raise AssertionError(f"duties have no callers, yet {complete} came from {role}")
+        raise AssertionError(f"duties have no callers, but {complete} came from {role}")
 
     def at_work(self, process: str, within_s: float) -> bool:
         return self._links.at_work(process, within_s)
@@ -179,7 +179,7 @@ class LogDuties:
         return choose.options[0]
 
     def broken(self, role: str) -> None:
-        """Said while the exception is under way."""
+        """Called while the exception is handled."""
         self.failed = True
-        text = "the role %s of log %s failed, which is a bug: report it; the log has no duties until a restart"
+        text = "the role %s of log %s failed, which is a bug: report it; the duties of this log stop until a restart"
         log.error(text, role, self.log, exc_info=True)

@@ -36,7 +36,7 @@ from trunkline.core.messages import (
     Write,
     Written,
 )
-from trunkline.core.siblings import DamageFound, SpaceTold
+from trunkline.core.siblings import DamageFound, SpaceReported
 from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
 from trunkline.core.streams import FrameWritten, JunkWritten, Key, StreamSealing
 from trunkline.net.connection import Connection
@@ -244,7 +244,7 @@ class NodeHost:
             self._stopped(str(error))
             return
         # Each time: the role knows what the registry was told, and others may have asked for it meanwhile.
-        self.process.deliver("lease", Address(self.process.name, "host"), SpaceTold(self.told_space()))
+        self.process.deliver("lease", Address(self.process.name, "host"), SpaceReported(self.told_space()))
 
     def _go_on(self) -> None:
         if not self._always:

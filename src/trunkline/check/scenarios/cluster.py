@@ -194,15 +194,15 @@ def appender(
     view: Projection | None,
     *requests: AppendRequested,
     in_flight_max: int = 64,
-    seal_looks: int = 0,
+    seal_checks: int = 0,
     after: tuple[Ended, ...] = (),
 ) -> ProcessSpec:
-    """A client that appends to a chain log. ``seal_looks``: how often it leaves the end of a segment to others."""
+    """A client that appends to a chain log. ``seal_checks``: how often it leaves the end of a segment to others."""
     log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
         writer = f"{boot.process}#{boot.start}"
-        config = AppenderConfig(log, writer, in_flight_max=in_flight_max, seal_looks=seal_looks)
+        config = AppenderConfig(log, writer, in_flight_max=in_flight_max, seal_checks=seal_checks)
         return {"appender": Appender(config, view), **_helpers(log)}
 
     return ProcessSpec(name, start, Nothing(), None, _asked("appender", requests, after))
@@ -212,7 +212,7 @@ def bursting_appender(name: str, view: Projection | None, *requests: AppendReque
     """A client with several appends in flight."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = AppenderConfig(_name_of(view), f"{boot.process}#{boot.start}", seal_looks=0)
+        config = AppenderConfig(_name_of(view), f"{boot.process}#{boot.start}", seal_checks=0)
         helpers = _helpers(_name_of(view))
         return {"application": Application("appender"), "appender": Appender(config, view), **helpers}
 
@@ -300,7 +300,7 @@ def reader(
     until: int | None = None,
     to_tail: bool = False,
     push: bool = False,
-    seal_looks: int = 0,
+    seal_checks: int = 0,
     read_limit: int = 1,
     replica: int = 0,
     after: tuple[Ended, ...] = (),
@@ -309,7 +309,7 @@ def reader(
     log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        config = ReaderConfig(REGISTER, log, read_limit=read_limit, seal_looks=seal_looks, push=push, replica=replica)
+        config = ReaderConfig(REGISTER, log, read_limit=read_limit, seal_checks=seal_checks, push=push, replica=replica)
         return {"reader": Reader(config, view), **_helpers(log)}
 
     request = SubscribeRequested(1, log, start_at, until, to_tail)
@@ -346,7 +346,7 @@ def administrator(
     def start(boot: Boot) -> Mapping[str, Role]:
         return {
             "administrator": Administrator(AdministratorConfig(CLUSTER, LOG, tries=tries)),
-            "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_looks=0, push=False)),
+            "reader": Reader(ReaderConfig(REGISTER, LOG, read_limit=read_limit, seal_checks=0, push=False)),
             **_helpers(),
         }
 

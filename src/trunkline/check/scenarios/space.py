@@ -24,7 +24,7 @@ from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import NodeInfo, Space
 from trunkline.core.projection import Policy, Projection, Settings
 from trunkline.core.role import Role
-from trunkline.core.siblings import SpaceTold
+from trunkline.core.siblings import SpaceReported
 from trunkline.core.storage import SpaceChanged
 
 STREAMS2 = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1)
@@ -49,7 +49,7 @@ class Filling:
         told: Effects = [
             Announce(RoomChanged(space)),
             Send(Address(SELF, "storage"), SpaceChanged(space)),
-            Send(Address(SELF, "lease"), SpaceTold(min(space, Space.FULL))),
+            Send(Address(SELF, "lease"), SpaceReported(min(space, Space.FULL))),
         ]
         return [*told, SetTimer("room", 3000)] if self.spaces else told
 
