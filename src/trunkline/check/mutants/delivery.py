@@ -176,7 +176,7 @@ DELIVERY_MUTANTS = (
         "SingleDeliverer",
         "breadth",
         100_000,
-        breaks=("fencing F1",),
+        breaks=("fence F1",),
     ),
     Mutant(
         "expected-position-unchecked",
@@ -186,7 +186,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "position-outside-transaction",
@@ -196,7 +196,7 @@ DELIVERY_MUTANTS = (
         ("NoLoss", "NoPhantom", "ExactlyOnce"),
         "breadth",
         20_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "seed-beside",
@@ -206,7 +206,7 @@ DELIVERY_MUTANTS = (
         "NoPhantom",
         "breadth",
         10_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "late-seed",
@@ -216,7 +216,7 @@ DELIVERY_MUTANTS = (
         "CursorMonotone",
         "breadth",
         60_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "read-epoch-lost",
@@ -376,7 +376,7 @@ DELIVERY_MUTANTS = (
         ("CursorMonotone", "NoPhantom", "NoLoss", "Progress"),
         "breadth",
         50_000,
-        breaks=("fencing F3",),
+        breaks=("fence F3",),
     ),
     Mutant(
         "expiry-unseen",

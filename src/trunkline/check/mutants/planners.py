@@ -37,7 +37,7 @@ def _stops_at_once(self: Planner) -> Effects:
 
 
 UNSEEN = {
-    "fencing F4": "The checked world has one source, which a mark tells from its other lives. What differs in its "
+    "fence F4": "The checked world has one source, which a mark tells from its other lives. What differs in its "
     "identity alone, because the marks are not known, is looked at by the contract suite of destinations.",
     "planner P12": "A planner that asks or waits without need does more work, and no destination differs by it: "
     "monitors judge what is written. A test of the planner looks at all that an idle one sends.",
@@ -62,7 +62,7 @@ PLANNING_MUTANTS = (
         ("ExactlyOnce", "CursorMonotone", "NoPhantom", "NoLoss"),
         "breadth",
         20_000,
-        breaks=("fencing F2",),
+        breaks=("fence F2",),
     ),
     Mutant(
         "moved-not-read",

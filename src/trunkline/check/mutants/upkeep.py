@@ -136,10 +136,6 @@ def _repairs_one_span(self: SegmentRepair) -> Effects:
     return effects
 
 
-def _over_at_once(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> bool:
-    return view.deleted
-
-
 def _ignores_absent_nodes(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> bool:
     return view.deleted and all(info.node in done.tidied for info in nodes if info.live)
 
@@ -231,16 +227,6 @@ UPKEEP_MUTANTS = (
         breaks=("coordinator C12",),
     ),
     Mutant(
-        "duties-end-at-once",
-        "the duties of a deleted log end before its streams are dropped",
-        "delete",
-        patch((coordinator, "is_over", _over_at_once)),
-        "DutiesEnd",
-        "swarm",
-        50,
-        breaks=("coordinator C13",),
-    ),
-    Mutant(
         "absent-node-ignored",
         "the duties of a deleted log end although an absent node may come back with a stream of it",
         "delete-absent",
@@ -255,7 +241,7 @@ UPKEEP_MUTANTS = (
         "a log stays announced as blocked after its segment has ended",
         "blocked-resolved",
         patch((Coordinator, "_announce_blocked", _never_unblocked)),
-        "BlockedWithdrawn",
+        "Progress",
         "breadth",
         5_000,
         breaks=("coordinator C14",),
