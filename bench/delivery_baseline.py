@@ -20,11 +20,14 @@ from typing import Any
 from delivery_source import KEY, ROUTING, Made
 from log_processes import BENCH, STOP_WITHIN_S, Failed, _die_with_parent
 
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect, literal
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
+from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog
 from trunkline.delivery.sources.ducklake_window import WindowReader, plan_window
@@ -89,7 +92,7 @@ def _plain(address: LakeAddress) -> dict[str, str]:
 class Delivery:
     def __init__(self, source: LakeAddress, destinations: list[tuple[str, LakeAddress]]) -> None:
         self._source = source
-        self._connection = connect("ducklake", "sqlite_scanner")
+        self._connection = new_duckdb("ducklake", "sqlite_scanner")
         self._lakes: dict[str, str] = {}  # routing value -> alias
         self._columns: Columns = ()
         for value, address in destinations:
@@ -117,9 +120,9 @@ class Delivery:
             self._columns = DuckLakeSource(self._source).columns(window.through)
         with LakeCatalog(self._connection, self._source) as catalog:
             plan = plan_window(catalog, window)
-            reader = WindowReader(self._connection, catalog, plan, Asked(self._columns, KEY, ROUTING))
+            reader = WindowReader(self._connection, catalog, plan, ReadRequest(self._columns, KEY, ROUTING))
         self._connection.execute(f"DETACH {CATALOG}")
-        return reader.read(EVERYTHING)
+        return reader.read(ALL_ROUTES)
 
     def _settle(self, net: NetChanges) -> None:
         """Each row's own routing value decides: a row that moved leaves one destination and comes to another."""

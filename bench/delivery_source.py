@@ -13,7 +13,8 @@ from pathlib import Path
 
 import duckdb
 
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.ducklake import DuckLakeSource
@@ -61,7 +62,7 @@ class SourceLake:
             f"CAST(id % 10000 AS DECIMAL(12,2)) / 100, TIMESTAMP '2025-01-01' + to_seconds(id), id % 2 = 0, {blocks}"
         )
         self._scanners = () if catalog == "duckdb" else ("sqlite_scanner",)
-        self._connection = connect("ducklake", *self._scanners)
+        self._connection = new_duckdb("ducklake", *self._scanners)
         self._connection.execute("CREATE TEMP TABLE known (id BIGINT)")
         self._next = 0
         self._windows = 0

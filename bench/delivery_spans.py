@@ -79,7 +79,7 @@ def time_driver() -> None:
 def time_worker() -> None:
     from trunkline.delivery.backends.postgres_session import PostgresSession
     from trunkline.delivery.destinations.delta_log import DeltaLog
-    from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs, LakeSession
+    from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes, LakeSession
     from trunkline.delivery.job import applying, small
     from trunkline.delivery.sources.ducklake import DuckLakeSource
 
@@ -88,14 +88,14 @@ def time_worker() -> None:
         (DuckLakeSource, "net_changes", READ),
         (small, "settle", SETTLE),
         (applying, "_applied", APPLY),
-        (LakeCatalogs, "_attach", ATTACH),
-        (LakeCatalogs, "_detach", ATTACH),
+        (AttachedLakes, "_attach", ATTACH),
+        (AttachedLakes, "_detach", ATTACH),
         (LakeSession, "commit", COMMIT),
         (DeltaLog, "commit", COMMIT),
         (PostgresSession, "_commit", COMMIT),
     )
     if os.environ.get(PROFILE):
-        LakeCatalogs.run = recorder.statement(LakeCatalogs.run)  # type: ignore[method-assign]
+        AttachedLakes.run = recorder.statement(AttachedLakes.run)  # type: ignore[method-assign]
         small.flush_portion = profiled(small.flush_portion)
     for owner, attribute, name in places:
         setattr(owner, attribute, recorder.timed(name, getattr(owner, attribute)))

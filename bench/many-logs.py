@@ -109,7 +109,7 @@ def _settle(cluster: TrunklineCluster) -> float:
                 if time.perf_counter() - began > SETTLED_WITHIN_S:
                     raise Failed(f"the logs were not settled within {SETTLED_WITHIN_S:.0f} s")
                 await asyncio.sleep(LOOK_S)
-                duties = {log["duty"] for log in (await client.status())["logs"]}
+                duties = {log.duty for log in (await client.status()).logs}
                 quiet = quiet + 1 if duties == {"idle"} else 0
         return time.perf_counter() - began
 

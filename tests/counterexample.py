@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from trunkline.check.views import Finding, NamedTexts, ProcessView, RoleView, Sent, StateView, Step
+from trunkline.check.views import Finding, MessageView, NamedTexts, ProcessView, RoleView, StateView, StepView
 
 HOSTILE = '<script>document.title="owned"</script><img src=x onerror=alert(1)>'
 FINDING = Finding("TotalOrder", f"position 3 holds 'b' at n2 but reader r1 was given 'a' & {HOSTILE}")
@@ -20,32 +20,34 @@ class Story:
     """Tells a run step by step, keeping the world's state as it goes."""
 
     state: StateView
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StepView] = field(default_factory=list)
     states: list[StateView] = field(default_factory=list)
     sends: int = 0
 
     def __post_init__(self) -> None:
         self.states.append(self.state)
 
-    def message(self, way: str, label: str, detail: str = "") -> Sent:
+    def message(self, way: str, label: str, detail: str = "") -> MessageView:
         source, target = way.split(">")
         roles = {process.name: process.roles[0].name for process in self.state.processes}
         self.sends += 1
-        return Sent(self.sends, source, roles[source], target, roles[target], label, detail or f"{label}(epoch=1)")
+        return MessageView(
+            self.sends, source, roles[source], target, roles[target], label, detail or f"{label}(epoch=1)"
+        )
 
     def step(
         self,
         action: str,
-        *sent: Sent,
+        *sent: MessageView,
         at: str | None = None,
-        handled: Sent | None = None,
+        handled: MessageView | None = None,
         announced: tuple[str, ...] = (),
         completed: tuple[str, ...] = (),
         persisted: tuple[str, ...] = (),
     ) -> None:
         kind = action.split(" ")[0]
         role = next((process.roles[0].name for process in self.state.processes if process.name == at), None)
-        made = Step(len(self.steps) + 1, action, kind, at, role, handled, sent, announced, completed, persisted)
+        made = StepView(len(self.steps) + 1, action, kind, at, role, handled, sent, announced, completed, persisted)
         kept = tuple(message for message in self.state.network if message is not handled or kind == "duplicate")
         self.state = replace(self.state, network=kept + sent)
         self.steps.append(made)
@@ -53,8 +55,8 @@ class Story:
 
     def deliver(
         self,
-        message: Sent,
-        *sent: Sent,
+        message: MessageView,
+        *sent: MessageView,
         kind: str = "deliver",
         announced: tuple[str, ...] = (),
         completed: tuple[str, ...] = (),
@@ -113,7 +115,7 @@ def _world() -> StateView:
     )
 
 
-def example() -> tuple[list[Step], list[StateView]]:
+def example() -> tuple[list[StepView], list[StateView]]:
     """The steps, and the states before the first and after each."""
     story = Story(_world())
     ask, ask_again, ask_late = (story.message(way, "Next") for way in ("c1>q", "c1>q", "c2>q"))

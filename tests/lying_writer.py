@@ -1,4 +1,4 @@
-"""A writer that is broken, or lies: it appends what no library would, under a right checksum."""
+"""A malicious writer: it appends what the library would not, under a valid checksum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import msgspec
 import trunkline
 from trunkline.client.bodies import encode
 from trunkline.client.log import Log
-from trunkline.core.calls import AppendRequested
 from trunkline.core.events import Appended
 
 GOOD = {"source": b"shop"}
@@ -44,21 +43,15 @@ def body_of(headers: Sequence[bytes] | None, count: int) -> bytearray:
 
 
 async def append_body(log: Log, body: bytes, count: int) -> int:
-    """A body as it is; returns its first position."""
+    """Append a body as it is; returns its first position."""
     session = log._session
-    digest = session.keep_outgoing(body)
-    assert digest is not None
-    role = session.ensure_writing_role(log._newest())
-    result = await session.operate(
-        role, lambda operation: AppendRequested(operation, log.name, count, digest, takeover=False, expect=None)
-    )
-    session.drop_outgoing(digest)
+    result = await session.begin_append(session.ensure_writing_role(log._newest()), body, count)
     assert isinstance(result, Appended), result
     return result.glsn
 
 
 async def append_poison(log: Log) -> None:
-    """Entries of which some have headers that are none."""
+    """Entries of which some have invalid headers."""
     await append_body(log, bytes(body_of(POISONED, len(POISONED))), len(POISONED))
 
 

@@ -74,7 +74,7 @@ def test_a_timeout_of_zero_is_for_ever() -> None:
         ({}, {}, "token = 'a'\ntoken_file = 'b'", "has both token and token_file; keep one"),
         ({}, {}, "timeout = true\ntls_ca = 3", "tls_ca in trunkline.toml must be a text"),
         ({"connect": " , "}, {}, "", "--connect names no address"),
-        ({"connect": "a:b"}, {}, "", "--connect: 'b' in 'a:b' is no port"),
+        ({"connect": "a:b"}, {}, "", "--connect: 'b' in 'a:b' is not a valid port"),
         ({}, {"TRUNKLINE_CONNECT": "a:99999"}, "", "the environment's TRUNKLINE_CONNECT: '99999'"),
         ({}, {"TRUNKLINE_TIMEOUT": "soon"}, "", "the environment's TRUNKLINE_TIMEOUT must be a number of seconds"),
         ({"timeout": "-1"}, {}, "", "--timeout must be a number of seconds"),

@@ -18,7 +18,7 @@ from trunkline.check.scenario import (
     Completed,
     Faults,
     Invoked,
-    Observed,
+    ObservedEvent,
     Operation,
     ProcessSpec,
     Scenario,
@@ -156,19 +156,18 @@ class ValuesDisk:
 class NoLostAck:
     """What was acknowledged is there after a restart."""
 
-    allowed_losses: int = 0
     name: str = "NoLostAck"
 
     def initial(self) -> tuple[int, ...]:
         return ()
 
-    def observe(self, state: tuple[int, ...], observed: Observed) -> tuple[int, ...]:
+    def observe(self, state: tuple[int, ...], observed: ObservedEvent) -> tuple[int, ...]:
         event = observed.event
         if isinstance(event, Completed) and isinstance(event.result, Acknowledged):
             return (*state, event.result.value)
         if isinstance(event, Recovered):
             lost = [value for value in state if value not in event.values]
-            if len(lost) > self.allowed_losses:
+            if lost:
                 raise Violation(f"acknowledged, but lost: {lost}")
         return state
 
@@ -185,7 +184,7 @@ class Answered:
     def initial(self) -> int:
         return 0
 
-    def observe(self, state: int, observed: Observed) -> int:
+    def observe(self, state: int, observed: ObservedEvent) -> int:
         return state + isinstance(observed.event, Invoked) - isinstance(observed.event, Completed)
 
     def hot(self, state: int) -> str:

@@ -15,7 +15,7 @@ from trunkline.check.scenario import (
     Completed,
     Invoked,
     Monitor,
-    Observed,
+    ObservedEvent,
     Operation,
     ProcessEnded,
     ProcessSpec,
@@ -159,7 +159,7 @@ class Story:
     def initial(self) -> tuple[str, ...]:
         return ()
 
-    def observe(self, state: tuple[str, ...], observed: Observed) -> tuple[str, ...]:
+    def observe(self, state: tuple[str, ...], observed: ObservedEvent) -> tuple[str, ...]:
         return (*state, told(observed))
 
     def hot(self, state: tuple[str, ...]) -> str:
@@ -177,7 +177,7 @@ class Never:
     def initial(self) -> None:
         return None
 
-    def observe(self, state: None, observed: Observed) -> None:
+    def observe(self, state: None, observed: ObservedEvent) -> None:
         if told(observed) == self._what:
             raise Violation(f"{self._what} happened")
 
@@ -185,7 +185,7 @@ class Never:
         return ""
 
 
-def told(observed: Observed) -> str:
+def told(observed: ObservedEvent) -> str:
     event = observed.event
     if isinstance(event, Saw):
         return f"{observed.process} saw {event.value}"

@@ -1,27 +1,27 @@
-"""Everything that can go wrong, one tree. Each branch says whether the thing happened.
+"""All errors, in one tree. The branch tells whether the operation took effect.
 
 TrunklineError
-├── Refused                 it did not happen, and nothing was changed
-│   ├── Unreachable         nobody who could do it answered in time
-│   ├── NoSuchLog           there is no log of this name (or it was deleted)
+├── Refused                 the operation had no effect
+│   ├── Unreachable         no process that could perform it answered in time
+│   ├── NoSuchLog           the log does not exist, or was deleted
 │   ├── LogSealed           the log is read-only until it is reopened
-│   ├── OwnedByAnother      a broadcast log has one writer, and it is somebody else: ``owner``
-│   ├── ConditionFailed     the append was to take one exact position, and could not; ``tail`` is the next one
+│   ├── OwnedByAnother      a broadcast log has another writer: ``owner``
+│   ├── ConditionFailed     a conditional append did not get its position; ``tail`` is the next one
 │   ├── NotWritten          the position is at or past the tail
-│   ├── Hole                the position was filled as a hole: it holds no entry and never will
-│   ├── Trimmed             the position was trimmed away; ``point`` is the last one that was
+│   ├── Hole                the position is a filled hole: it never holds an entry
+│   ├── Trimmed             the position was trimmed; ``point`` is the trim point
 │   ├── EntriesLost         an operator declared the range ``[first, end)`` lost
 │   ├── SourceExpired       the source no longer has the changes after this position
-│   ├── Fenced              another deliverer has taken this destination over
+│   ├── Fenced              another deliverer owns this destination now
 │   ├── PositionMoved       the destination is not at the position that the flush was planned from
-│   └── DestinationHalted   the destination cannot go on until somebody mends it
+│   └── DestinationHalted   the destination cannot continue until an operator resolves the problem
 │       ├── DuplicateKey    two rows of the source share a key
-│       └── SchemaMismatch  its columns cannot follow the source's
-├── OutcomeUnknown          it may have happened: a time-out, a lost process, or the position is gone
-├── ConfigError             wrong flags, environment, configuration file or argument: the caller's to mend
-├── ProtocolError           a peer sent what this version does not understand
-│   └── CorruptEntry        what lies at ``[first, end)`` is not what it should be
-└── StorageError            a disk failed, is in use by another process, or does not hold what it should
+│       └── SchemaMismatch  its columns cannot follow those of the source
+├── OutcomeUnknown          the operation may have taken effect: a time-out, a lost process, or a trimmed position
+├── ConfigError             an invalid flag, environment variable, configuration file or argument
+├── ProtocolError           a peer sent a message that this version does not understand
+│   └── CorruptEntry        the entries at ``[first, end)`` are corrupt
+└── StorageError            a disk failed, is in use by another process, or holds damaged data
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class TrunklineError(Exception):
 
 
 class Refused(TrunklineError):
-    """It did not happen, and nothing was changed."""
+    """The operation had no effect."""
 
 
 class Unreachable(Refused):
-    """Nobody who could do it answered in time."""
+    """No process that could perform the operation answered in time."""
 
 
 class NoSuchLog(Refused):
-    """There is no log of this name, or it was deleted."""
+    """The log does not exist, or was deleted."""
 
 
 class LogSealed(Refused):
@@ -48,7 +48,7 @@ class LogSealed(Refused):
 
 
 class OwnedByAnother(Refused):
-    """A broadcast log has one writer, and it is somebody else: ``owner``, by its name."""
+    """A broadcast log has another writer: ``owner``, by its name."""
 
     def __init__(self, text: str, owner: str = "") -> None:
         super().__init__(text)
@@ -58,8 +58,8 @@ class OwnedByAnother(Refused):
 class ConditionFailed(Refused):
     """A conditional append did not get its position.
 
-    ``tail`` is the position that it would have got instead. None: it was given the position and lost it again, and
-    nobody has said which comes next; ask ``Log.tail``.
+    ``tail`` is the position that it would have got instead. None: it got the position and lost it again, so the next
+    one is not known; call ``Log.tail``.
     """
 
     def __init__(self, text: str, tail: int | None = None) -> None:
@@ -72,11 +72,11 @@ class NotWritten(Refused):
 
 
 class Hole(Refused):
-    """The position was filled as a hole: it holds no entry and never will."""
+    """The position is a filled hole: it never holds an entry."""
 
 
 class Trimmed(Refused):
-    """The position was trimmed away."""
+    """The position was trimmed."""
 
     def __init__(self, point: int) -> None:
         super().__init__(f"positions up to {point} were trimmed away; read from {point + 1} on")
@@ -97,11 +97,11 @@ class SourceExpired(Refused):
 
 
 class Fenced(Refused):
-    """Another deliverer has taken this destination over."""
+    """Another deliverer owns this destination now."""
 
     def __init__(self, token: int, mine: int) -> None:
         super().__init__(
-            f"the destination belongs to a deliverer with token {token}, mine is {mine}; nothing to do here"
+            f"the destination belongs to a deliverer with token {token}, this one has {mine}; nothing to do here"
         )
         self.token = token
 
@@ -116,7 +116,7 @@ class PositionMoved(Refused):
 
 
 class DestinationHalted(Refused):
-    """The destination cannot go on until somebody mends it."""
+    """The destination cannot continue until an operator resolves the problem."""
 
 
 class DuplicateKey(DestinationHalted):
@@ -124,23 +124,23 @@ class DuplicateKey(DestinationHalted):
 
 
 class SchemaMismatch(DestinationHalted):
-    """A destination's columns cannot follow the source's."""
+    """The columns of a destination cannot follow those of the source."""
 
 
 class OutcomeUnknown(TrunklineError):
-    """It may have happened."""
+    """The operation may have taken effect."""
 
 
 class ConfigError(TrunklineError):
-    """Wrong flags, environment, configuration file or argument."""
+    """An invalid flag, environment variable, configuration file or argument."""
 
 
 class ProtocolError(TrunklineError):
-    """A peer sent what this version does not understand."""
+    """A peer sent a message that this version does not understand."""
 
 
 class CorruptEntry(ProtocolError):
-    """What lies at ``[first, end)`` is not what it should be: its writer is broken, or lies. 0: where is not known."""
+    """The entries at ``[first, end)`` are corrupt: their writer is broken or malicious. 0: the position is unknown."""
 
     def __init__(self, text: str, first: int = 0, end: int = 0) -> None:
         super().__init__(text)
@@ -149,4 +149,4 @@ class CorruptEntry(ProtocolError):
 
 
 class StorageError(TrunklineError):
-    """A disk failed, is in use by another process, or does not hold what it should."""
+    """A disk failed, is in use by another process, or holds damaged data."""

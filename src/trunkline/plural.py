@@ -1,4 +1,4 @@
-"""Numbers with the word that fits them."""
+"""Counts with a singular or plural noun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library without ``await``: the same client, run on one event loop in a thread of its own.
+"""The library without ``await``: the same client, on an event loop in a thread of its own.
 
     with trunkline.sync.connect("127.0.0.1:7400") as cluster:
         log = cluster.log("orders")
@@ -6,8 +6,8 @@
         for entry in log.subscribe(start=1):
             ...
 
-A call means what the call of the same name means in ``trunkline.Cluster`` and ``trunkline.Log``, and raises the same
-errors. Clusters and logs may be used by several threads at once; an iterator belongs to one thread at a time.
+Every method does what the method of the same name in ``trunkline.Cluster`` or ``trunkline.Log`` does, and raises the
+same errors. Clusters and logs may be used by several threads at once; an iterator belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from trunkline.client.log import Ended
 from trunkline.client.subscription import Subscription
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import Projection, Settings
+from trunkline.core.status import ClusterEvents, ClusterStatus, NodeStatus
 from trunkline.errors import ConfigError, OutcomeUnknown
 from trunkline.threads import Threads
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-THREAD_ENDS_IN_S = 5.0  # what the loop's thread is given to stop
+STOP_S_MAX = 5.0  # for the loop's thread
 
 
 def connect(
@@ -48,36 +49,39 @@ def connect(
     options: ClientOptions | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Cluster:
-    """A handle on the cluster behind these coordinators: ``with trunkline.sync.connect("127.0.0.1:7400") as c:``."""
+    """Connect to a cluster by the addresses of its coordinators.
+
+    ``with trunkline.sync.connect("127.0.0.1:7400") as cluster: ...``
+    """
     return Cluster(addresses, options, tls=tls)
 
 
 class LoopThread:
-    """An event loop in a thread. It does not keep the interpreter from ending."""
+    """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
         self._stopping = False
-        self._lock = threading.Lock()  # what is begun is begun before the loop stops, and then ended by it
+        self._lock = threading.Lock()  # work is submitted before the loop stops, which then cancels it
         self._thread = Threads().start("trunkline", self._run)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         while not self._stopped():
-            pass  # what is no error of a task breaks off the loop; the connections of others go on
+            pass  # an exception outside a task ends run_forever; the other connections continue
         while left := asyncio.all_tasks(self._loop):
             for task in left:
-                task.cancel()  # whoever waits for it in another thread must not wait for ever
+                task.cancel()  # a caller in another thread must not wait forever
             self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
     def _stopped(self) -> bool:
-        """Run until the loop is stopped, or breaks off."""
+        """Run until the loop is stopped (True), or raises (False)."""
         try:
             self._loop.run_forever()
         except BaseException:
-            logger.critical("the loop of a cluster handle broke off, which is a bug; it goes on", exc_info=True)
+            logger.critical("the loop of a cluster handle raised, which is a bug; it continues", exc_info=True)
             return False
         return True
 
@@ -93,36 +97,36 @@ class LoopThread:
         raise ConfigError("the cluster handle is not open: use `with trunkline.sync.connect(...)`")
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it there and wait here. Ctrl-C ends the waiting and asks the work to stop."""
+        """Run work on the loop and wait for it. Ctrl-C ends the wait and cancels the work."""
         future = self.begin(work)
         try:
             return result_of(future)
         except BaseException:
-            future.cancel()  # of no effect on what is done
+            future.cancel()  # no effect on finished work
             raise
 
     def soon(self, work: Callable[[], object]) -> None:
-        """Have it done there, if there is still a loop to do it."""
+        """Run work on the loop, if it still runs."""
         if self.runs:
-            with contextlib.suppress(RuntimeError):  # it was closed meanwhile, and with it what was to be done
+            with contextlib.suppress(RuntimeError):  # it was closed meanwhile
                 self._loop.call_soon_threadsafe(work)
 
     def stop(self) -> None:
         with self._lock:
             self._stopping = True
         self.soon(self._loop.stop)
-        self._thread.join(THREAD_ENDS_IN_S)
+        self._thread.join(STOP_S_MAX)
 
 
 def result_of(future: concurrent.futures.Future[T]) -> T:
     try:
         return future.result()
     except concurrent.futures.CancelledError:
-        raise OutcomeUnknown("the cluster handle was closed meanwhile; open it again to go on") from None
+        raise OutcomeUnknown("the cluster handle was closed meanwhile; open it again to continue") from None
 
 
 class Cluster:
-    """Made by ``trunkline.sync.connect``. Use it as a context manager."""
+    """A handle on a cluster. Made by ``trunkline.sync.connect``; use it as a context manager."""
 
     def __init__(
         self,
@@ -147,13 +151,13 @@ class Cluster:
         self.close()
 
     def open(self, *, patient: bool = True) -> None:
-        """Connect, and learn which cluster this is. Raises ``Unreachable`` if no coordinator answers.
+        """Connect. Raises ``Unreachable`` if no coordinator answers.
 
-        ``patient``: one that is just starting is given ``connect_timeout`` to answer. Otherwise it is over as soon as
-        every address has failed once.
+        ``patient``: wait up to ``connect_timeout``, also for a coordinator that is just starting. Otherwise give up as
+        soon as every address has failed once.
         """
         if self._thread is not None:
-            raise ConfigError("the cluster handle is open already")
+            raise ConfigError("the cluster handle is already open")
         self._thread = LoopThread()
         try:
             self._thread.call(self._cluster.open(patient=patient))
@@ -162,7 +166,7 @@ class Cluster:
             raise
 
     def close(self) -> None:
-        """Settle what is under way, and disconnect."""
+        """Wait for appends in flight, and disconnect."""
         thread, self._thread = self._thread, None
         if thread is not None:
             try:
@@ -172,7 +176,7 @@ class Cluster:
 
     @property
     def id(self) -> str:
-        """Which cluster this is: known once it was connected to."""
+        """The id of the cluster, once the handle is open."""
         return self._cluster.id
 
     def log(
@@ -186,7 +190,7 @@ class Cluster:
         groups: int = 1,
         stripe_unit: int = 1024,
     ) -> Log:
-        """Open a log; ``create`` makes it first if it does not exist (with other settings: ``Refused``)."""
+        """Open a log. ``create``: create it if it does not exist; ``Refused`` if it exists with other settings."""
         opened = self._cluster.log(
             name,
             create=create,
@@ -200,37 +204,39 @@ class Cluster:
         return Log(thread.call(opened), thread)
 
     def create_log(self, name: str, settings: Settings) -> int:
-        """Create a log; answers its epoch. A log that exists with the same settings is left as it is."""
+        """Create a log, and return its epoch. A log that exists with the same settings stays as it is."""
         return self._call(self._cluster.create_log(name, settings))
 
     def logs(self) -> tuple[str, ...]:
+        """The names of all logs."""
         return self._call(self._cluster.logs())
 
     def describe(self, name: str) -> Projection:
-        """The log's map as the metadata has it now."""
+        """The projection of a log, as the metadata store has it now: settings, segments, replicas, trim point."""
         return self._call(self._cluster.describe(name))
 
     def nodes(self) -> tuple[NodeInfo, ...]:
+        """The registered nodes."""
         return self._call(self._cluster.nodes())
 
     def set_node_state(self, node: str, state: str) -> None:
-        """``rw``, ``draining`` (nothing new is placed on it, what it has moves away) or ``gone`` (for ever)."""
+        """``rw``, ``draining`` (its segments move to other nodes) or ``gone`` (it never returns)."""
         self._call(self._cluster.set_node_state(node, state))
 
     def forget_node(self, node: str) -> None:
-        """Take a node that is gone out of the registry: it must not be live, and no log may name it."""
+        """Remove a node from the registry. It must not be live, and no log may name it."""
         self._call(self._cluster.forget_node(node))
 
-    def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> dict[str, Any]:
-        """What the coordinator says of the cluster; without ``logs`` it is short, however many there are."""
+    def status(self, *, logs: bool = True, timeout: Timeout = DEFAULT) -> ClusterStatus:
+        """The status of the cluster, from a coordinator. Without ``logs`` its size does not grow with their number."""
         return self._call(self._cluster.status(logs=logs, timeout=timeout))
 
-    def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> dict[str, Any]:
-        """What happened lately, as the coordinator that answers remembers it."""
+    def events(self, *, book: str = "", after: int = 0, timeout: Timeout = DEFAULT) -> ClusterEvents:
+        """Recent events, from the coordinator that answers."""
         return self._call(self._cluster.events(book=book, after=after, timeout=timeout))
 
-    def node_status(self, node: str, *, timeout: Timeout = 2.0) -> dict[str, Any]:
-        """What a node says of itself."""
+    def node_status(self, node: str, *, timeout: Timeout = 2.0) -> NodeStatus:
+        """The status of a node, from the node itself."""
         return self._call(self._cluster.node_status(node, timeout=timeout))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -244,7 +250,7 @@ class Cluster:
 
 
 class Log:
-    """One log. Made by ``Cluster.log``; all calls may be made by several threads at once."""
+    """One log. Made by ``Cluster.log``; several threads may use it at once."""
 
     def __init__(self, log: async_log.Log, thread: LoopThread) -> None:
         self.name = log.name
@@ -253,6 +259,11 @@ class Log:
 
     def __repr__(self) -> str:
         return f"<sync.{repr(self._log).removeprefix('<')}"
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the log was created with; they never change."""
+        return self._log.settings
 
     def append(
         self,
@@ -263,13 +274,13 @@ class Log:
         takeover: bool = False,
         timeout: Timeout = DEFAULT,
     ) -> int:
-        """Append one entry or a batch, and answer the first GLSN once everything is committed."""
+        """Append one entry or a batch. Returns the first GLSN once everything is committed."""
         return self._thread.call(
             self._log.append(payload, headers=headers, expect=expect, takeover=takeover, timeout=timeout)
         )
 
     def read(self, glsn: int, *, fill_after_ms: int | None = None, timeout: Timeout = DEFAULT) -> Entry:
-        """The entry at a position. Raises ``NotWritten``, ``Hole``, ``Trimmed`` or ``EntriesLost`` if there is none."""
+        """The entry at a position. Raises ``NotWritten``, ``Hole``, ``Trimmed`` or ``EntriesLost`` if it has none."""
         return self._thread.call(self._log.read(glsn, fill_after_ms=fill_after_ms, timeout=timeout))
 
     def batches(
@@ -283,7 +294,7 @@ class Log:
     ) -> Batches:
         """Batches from ``start`` (None: the oldest entry) through ``until`` (None: endless), without copying.
 
-        ``replica``: any number; those that differ read from different replicas where several may be read.
+        ``replica``: any number; readers with different numbers read from different replicas where possible.
         """
 
         async def begin() -> Subscription:
@@ -300,19 +311,19 @@ class Log:
         fill_after_ms: int | None = None,
         dedupe: bool = False,
     ) -> Iterator[Entry]:
-        """Entries in order, one by one. It survives reconfigurations and lost connections, and never skips silently.
+        """Entries in order, one by one. Survives reconfigurations and lost connections, and never skips silently.
 
-        ``dedupe``: leave out rows that a Spark job appended again, as far as the first lies in what is read.
+        ``dedupe``: leave out rows that a Spark job appended again, if their first copy is part of what is read.
         """
         batches = self.batches(start, until, to_tail=to_tail, fill_after_ms=fill_after_ms)
         return _entries(batches, Repeats() if dedupe else None)
 
     def tail(self, *, timeout: Timeout = DEFAULT) -> int:
-        """The position after the last committed entry, linearizable."""
+        """The position after the last committed entry; linearizable."""
         return self._thread.call(self._log.tail(timeout=timeout))
 
     def peek(self, *, timeout: Timeout = DEFAULT) -> int:
-        """The next position that will be handed out."""
+        """The next position that will be assigned."""
         return self._thread.call(self._log.peek(timeout=timeout))
 
     def fill(self, glsn: int, *, timeout: Timeout = DEFAULT) -> bool:
@@ -320,7 +331,7 @@ class Log:
         return self._thread.call(self._log.fill(glsn, timeout=timeout))
 
     def trim(self, glsn: int, *, timeout: Timeout = DEFAULT) -> int:
-        """Delete every entry up to ``glsn``; answers the point, lowered where it would have cut a batch."""
+        """Delete every entry up to ``glsn``. Returns the trim point, lower where ``glsn`` would cut a batch."""
         return self._thread.call(self._log.trim(glsn, timeout=timeout))
 
     def seal(self, *, timeout: Timeout = DEFAULT) -> Ended:
@@ -328,24 +339,24 @@ class Log:
         return self._thread.call(self._log.seal(timeout=timeout))
 
     def reopen(self, *, timeout: Timeout = DEFAULT) -> Ended:
-        """Let a sealed log be appended to again; on an open log: end its segment and begin another (reconfigure)."""
+        """Open a sealed log for appends again. On an open log: end its segment and start another (reconfiguration)."""
         return self._thread.call(self._log.reopen(timeout=timeout))
 
     def declare_lost(self, end: int, *, timeout: Timeout = DEFAULT) -> Ended:
-        """An operator's last resort: the open segment has no intact member left. Readers see a gap up to ``end``."""
+        """The last resort if the open segment has no intact replica left: readers see a gap up to ``end``."""
         return self._thread.call(self._log.declare_lost(end, timeout=timeout))
 
     def delete(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Delete the log. Its name is not used again."""
+        """Delete the log. Its name cannot be used again."""
         self._thread.call(self._log.delete(timeout=timeout))
 
     def close(self) -> None:
-        """Wait for appends that are under way, and let the log go."""
+        """Wait for appends in flight, and release the log."""
         self._thread.call(self._log.close())
 
 
 class Batches(Iterator[Batch]):
-    """Iterate it for batches. It ends when it is closed, left as a context manager, or nobody holds it any more."""
+    """Iterate it for batches. It ends when it is closed, leaves its ``with`` block, or is garbage-collected."""
 
     def __init__(self, subscription: Subscription, thread: LoopThread) -> None:
         self._subscription = subscription
@@ -354,7 +365,7 @@ class Batches(Iterator[Batch]):
 
     @property
     def next_glsn(self) -> int:
-        """The position after the last batch that was taken."""
+        """The position after the last batch that it returned."""
         return self._subscription.next_glsn
 
     def __next__(self) -> Batch:
@@ -363,7 +374,7 @@ class Batches(Iterator[Batch]):
         try:
             batch = result_of(self._next)
         except KeyboardInterrupt:
-            raise  # the batch is kept for the next call: nothing is skipped
+            raise  # the next call returns the batch: nothing is skipped
         except BaseException:
             self._next = None
             raise
@@ -373,18 +384,18 @@ class Batches(Iterator[Batch]):
         return batch
 
     def some(self, *, timeout: float | None = None) -> list[Batch]:
-        """What has arrived since, at least one batch; an empty list at the end. Quicker than one after the other.
+        """All batches that have arrived, at least one; an empty list at the end. Faster than one by one.
 
-        Raises ``Unreachable`` if nothing comes in ``timeout`` seconds: for a reader that knows that there is more.
+        Raises ``Unreachable`` if none arrives within ``timeout`` seconds: for a reader that knows that there is more.
         """
         return self._thread.call(self._subscription.some(timeout=timeout))
 
     async def _take(self) -> Batch | None:
-        """None at the end: a StopAsyncIteration cannot leave a future."""
+        """None at the end: a future cannot raise StopAsyncIteration."""
         return await anext(self._subscription, None)
 
     def close(self) -> None:
-        """Stop reading; what was read ahead is dropped."""
+        """Stop reading, and drop what was read ahead."""
         self._thread.soon(self._subscription.close)
 
     def __enter__(self) -> Batches:

@@ -17,7 +17,7 @@ from local_cluster import RunningCluster, local_cluster, wait_until
 from trunkline import sync
 from trunkline.check.diagram import render
 from trunkline.delivery.changes.windows import Window
-from trunkline.delivery.control.contract import Status, Unrouted
+from trunkline.delivery.control.contract import Status, UnroutedCounts
 
 HOSTILE: Final = "<script>alert('no')</script><img src=x onerror=alert(1)>"
 names = (f"log{number}" for number in itertools.count(1))
@@ -202,7 +202,7 @@ def test_pages_lead_back_and_forth(page: Page, cluster: sync.Cluster) -> None:
     expect(first).to_have_text("entry 51")
     log.trim(60)
     page.get_by_role("button", name="First").click()
-    expect(said).to_contain_text("were trimmed away")
+    expect(said).to_contain_text("were trimmed")
     expect(first).to_have_text("entry 61")
 
 
@@ -236,11 +236,11 @@ def test_a_script_in_a_payload_and_in_an_error_is_text_and_never_runs(page: Page
 def test_a_destination_is_paused_and_resumed_and_its_store_says_so(page: Page, store: FilledStore) -> None:
     row = page.locator('#destinations tr[data-key="0/tenants/acme"]')
     row.get_by_role("button", name="Pause acme").click()
-    wait_until(lambda: store.wish_of("acme") == "paused")
+    wait_until(lambda: store.desired_state_of("acme") == "paused")
     expect(row.locator(".state")).to_have_text("ready, to be paused")
     expect(page.locator("#feed")).to_contain_text("destination acme paused")
     row.get_by_role("button", name="Resume acme").click()
-    wait_until(lambda: store.wish_of("acme") == "active")
+    wait_until(lambda: store.desired_state_of("acme") == "active")
     expect(row.locator(".state")).to_have_text("ready")
     expect(page.locator("#feed")).to_contain_text("destination acme resumed")
 
@@ -262,7 +262,9 @@ def test_rows_that_no_destination_takes_are_told_for_their_pipeline(page: Page, 
     lines = page.locator("#unrouted li")
     expect(page.locator("#destinations .state").first).to_be_visible()
     expect(lines).to_have_count(0)
-    store.store.count_unrouted("tenants", Window(0, 57), Unrouted({"hooli": 1200, HOSTILE[:20]: 2, "b": 1}, nulls=34))
+    store.store.unrouted.add(
+        "tenants", Window(0, 57), UnroutedCounts({"hooli": 1200, HOSTILE[:20]: 2, "b": 1}, nulls=34)
+    )
     told = f"“hooli” 1,200, NULL 34, “{HOSTILE[:20]}” 2, others 1"
     expect(lines).to_have_text([f"tenants: 1,237 rows have no destination, up to version 57: {told}"])
 

@@ -55,7 +55,7 @@ def lost(cluster: RunningCluster) -> str:
 
 
 def told(client: sync.Cluster) -> list[str]:
-    return [event["text"] for event in client.events(timeout=10)["events"]]
+    return [event.text for event in client.events(timeout=10).events]
 
 
 @pytest.fixture(scope="module")

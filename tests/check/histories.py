@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from trunkline.check.scenario import Invoked, Monitor, Observed
+from trunkline.check.scenario import Invoked, Monitor, ObservedEvent
 from trunkline.check.scenarios.cluster import CHAIN3, LOG, chain_log
 from trunkline.core.calls import AppendRequested, TailRequested
 from trunkline.core.effects import Event
@@ -42,7 +42,7 @@ from trunkline.core.projection import (
     apply,
 )
 
-History = list[Observed]
+History = list[ObservedEvent]
 
 FIRST = chain_log(CHAIN3, "a b c", sequencer="a")
 A, B, C = (member.stream for member in FIRST.last.members())
@@ -67,7 +67,7 @@ class Case(NamedTuple):
 
 
 def by(process: str, *events: Event) -> History:
-    return [Observed(process, "role", event) for event in events]
+    return [ObservedEvent(process, "role", event) for event in events]
 
 
 def told(*events: Event) -> History:

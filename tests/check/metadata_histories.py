@@ -234,9 +234,9 @@ BOUNDARY = [
         projected(NARROW, forged(NARROW, ADMITTED.segments[0])),
         "gained a member",
     ),
-    boundary("a closed log opens by itself", projected(FIRST, CLOSED, OPENED), "opened by nobody's wish"),
+    boundary("a closed log opens by itself", projected(FIRST, CLOSED, OPENED), "opened without a request"),
     boundary(
-        "one wish opens a log twice",
+        "one request opens a log twice",
         projected(CLOSED)
         + ASKED
         + projected(
@@ -244,7 +244,7 @@ BOUNDARY = [
             changed(OPENED, EndSegment(1, 4, OPENED.last.groups, None)),
             changed(OPENED, EndSegment(1, 4, OPENED.last.groups, None), Reopen(NEXT)),
         ),
-        "opened by nobody's wish",
+        "opened without a request",
     ),
     boundary(
         "a log is closed, then deleted",

@@ -8,7 +8,7 @@ from pathlib import Path
 from check.histories import FIRST, SEQUENCER
 from trunkline.check.recording import open_recording
 from trunkline.check.recording_judge import RecordingVerdict, judge_recording
-from trunkline.check.scenario import Observed
+from trunkline.check.scenario import ObservedEvent
 from trunkline.check.scenarios.cluster import LOG
 from trunkline.core.calls import AppendRequested, SubscribeRequested
 from trunkline.core.entries import Frame, FrameKind
@@ -29,7 +29,7 @@ STEP_NS = 1_000
 IN_FLIGHT = 16
 
 
-def write_recording(directory: Path, history: Iterable[Observed], *, stopped: tuple[str, ...] = ()) -> None:
+def write_recording(directory: Path, history: Iterable[ObservedEvent], *, stopped: tuple[str, ...] = ()) -> None:
     """One file for each process and each of its starts; ``ProcessEnded`` is where a process is killed."""
     lines: dict[tuple[str, int], list[bytes]] = {}
     starts: dict[str, int] = {}
@@ -55,11 +55,11 @@ def judged(directory: Path) -> RecordingVerdict:
     return judge_recording(open_recording(directory))
 
 
-def busy_history(batches: int, count: int = 100) -> Iterable[Observed]:
+def busy_history(batches: int, count: int = 100) -> Iterable[ObservedEvent]:
     """A chain of three under load: a client with many appends in flight, and two readers in another one."""
-    yield Observed("meta", "register", Projected(FIRST))
+    yield ObservedEvent("meta", "register", Projected(FIRST))
     for reader in ("reader:1", "reader:2"):
-        yield Observed("r", reader, Invoked(1, SubscribeRequested(1, LOG, 1)))
+        yield ObservedEvent("r", reader, Invoked(1, SubscribeRequested(1, LOG, 1)))
     members = FIRST.last.members()
     for low in range(0, batches, IN_FLIGHT):
         numbers = range(low, min(low + IN_FLIGHT, batches))
@@ -67,15 +67,15 @@ def busy_history(batches: int, count: int = 100) -> Iterable[Observed]:
             n: Frame(1 + n * count, count, FrameKind.DATA, "client#1", n, n * 2654435761 % 2**32) for n in numbers
         }
         for n, frame in frames.items():
-            yield Observed("w", "appender", Invoked(n + 1, AppendRequested(n + 1, LOG, count, frame.checksum)))
-            yield Observed("a", "sequencer", PositionsGranted(LOG, 0, SEQUENCER, frame.first, count))
+            yield ObservedEvent("w", "appender", Invoked(n + 1, AppendRequested(n + 1, LOG, count, frame.checksum)))
+            yield ObservedEvent("a", "sequencer", PositionsGranted(LOG, 0, SEQUENCER, frame.first, count))
         for member in members:
             for frame in frames.values():
                 stored = FrameStored(member.node, 1, LOG, 0, member.stream, frame)
-                yield Observed(member.node, "storage", stored)
+                yield ObservedEvent(member.node, "storage", stored)
         for n, frame in reversed(frames.items()):
-            yield Observed("w", "appender", Committed(LOG, 0, None, frame))
-            yield Observed("w", "appender", Completed(n + 1, Appended(frame.first)))
+            yield ObservedEvent("w", "appender", Committed(LOG, 0, None, frame))
+            yield ObservedEvent("w", "appender", Completed(n + 1, Appended(frame.first)))
         for frame in frames.values():
-            yield Observed("r", "reader:1", EntriesRead(LOG, frame.first, frame))
-            yield Observed("r", "reader:2", EntriesRead(LOG, frame.first, frame))
+            yield ObservedEvent("r", "reader:1", EntriesRead(LOG, frame.first, frame))
+            yield ObservedEvent("r", "reader:2", EntriesRead(LOG, frame.first, frame))

@@ -20,7 +20,7 @@ from toy_world import (
     scenario,
 )
 from trunkline.check.actions import KINDS, Action, is_fault, parse
-from trunkline.check.scenario import Cut, Drop, Faults, FreeTimer
+from trunkline.check.scenario import Faults, FreeTimer, MessageDrop, NetworkCut
 from trunkline.check.world import World
 from trunkline.core.effects import (
     Address,
@@ -50,10 +50,10 @@ def test_every_action_reads_back_from_its_text() -> None:
             atomic_disk=False,
             crashable=("c", "d"),
             power_domain=("d",),
-            cuts=(Cut("apart", (("a", "b"),)),),
+            cuts=(NetworkCut("apart", (("a", "b"),)),),
             faults=faults,
             free_timers=(FreeTimer("b"),),
-            drops=(Drop("a", "b"),),
+            drops=(MessageDrop("a", "b"),),
         )
     )
     seen: dict[str, Action] = {}

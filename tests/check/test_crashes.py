@@ -20,7 +20,7 @@ from toy_world import (
     scenario,
     stories,
 )
-from trunkline.check.scenario import Faults, Observed, ProcessEnded, Violation
+from trunkline.check.scenario import Faults, ObservedEvent, ProcessEnded, Violation
 from trunkline.check.search import explore
 from trunkline.check.world import World
 from trunkline.core.effects import (
@@ -42,7 +42,7 @@ class AckedIsKept:
     def initial(self) -> tuple[bool, bool]:
         return (False, False)  # announced, found by the present start
 
-    def observe(self, state: tuple[bool, bool], observed: Observed) -> tuple[bool, bool]:
+    def observe(self, state: tuple[bool, bool], observed: ObservedEvent) -> tuple[bool, bool]:
         announced, found = state
         if isinstance(observed.event, ProcessEnded):
             return (announced, False)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from check.histories import Case, by, watched
-from trunkline.check.campaign import Bounds, check_exhaustively
+from trunkline.check.campaign import SearchBounds, check_exhaustively
 from trunkline.check.delivery_rows import Change, Edit, Row, Rows, history
 from trunkline.check.monitors.delivery import (
     BufferBound,
@@ -199,7 +199,7 @@ def test_every_short_script_is_delivered_whatever_the_moment_of_a_crash(append: 
         past = history((Change("k", 1),), (one,), (other,))
         faults = Faults(crash=1, restart=1)
         checked = scenario("short", "", past, planned=PLANNED[:1], append=append, faults=faults, crashable="a")
-        report = check_exhaustively(checked, Bounds(), lambda text: None)
+        report = check_exhaustively(checked, SearchBounds(), lambda text: None)
         assert report.violations == (), past.versions
         assert report.complete
         states += report.states

@@ -12,8 +12,8 @@ import pytest
 
 from counterexample import FINDING, HOSTILE, REPLAY, example
 from trunkline.check.diagram import render
-from trunkline.check.diagram_arrows import Arrow, Fate, trace_arrows
-from trunkline.check.views import ProcessView, Sent, StateView, Step
+from trunkline.check.diagram_arrows import Arrow, MessageFate, trace_arrows
+from trunkline.check.views import MessageView, ProcessView, StateView, StepView
 
 STEPS, STATES = example()
 
@@ -109,7 +109,7 @@ def test_a_power_cut_marks_every_process_that_it_ended() -> None:
         return replace(process, up=process.name not in ("n1", "n2"))
 
     after = replace(STATES[0], processes=tuple(ended(process) for process in STATES[0].processes))
-    cut = Step(1, "power_cut n1=0 n2=1", "power_cut", None, None, None)
+    cut = StepView(1, "power_cut n1=0 n2=1", "power_cut", None, None, None)
     crosses = list(sequence(render("t", FINDING, [cut], [STATES[0], after])).iter("path"))
     assert [path.get("class") for path in crosses] == ["icon bad", "icon bad"]
 
@@ -117,15 +117,17 @@ def test_a_power_cut_marks_every_process_that_it_ended() -> None:
 # Arrows
 
 
-def message(number: int) -> Sent:
-    return Sent(number, "a", "role", "b", "role", f"M {number}", f"M({number})")
+def message(number: int) -> MessageView:
+    return MessageView(number, "a", "role", "b", "role", f"M {number}", f"M({number})")
 
 
-def step(index: int, kind: str, handled: Sent | None = None, *sent: Sent) -> Step:
-    return Step(index, kind, kind, "a", "role", handled, sent)
+def step(index: int, kind: str, handled: MessageView | None = None, *sent: MessageView) -> StepView:
+    return StepView(index, kind, kind, "a", "role", handled, sent)
 
 
-def arrows(steps: list[Step], first: tuple[Sent, ...] = (), last: tuple[Sent, ...] = ()) -> list[Arrow]:
+def arrows(
+    steps: list[StepView], first: tuple[MessageView, ...] = (), last: tuple[MessageView, ...] = ()
+) -> list[Arrow]:
     return trace_arrows(steps, [StateView((), first, (), ()), *[StateView((), last, (), ())] * len(steps)])
 
 
@@ -137,11 +139,11 @@ def test_reordered_messages_each_go_from_their_own_send_to_their_own_delivery() 
         step(3, "deliver", two),
         step(4, "deliver", one),
     ]
-    assert arrows(steps) == [Arrow(two, 2, 3, Fate.ARRIVED), Arrow(one, 1, 4, Fate.ARRIVED)]
+    assert arrows(steps) == [Arrow(two, 2, 3, MessageFate.ARRIVED), Arrow(one, 1, 4, MessageFate.ARRIVED)]
 
 
 def test_a_message_of_the_initial_state_comes_from_step_0_and_a_lost_one_ends_where_it_was_lost() -> None:
-    assert arrows([step(1, "lose", message(1))], first=(message(1),)) == [Arrow(message(1), 0, 1, Fate.LOST)]
+    assert arrows([step(1, "lose", message(1))], first=(message(1),)) == [Arrow(message(1), 0, 1, MessageFate.LOST)]
 
 
 def test_a_message_sent_again_while_in_flight_is_one_arrow_and_after_its_delivery_another() -> None:
@@ -152,7 +154,7 @@ def test_a_message_sent_again_while_in_flight_is_one_arrow_and_after_its_deliver
         step(3, "deliver", one, one),
         step(4, "deliver", one),
     ]
-    assert arrows(steps) == [Arrow(one, 1, 3, Fate.ARRIVED), Arrow(one, 3, 4, Fate.ARRIVED)]
+    assert arrows(steps) == [Arrow(one, 1, 3, MessageFate.ARRIVED), Arrow(one, 3, 4, MessageFate.ARRIVED)]
 
 
 def test_two_copies_in_flight_are_two_arrows_and_one_that_is_given_up_is_lost() -> None:
@@ -165,16 +167,16 @@ def test_two_copies_in_flight_are_two_arrows_and_one_that_is_given_up_is_lost() 
         step(4, "deliver", one),
     ]
     found = trace_arrows(steps, [nothing, single, double, single, nothing])
-    assert found == [Arrow(one, 1, 3, Fate.LOST), Arrow(one, 2, 4, Fate.ARRIVED)]
+    assert found == [Arrow(one, 1, 3, MessageFate.LOST), Arrow(one, 2, 4, MessageFate.ARRIVED)]
 
 
 def test_a_doubled_message_arrives_twice_from_one_send() -> None:
     one = message(1)
     steps = [step(1, "operate", None, one), step(2, "duplicate", one), step(3, "deliver", one)]
-    assert arrows(steps) == [Arrow(one, 1, 2, Fate.DOUBLED), Arrow(one, 1, 3, Fate.ARRIVED)]
-    assert arrows(steps[:2], last=(one,)) == [Arrow(one, 1, 2, Fate.DOUBLED)]
+    assert arrows(steps) == [Arrow(one, 1, 2, MessageFate.DOUBLED), Arrow(one, 1, 3, MessageFate.ARRIVED)]
+    assert arrows(steps[:2], last=(one,)) == [Arrow(one, 1, 2, MessageFate.DOUBLED)]
 
 
 def test_what_never_arrived_is_in_flight_or_was_dropped() -> None:
     steps = [step(1, "operate", None, message(1), message(2))]
-    assert [arrow.fate for arrow in arrows(steps, last=(message(1),))] == [Fate.PENDING, Fate.DROPPED]
+    assert [arrow.fate for arrow in arrows(steps, last=(message(1),))] == [MessageFate.PENDING, MessageFate.DROPPED]

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from trunkline.check.campaign import Bounds, hunt
+from trunkline.check.campaign import SearchBounds, hunt
 from trunkline.check.catalogue import shipped
 from trunkline.check.mutants import MUTANTS
 from trunkline.core import reconfigurer
@@ -25,7 +25,7 @@ def _quiet(text: str) -> None:
 @pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS])
 def test_the_known_bug_is_found(name: str) -> None:
     mutant = KNOWN.mutant(name)
-    report = hunt(mutant, partial(KNOWN.scenario, mutant.scenario), Bounds(), _quiet)
+    report = hunt(mutant, partial(KNOWN.scenario, mutant.scenario), SearchBounds(), _quiet)
     assert report.found, f"{report.finding}; try: ./run check --mutants {name}"
     goal_missed = report.finding is not None and report.finding.monitor == "Progress"
     assert report.trace_length > 0 or goal_missed  # a goal may be out of reach from the very beginning

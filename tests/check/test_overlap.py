@@ -28,12 +28,12 @@ from trunkline.check.heal import Healer
 from trunkline.check.random_search import search
 from trunkline.check.replay import replay_file
 from trunkline.check.scenario import (
-    Drop,
-    Ended,
     Faults,
     FreeTimer,
-    Observed,
+    MessageDrop,
+    ObservedEvent,
     Operation,
+    OperationEnd,
     ProcessSpec,
     Scenario,
     Violation,
@@ -131,7 +131,7 @@ def test_free_timers_are_over_when_faults_are() -> None:
 
 def test_random_schedules_fire_free_timers() -> None:
     class NotFirst(Story):
-        def observe(self, state: tuple[str, ...], observed: Observed) -> tuple[str, ...]:
+        def observe(self, state: tuple[str, ...], observed: ObservedEvent) -> tuple[str, ...]:
             after = super().observe(state, observed)
             if after == ("b saw 9",):
                 raise Violation("the timer did not wait")
@@ -159,13 +159,13 @@ class Worker(Reporter):
         return [Complete(self.begun, Note(self.begun))]  # type: ignore[arg-type]
 
 
-def waiting(name: str, *after: Ended) -> ProcessSpec:
+def waiting(name: str, *after: OperationEnd) -> ProcessSpec:
     spec = process(name, Worker)
     return replace(spec, operations=(Operation("main", Note(5), after=after),))
 
 
 def test_an_operation_begins_only_after_the_one_that_it_waits_for_has_ended() -> None:
-    world = World(scenario(process("a", Worker, 1, 2), waiting("b", Ended("a", 1))))
+    world = World(scenario(process("a", Worker, 1, 2), waiting("b", OperationEnd("a", 1))))
     found = stories(world)
     assert all(story.index("a ended 1") < story.index("b began 1") for story in found)
     assert any(story.index("b began 1") < story.index("a ended 2") for story in found)
@@ -174,26 +174,28 @@ def test_an_operation_begins_only_after_the_one_that_it_waits_for_has_ended() ->
 
 def test_an_operation_may_wait_for_several() -> None:
     world = World(
-        scenario(process("a", Worker, 1), process("c", Worker, 1), waiting("b", Ended("a", 1), Ended("c", 1)))
+        scenario(
+            process("a", Worker, 1), process("c", Worker, 1), waiting("b", OperationEnd("a", 1), OperationEnd("c", 1))
+        )
     )
     for story in stories(world):
         assert max(story.index("a ended 1"), story.index("c ended 1")) < story.index("b began 1")
 
 
 def test_an_operation_whose_condition_never_comes_never_begins() -> None:
-    world = World(scenario(process("a", Worker, 1), waiting("b", Ended("a", 2))))
+    world = World(scenario(process("a", Worker, 1), waiting("b", OperationEnd("a", 2))))
     assert stories(world) == {"('a began 1', 'a ended 1')"}
 
 
 def test_an_operation_that_waits_begins_in_the_fair_phase_as_well() -> None:
     story = Story(rest=lambda told: "b ended 1" in told)
-    world = World(scenario(process("a", Worker, 1), waiting("b", Ended("a", 1)), monitors=(story,)))
+    world = World(scenario(process("a", Worker, 1), waiting("b", OperationEnd("a", 1)), monitors=(story,)))
     assert Healer(world).heal(world.initial(), 20).finding is None
 
 
 def test_a_process_that_is_unknown_cannot_be_waited_for() -> None:
     with pytest.raises(ValueError, match="no such process: z"):
-        World(scenario(process("a", Worker, 1), waiting("b", Ended("z", 1))))
+        World(scenario(process("a", Worker, 1), waiting("b", OperationEnd("z", 1))))
 
 
 # Copies, and messages that are given up
@@ -227,19 +229,19 @@ def test_a_copy_may_be_lost_alone() -> None:
 
 
 def test_a_sender_gives_up_messages_of_the_named_kind_alone_and_as_often_as_it_says() -> None:
-    world = World(pair(fifo=True, drops=(Drop("a", "b", "Note"),)))
+    world = World(pair(fifo=True, drops=(MessageDrop("a", "b", "Note"),)))
     assert stories(world) == {"('b saw 1', 'b saw 2')", "('b saw 1',)", "('b saw 2',)"}
-    assert stories(World(pair(fifo=True, drops=(Drop("a", "b", "Other"),)))) == {"('b saw 1', 'b saw 2')"}
-    assert stories(World(pair(fifo=True, drops=(Drop("b", "a"),)))) == {"('b saw 1', 'b saw 2')"}
+    assert stories(World(pair(fifo=True, drops=(MessageDrop("a", "b", "Other"),)))) == {"('b saw 1', 'b saw 2')"}
+    assert stories(World(pair(fifo=True, drops=(MessageDrop("b", "a"),)))) == {"('b saw 1', 'b saw 2')"}
 
 
 def test_giving_up_is_over_when_faults_are() -> None:
-    world = World(pair(drops=(Drop("a", "b", count=2),)))
+    world = World(pair(drops=(MessageDrop("a", "b", count=2),)))
     healed = world.heal_state(world.initial())
     assert not [line for line in enabled(world, healed) if line.startswith("drop")]
 
 
-@pytest.mark.parametrize("options", [{"drops": (Drop("a", "z"),)}, {"free_timers": (FreeTimer("z*"),)}])
+@pytest.mark.parametrize("options", [{"drops": (MessageDrop("a", "z"),)}, {"free_timers": (FreeTimer("z*"),)}])
 def test_a_pattern_that_no_process_has_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="no process is called so: z"):
         World(pair(**options))
@@ -247,7 +249,7 @@ def test_a_pattern_that_no_process_has_is_refused(options: dict[str, object]) ->
 
 def test_a_count_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="a count must be 1 or more"):
-        World(pair(drops=(Drop("a", "b", count=0),)))
+        World(pair(drops=(MessageDrop("a", "b", count=0),)))
 
 
 # Files and shrinking
@@ -257,7 +259,7 @@ def test_such_a_run_is_replayed_from_its_file_and_shrunk() -> None:
     toy = replace(
         scenario(process("a", Stutterer), process("b", Ticker), waiting("c"), monitors=(Never("b saw 9"),)),
         free_timers=(FreeTimer("b"),),
-        drops=(Drop("a", "b"),),
+        drops=(MessageDrop("a", "b"),),
         copies=2,
     )
     world = World(toy)

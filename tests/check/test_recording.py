@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from check.histories import ENDED, FIRST, NEXT, SEQUENCER, A, B, C, committed, data, read, recovered
 from check.recordings import busy_history, judged, write_recording
+from trunkline.check.recording import RecordingError
 from trunkline.check.recording_judge import RecordingVerdict
-from trunkline.check.scenario import Observed
+from trunkline.check.scenario import ObservedEvent
 from trunkline.check.scenarios.cluster import LOG
-from trunkline.check.trace import TraceError
 from trunkline.core.calls import AppendRequested, SubscribeRequested, TailRequested, TrimRequested
 from trunkline.core.effects import Event
 from trunkline.core.entries import Frame
@@ -38,28 +38,28 @@ from trunkline.core.projection import EndSegment, RaiseTrim, apply
 from trunkline.core.recording import encode_event, end_line, file_name, header_line
 
 BUSY = list(busy_history(40))
-CREATED = Observed("meta", "register", Projected(FIRST))
+CREATED = ObservedEvent("meta", "register", Projected(FIRST))
 NODES = {A: "a", B: "b", C: "c"}
 
 
-def stored(frame: Frame, *streams: str) -> list[Observed]:
-    return [Observed(NODES[s], "storage", FrameStored(NODES[s], 1, LOG, 0, s, frame)) for s in streams]
+def stored(frame: Frame, *streams: str) -> list[ObservedEvent]:
+    return [ObservedEvent(NODES[s], "storage", FrameStored(NODES[s], 1, LOG, 0, s, frame)) for s in streams]
 
 
-def client(*events: Event, role: str = "appender", process: str = "x") -> list[Observed]:
-    return [Observed(process, role, event) for event in events]
+def client(*events: Event, role: str = "appender", process: str = "x") -> list[ObservedEvent]:
+    return [ObservedEvent(process, role, event) for event in events]
 
 
 def append(operation: int, value: int) -> Invoked:
     return Invoked(operation, AppendRequested(operation, LOG, 1, value))
 
 
-def verdict_of(directory: Path, history: Iterable[Observed]) -> RecordingVerdict:
+def verdict_of(directory: Path, history: Iterable[ObservedEvent]) -> RecordingVerdict:
     write_recording(directory, history)
     return judged(directory)
 
 
-def accused(directory: Path, history: Iterable[Observed]) -> tuple[str, str]:
+def accused(directory: Path, history: Iterable[ObservedEvent]) -> tuple[str, str]:
     """Which monitor objected, and in which file."""
     (log,) = verdict_of(directory, history).logs
     if log.finding is None or log.place is None:
@@ -75,7 +75,7 @@ def test_a_good_recording_passes_with_everything_counted(tmp_path: Path) -> None
     assert (verdict.files, verdict.cut, verdict.events) == (6, 2, len(BUSY))
 
 
-def _without(kind: type[Event], process: str, history: Sequence[Observed] = BUSY) -> list[Observed]:
+def _without(kind: type[Event], process: str, history: Sequence[ObservedEvent] = BUSY) -> list[ObservedEvent]:
     """Leave out the tenth event of this kind that a process told."""
     found = [each for each in history if isinstance(each.event, kind) and each.process == process]
     return [each for each in history if each is not found[9]]
@@ -87,19 +87,19 @@ BAD_END = apply(FIRST, EndSegment(0, 101, FIRST.last.groups, NEXT))
 PLANTED = {
     "a member acknowledges before it has the frame": (_without(FrameStored, "b"), "CommitDurability", "w-1.trace"),
     "a reader is given what nobody stored": (
-        [*BUSY, Observed("r", "reader:1", read(data(4_001, 5)))],
+        [*BUSY, ObservedEvent("r", "reader:1", read(data(4_001, 5)))],
         "ReadCommitted",
         "r-1.trace",
     ),
     "a reader misses a batch": (_without(EntriesRead, "r"), "Completeness", "r-1.trace"),
     "a reader goes back": ([*BUSY, BUSY[-1]], "Completeness", "r-1.trace"),
     "a reader is given another value": (
-        [*BUSY, *stored(ALIEN, A, B, C), Observed("q", "reader:1", read(ALIEN))],
+        [*BUSY, *stored(ALIEN, A, B, C), ObservedEvent("q", "reader:1", read(ALIEN))],
         "TotalOrder",
         "q-1.trace",
     ),
     "a position is granted twice": (
-        [*BUSY, Observed("a", "sequencer", PositionsGranted(LOG, 0, SEQUENCER, 1, 100))],
+        [*BUSY, ObservedEvent("a", "sequencer", PositionsGranted(LOG, 0, SEQUENCER, 1, 100))],
         "SingleOwner",
         "a-1.trace",
     ),
@@ -109,14 +109,14 @@ PLANTED = {
         "x-1.trace",
     ),
     "a segment ends below what was acknowledged": (
-        [*BUSY, Observed("meta", "register", Projected(BAD_END))],
+        [*BUSY, ObservedEvent("meta", "register", Projected(BAD_END))],
         "NoLostAck",
         "meta-1.trace",
     ),
     "a segment has two ends": (
         [
             CREATED,
-            *(Observed("meta", "register", Projected(each)) for each in (ENDED, replace(BAD_END, epoch=3))),
+            *(ObservedEvent("meta", "register", Projected(each)) for each in (ENDED, replace(BAD_END, epoch=3))),
         ],
         "BoundaryWrittenOnce",
         "meta-1.trace",
@@ -174,8 +174,8 @@ def test_a_killed_client_leaves_its_operations_open_and_begins_to_count_anew(tmp
 
 def test_a_frame_whose_line_the_kill_took_is_told_by_the_node_that_starts_again(tmp_path: Path) -> None:
     frame = data(1, 7)
-    before = [CREATED, *client(append(1, 7)), *stored(frame, A, B), Observed("c", "storage", recovered(C))]
-    restart = [Observed("c", "", ProcessEnded("kill")), Observed("c", "storage", recovered(C, frame))]
+    before = [CREATED, *client(append(1, 7)), *stored(frame, A, B), ObservedEvent("c", "storage", recovered(C))]
+    restart = [ObservedEvent("c", "", ProcessEnded("kill")), ObservedEvent("c", "storage", recovered(C, frame))]
     after = client(committed(frame), Completed(1, Appended(1)))
     assert accused(tmp_path, [*before, *restart, *after]) == ("", "")
     assert accused(tmp_path, [*before, *after]) == ("CommitDurability", "x-1.trace")
@@ -199,33 +199,33 @@ def test_a_projection_counts_as_told_when_somebody_acts_on_it(tmp_path: Path) ->
         CREATED,
         *settled,
         *client(Invoked(9, TrimRequested(9, LOG, 3))),
-        Observed("b", "storage", StreamFinalized("b", LOG, 0, B, 4)),
-        Observed("a", "sequencer", PositionsGranted(LOG, 1, SEQUENCER, 4, 1)),
-        Observed("r", "reader:1", PositionsSkipped(LOG, 1, 4, Reason.TRIMMED)),
-        Observed("meta2", "register", Projected(trimmed)),
-        Observed("meta", "register", Projected(ENDED)),
-        Observed("meta2", "register", Projected(trimmed)),
+        ObservedEvent("b", "storage", StreamFinalized("b", LOG, 0, B, 4)),
+        ObservedEvent("a", "sequencer", PositionsGranted(LOG, 1, SEQUENCER, 4, 1)),
+        ObservedEvent("r", "reader:1", PositionsSkipped(LOG, 1, 4, Reason.TRIMMED)),
+        ObservedEvent("meta2", "register", Projected(trimmed)),
+        ObservedEvent("meta", "register", Projected(ENDED)),
+        ObservedEvent("meta2", "register", Projected(trimmed)),
     ]
     assert accused(tmp_path, history) == ("", "")
 
 
 def test_another_projection_of_an_epoch_that_was_told_is_a_fork(tmp_path: Path) -> None:
     fork = apply(FIRST, EndSegment(0, 5, FIRST.last.groups, NEXT))
-    history = [CREATED, *(Observed("meta", "register", Projected(each)) for each in (ENDED, fork))]
+    history = [CREATED, *(ObservedEvent("meta", "register", Projected(each)) for each in (ENDED, fork))]
     assert accused(tmp_path, history)[0] == "BoundaryWrittenOnce"
 
 
 def test_watching_may_begin_when_the_log_is_there_already(tmp_path: Path) -> None:
-    later = Observed("meta", "register", Projected(apply(FIRST, RaiseTrim(3))))
+    later = ObservedEvent("meta", "register", Projected(apply(FIRST, RaiseTrim(3))))
     assert accused(tmp_path, [later, *stored(data(4, 7), A, B, C), *client(committed(data(4, 7)))]) == ("", "")
 
 
 def test_each_log_is_judged_alone(tmp_path: Path) -> None:
     other = replace(FIRST, log="other")
     told = [
-        Observed("meta", "register", Projected(other)),
+        ObservedEvent("meta", "register", Projected(other)),
         *(replace(each, event=replace(each.event, log="other")) for each in stored(data(1, 9), A)),
-        Observed("r", "reader:9", replace(read(data(1, 9)), log="other")),
+        ObservedEvent("r", "reader:9", replace(read(data(1, 9)), log="other")),
     ]
     verdict = verdict_of(tmp_path, [*BUSY[:100], *told, *BUSY[100:]])
     found = {log.log: log.finding.monitor if log.finding else "" for log in verdict.logs}
@@ -248,19 +248,23 @@ EVENT = encode_event("n1", "storage", 9, StreamFinalized("n1", LOG, 0, A, 4))
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({}, "no \\*.trace file is in this directory"),
+        ({}, "no \\*.trace files in this directory"),
         ({"n1-1": b"noise\n"}, "n1-1.trace line 1: not a JSON object"),
         ({"n1-1": b'{"format":"trunkline-trace","version":1}\n'}, "line 1: not a recording"),
         ({"n1-1": HEADER.replace(b"cluster", b"c", 1)}, "line 1: the header lacks 'cluster'"),
         ({"n1-1": HEADER + b'{"torn\n' + EVENT}, "n1-1.trace line 2: not a JSON object"),
         ({"n1-1": HEADER + EVENT.replace(b"Finalized", b"Finished")}, "line 2: no Event type is called"),
+        ({"n1-1": HEADER + EVENT.replace(b',"end":4', b"")}, "StreamFinalized lacks the field end"),
+        ({"n1-1": HEADER + EVENT.replace(b'"end":4', b'"end":"x"')}, "Expected `int`"),
+        ({"n1-1": HEADER + EVENT.replace(b'"end":4', b'"end":4,"x":1')}, "StreamFinalized has no field x"),
+        ({"n1-1": HEADER + b'{"process":"n1","role":"r","at":9,"event":3}\n'}, "expected an object"),
         ({"n1-1": HEADER + EVENT.replace(b',"at":9', b"")}, "line 2: expected exactly process"),
-        ({"n1-1": HEADER + EVENT.replace(b'"n1"', b'"n2"')}, "line 2: tells of n2 in a file of n1"),
-        ({"n1-1": HEADER + EVENT.replace(b":9", b":3")}, "line 2: its time is before that of the line above"),
-        ({"n1-1": HEADER, "n2-1": HEADER}, "two files are of start 1 of n1"),
+        ({"n1-1": HEADER + EVENT.replace(b'"n1"', b'"n2"')}, "line 2: an event of n2 in a file of n1"),
+        ({"n1-1": HEADER + EVENT.replace(b":9", b":3")}, "line 2: its time is before that of the previous line"),
+        ({"n1-1": HEADER, "n2-1": HEADER}, "two files hold start 1 of n1"),
         ({"n1-1": HEADER, "n2-1": header_line("n2", 1, "another", 1)}, "files of 2 clusters"),
-        ({"n1-1": HEADER + EVENT, "n1-2": header_line("n1", 2, "cluster", 7)}, "n1 had started again"),
-        ({"n1-1": HEADER, "n1-2": header_line("n1", 2, "cluster", 4)}, "n1 started, but start 2 came before it"),
+        ({"n1-1": HEADER + EVENT, "n1-2": header_line("n1", 2, "cluster", 7)}, "n1 has restarted since"),
+        ({"n1-1": HEADER, "n1-2": header_line("n1", 2, "cluster", 4)}, "n1 started after its start 2"),
         (
             {"n1-1": HEADER + encode_event("n1", "tail", 9, Completed(4, TailIs(1)))},
             "operation 4 of n1 tail ended, but never began",
@@ -274,7 +278,7 @@ EVENT = encode_event("n1", "storage", 9, StreamFinalized("n1", LOG, 0, A, 4))
 def test_a_recording_that_cannot_be_understood_is_refused(files: dict[str, bytes], words: str, tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / f"{name}.trace").write_bytes(content)
-    with pytest.raises(TraceError, match=words):
+    with pytest.raises(RecordingError, match=words):
         judged(tmp_path)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from toy_store import careless, impatient, put_scenario, unshrinkable_scenario
 from trunkline.check.action_file import ActionFile, ActionFileError, parse_action_file
-from trunkline.check.campaign import Bounds, Plan, check_exhaustively, check_schedules
+from trunkline.check.campaign import SchedulePlan, SearchBounds, check_exhaustively, check_schedules
 from trunkline.check.random_search import walk
 from trunkline.check.replay import lines, replay_file, replay_walk
 from trunkline.check.results import ViolationReport
@@ -18,7 +18,7 @@ def silent(_text: str) -> None:
 
 
 def careless_violation() -> ViolationReport:
-    return check_exhaustively(unshrinkable_scenario(), Bounds(), silent).violations[0]
+    return check_exhaustively(unshrinkable_scenario(), SearchBounds(), silent).violations[0]
 
 
 def test_an_action_file_reads_back_to_the_same_value() -> None:
@@ -49,7 +49,7 @@ def test_a_written_violation_replays_to_the_same_finding_and_lines() -> None:
 
 def test_a_failure_of_the_fair_phase_replays_with_the_fair_phase() -> None:
     with impatient():
-        report = check_schedules(put_scenario(), Plan("random", 0, 500), Bounds(), silent)
+        report = check_schedules(put_scenario(), SchedulePlan("random", 0, 500), SearchBounds(), silent)
         violation = report.violations[0]
         assert violation.file is not None
         again = replay_file(World(violation.file.version_of(put_scenario())), violation.file)

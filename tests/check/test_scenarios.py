@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from trunkline.check.campaign import Bounds, Plan, check_exhaustively, check_schedules
+from trunkline.check.campaign import SchedulePlan, SearchBounds, check_exhaustively, check_schedules
 from trunkline.check.scenarios import SCENARIOS
 
 # Scenario: states, transitions, depth of the complete exploration. They change whenever a role, a scenario or the
@@ -144,7 +144,7 @@ def _quiet(text: str) -> None:
 
 @pytest.mark.parametrize("name", EXHAUSTED)
 def test_every_interleaving_is_right_and_the_counts_are_those_pinned(name: str) -> None:
-    report = check_exhaustively(SCENARIOS[name](), Bounds(), _quiet)
+    report = check_exhaustively(SCENARIOS[name](), SearchBounds(), _quiet)
     assert report.violations == (), f"./run check {name} --exhaustive"
     assert report.complete
     assert report.never_seen == ()
@@ -154,9 +154,9 @@ def test_every_interleaving_is_right_and_the_counts_are_those_pinned(name: str) 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in EXHAUSTED])
 def test_a_bounded_search_and_random_schedules_find_nothing(name: str) -> None:
     scenario = SCENARIOS[name]()
-    report = check_exhaustively(scenario, Bounds(max_states=SMALL_STATES), _quiet)
+    report = check_exhaustively(scenario, SearchBounds(max_states=SMALL_STATES), _quiet)
     assert report.violations == (), f"./run check {name}"
-    walks = check_schedules(scenario, Plan("swarm", 0, SCHEDULES), Bounds(), _quiet)
+    walks = check_schedules(scenario, SchedulePlan("swarm", 0, SCHEDULES), SearchBounds(), _quiet)
     assert walks.violations == (), f"./run check {name} --schedules {SCHEDULES}"
 
 

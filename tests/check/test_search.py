@@ -27,7 +27,7 @@ from toy_world import (
     scenario,
 )
 from trunkline.check.scenario import Boot, Faults, Scenario
-from trunkline.check.search import Progress, explore
+from trunkline.check.search import SearchProgress, explore
 from trunkline.check.world import World
 from trunkline.core.effects import Address, Announce, Complete, Effects, Message, Send, SetTimer
 
@@ -224,7 +224,7 @@ def test_liveness_is_not_judged_on_a_graph_that_was_cut_short() -> None:
 
 
 def test_progress_is_told_as_states_are_found() -> None:
-    told: list[Progress] = []
+    told: list[SearchProgress] = []
     found = explore(World(alternating_bit()), on_progress=told.append)
     assert [progress.distinct // 50_000 for progress in told] == [1]
     assert told[0].distinct <= found.distinct

@@ -25,7 +25,7 @@ from toy_world import (
     scenario,
     stories,
 )
-from trunkline.check.scenario import Boot, Cut, Faults
+from trunkline.check.scenario import Boot, Faults, NetworkCut
 from trunkline.check.search import explore
 from trunkline.check.world import World
 from trunkline.core.effects import (
@@ -78,7 +78,7 @@ def test_a_duplicate_arrives_twice() -> None:
 
 
 def test_a_cut_holds_messages_back_until_it_heals() -> None:
-    world = World(pair(cuts=(Cut("apart", (("a", "b"),)),), faults=Faults(cut=1)))
+    world = World(pair(cuts=(NetworkCut("apart", (("a", "b"),)),), faults=Faults(cut=1)))
     cut = run(world, "cut apart")
     assert enabled(world, cut) == ["heal"]
     healed = run(world, "cut apart", "heal")
@@ -139,7 +139,7 @@ def test_an_early_timer_costs_its_budget() -> None:
 
 
 def test_time_passes_while_a_cut_holds_messages_back() -> None:
-    ticking = scenario(process("a", Sender), process("b", Ticker), cuts=(Cut("apart", (("a", "b"),)),))
+    ticking = scenario(process("a", Sender), process("b", Ticker), cuts=(NetworkCut("apart", (("a", "b"),)),))
     world = World(replace(ticking, faults=Faults(cut=1)))
     assert "timer b.main tick" in enabled(world, run(world, "cut apart"))
 

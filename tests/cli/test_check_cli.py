@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from toy_store import Acknowledged, Recovered, careless, catalogue, put_scenario
+from toy_store import careless, catalogue, put_scenario
 from trunkline.check.catalogue import Catalogue
-from trunkline.check.scenario import Completed, Observed
-from trunkline.check.trace import Header, encode
 from trunkline.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -168,16 +166,6 @@ def test_a_mutant_that_is_not_found_fails(capsys: pytest.CaptureFixture[str]) ->
     assert "NOT FOUND in 2 states" in capsys.readouterr().out
 
 
-def test_a_trace_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events = [Observed("c1", "caller", Completed(1, Acknowledged(11))), Observed("k", "keeper", Recovered(()))]
-    (tmp_path / "bad.trace").write_text("\n".join(encode(Header("put", {"NoLostAck": {}}), events, quiet=True)))
-    assert run("--trace", "bad.trace") == 1
-    assert "VIOLATION at line 3: NoLostAck" in capsys.readouterr().out
-    (tmp_path / "good.trace").write_text("\n".join(encode(Header("put", {"NoLostAck": {}}), events[:1], quiet=True)))
-    assert run("--trace", "good.trace", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["events"] == 1
-
-
 def test_json_of_the_default_run_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -205,9 +193,10 @@ def test_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--seed", "1"], "--seed needs exactly one scenario"),
         (["put", "--exhaustive", "--schedules", "3"], "not allowed with"),
         (["put", "--strategy", "pct"], "--strategy goes with"),
-        (["--trace", "absent.trace"], "absent.trace: No such file or directory"),
-        (["--trace", "noise"], "noise: line 1: not a JSON object"),
-        (["--trace", "binary"], "binary: not a text file"),
+        (["--recording", "absent.trace"], "absent.trace: No such file or directory"),
+        (["--recording", "noise"], "noise: noise line 1: not a JSON object"),
+        (["--recording", "binary"], "binary: binary line 1: not a JSON object"),
+        (["put", "--recording", "."], "--recording takes no scenario"),
         (["--actions", "absent.actions"], "absent.actions: No such file or directory"),
         (["--actions", "noise"], "noise: line 1: expected `trunkline-actions 1`"),
         (["pair", "--actions", "of-put"], "it belongs to scenario put, not pair"),

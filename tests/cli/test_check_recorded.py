@@ -1,4 +1,4 @@
-"""``trunkline check`` over what happened: recordings of processes and histories of clients."""
+"""``trunkline check`` over real runs: recordings of processes and histories of clients."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ def write_history(directory: Path, first: int) -> None:
 
 def test_a_directory_of_recordings_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_recording(tmp_path, BUSY)
-    assert main(["check", "--trace", str(tmp_path)]) == 0
+    assert main(["check", "--recording", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "20 batches committed, 40 read: no violation" in out
-    assert "6 files (6 of processes that were killed, or still run), judged by TotalOrder, " in out
+    assert "6 files (6 of processes that were killed or still run), judged by TotalOrder, " in out
 
 
 def test_a_violation_in_a_recording_names_log_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_recording(tmp_path, [*BUSY, BUSY[-1]])
-    assert main(["check", "--trace", str(tmp_path)]) == 1
+    assert main(["check", "--recording", str(tmp_path)]) == 1
     assert "VIOLATION in log log, at r-1.trace line 44: Completeness" in capsys.readouterr().out
 
 
 def test_one_file_of_a_recording_is_judged_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_recording(tmp_path, BUSY)
-    assert main(["check", "--trace", str(tmp_path / "meta-1.trace"), "--json"]) == 0
+    assert main(["check", "--recording", str(tmp_path / "meta-1.trace"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["events"], document["violated"]) == (1, False)
+    assert main(["check", "--trace", str(tmp_path)]) == 0, "the former name of the option still works"
 
 
 def test_histories_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,9 +57,9 @@ def test_histories_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--trace", "."], "no *.trace file is in this directory"),
+        (["--recording", "."], "no *.trace files in this directory"),
         (["--history", "."], "no *.history file is in this directory"),
-        (["chain", "--history", "."], "--history belongs to no scenario: give none"),
+        (["chain", "--history", "."], "--history takes no scenario"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

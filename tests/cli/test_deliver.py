@@ -27,7 +27,8 @@ from local_cluster import Command
 from postgres_server import PostgresServer
 from trunkline.cli.deliver_init import make_sample
 from trunkline.cli.main import main
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.config import example as example_text
 from trunkline.delivery.config import load_pipeline
 from trunkline.delivery.config.addresses import LakeAddress
@@ -79,7 +80,7 @@ def change_source(folder: Path, *statements: str) -> int:
     versions: list[int] = []
 
     def changed() -> bool:
-        connection = connect("ducklake")
+        connection = new_duckdb("ducklake")
         try:
             attach_lake(connection, address, "lake", read_only=False)
             for statement in statements:
@@ -97,7 +98,7 @@ def change_source(folder: Path, *statements: str) -> int:
 
 def change_lake(catalog: str, *statements: str) -> list[list[tuple[Any, ...]]]:
     """Returns what each one does."""
-    connection = connect("ducklake")
+    connection = new_duckdb("ducklake")
     connection.execute(f"ATTACH 'ducklake:{catalog}' AS lake")
     found = [connection.execute(statement).fetchall() for statement in statements]
     connection.close()
@@ -183,9 +184,11 @@ def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, exam
     assert command("deliver", "drain", "orders.yaml", "tenant-05").code == 0
     assert command("deliver", "retire", "orders.yaml", "tenant-06").code == 0
     assert command("deliver", "reseed", "orders.yaml", "tenant-07").text.startswith("to be seeded again: tenant-07")
-    wishes = {each["name"]: each for each in command("deliver", "status", "orders.yaml", "--json").json["destinations"]}
-    assert (wishes["tenant-05"]["wish"], wishes["tenant-06"]["wish"]) == ("draining", "retired")
-    assert wishes["tenant-07"]["reseed"] == 1
+    records = {
+        each["name"]: each for each in command("deliver", "status", "orders.yaml", "--json").json["destinations"]
+    }
+    assert (records["tenant-05"]["desired_state"], records["tenant-06"]["desired_state"]) == ("draining", "retired")
+    assert records["tenant-07"]["reseed"] == 1
     assert command("deliver", "resume", "orders.yaml", "tenant-05", "tenant-06").code == 0
 
 
@@ -333,7 +336,7 @@ def pipeline_file(folder: Path, text: str = "", **changes: str) -> Path:
         ({"column": "tenants"}, 2, "routing column 'tenants' is not in the source table"),
         ({"column": "price"}, 2, "routing.column: 'price' is DECIMAL(10,2)"),
         ({"key": "[order]"}, 2, "key column 'order' is not in the source table"),
-        ({"store": "sqlite:nowhere/control.db"}, 2, "there is no folder"),
+        ({"store": "sqlite:nowhere/control.db"}, 2, "does not exist; create it"),
         ({"store": "sqlite:orders.yaml"}, 2, "orders.yaml"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from trunkline.cli.deliver_operate import status_text
 from trunkline.cli.deliver_run import progress
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView, StretchView
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView, ProgressView
 
 
 def destination(name: str, stage: str, **options: Any) -> DestinationView:
@@ -33,7 +33,7 @@ def destination(name: str, stage: str, **options: Any) -> DestinationView:
     ],
 )
 def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], words: str | None) -> None:
-    late = StretchView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
+    late = ProgressView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
     view = DelivererView(
         pipeline="orders",
         deliverer="d",
@@ -49,7 +49,7 @@ def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], wo
 
 
 def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
-    record = {"configured": True, "wound_up": False, "wish": "active", "owner": "d-1", "empty": {"through": 8}}
+    record = {"configured": True, "retired": False, "desired_state": "active", "owner": "d-1", "empty": {"through": 8}}
     halted = {"state": "halted", "position": 3, "error": "a: its table is gone", "rows_total": 7}
     facts = {
         "pipeline": "orders",
@@ -57,8 +57,8 @@ def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
         "deliverers": [{"name": "d-1", "live": True}, {"name": "d-0", "live": False}],
         "destinations": [
             {**record, "name": "a", "status": halted},
-            {**record, "name": "b", "status": {"state": "ready"}, "wish": "paused", "owner": None},
-            {**record, "name": "c", "status": None, "wound_up": True},
+            {**record, "name": "b", "status": {"state": "ready"}, "desired_state": "paused", "owner": None},
+            {**record, "name": "c", "status": None, "retired": True},
         ],
         "unrouted": {"through": 9, "rows": 12, "values": {"x": 9}, "nulls": 2, "others": 1},
     }

@@ -141,7 +141,7 @@ def test_peek_and_fill_tell_of_positions(on_cluster: Command) -> None:
     assert on_cluster("fill", "positions", "1").text == "position 1 holds an entry\n"
     ahead = on_cluster("fill", "positions", "2")
     assert ahead.code == 1
-    assert "was not handed out yet" in ahead.err
+    assert "is not assigned yet" in ahead.err
 
 
 def test_a_subscriber_gets_entries_as_they_come(cluster: RunningCluster) -> None:
@@ -228,7 +228,7 @@ def test_a_corrupt_batch_is_told_with_where_to_go_on(on_cluster: Command, cluste
     for options in ([], ["--json"], ["--raw"]):
         done = on_cluster("read", "corrupt", *options)
         assert done.code == 1
-        assert "positions 1 to 3 of corrupt hold no batch of entries" in done.err
+        assert "positions 1 to 3 of corrupt hold a corrupt batch" in done.err
         assert "read on from 4" in done.err
         assert "Traceback" not in done.err
     assert on_cluster("read", "corrupt", "--from", "4").out == b"behind\n"

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from delivery.pipe_sources import LakeSource
 from etcd_server import Etcd
 from local_cluster import COMMAND_S, PROGRAM, Command, RunningCluster, local_cluster, wait_until
-from trunkline.runtime.observing_targets import read_targets
+from trunkline.observing.targets import read_targets
 
 ASK_S = 20.0
 
@@ -228,7 +228,7 @@ def test_a_wrong_address_is_one_clear_line_and_makes_nothing(
 ) -> None:
     done = command(*server, "--observe", "localhost:many")
     assert (done.code, done.out) == (2, b"")
-    words = "'many' in 'localhost:many' is no port; write a number up to 65535"
+    words = "'many' in 'localhost:many' is not a valid port; write a number up to 65535"
     assert done.err == f"trunkline: --observe: {words}\n"
     assert not (tmp_path / "data").exists()
 

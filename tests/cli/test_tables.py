@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from trunkline.cli.status import members, warnings
 from trunkline.cli.tables import Bar, plural, size, table
+from trunkline.core.status import LogStatus, MemberStatus, SegmentStatus
 
 
 def test_a_table_is_as_wide_as_what_is_in_it_and_numbers_stand_to_the_right() -> None:
@@ -34,27 +36,27 @@ def test_a_bar_tells_the_share_and_the_rate() -> None:
     assert Bar("read", 1000).text(500, 1.0) == f"read: [{'#' * 15}{' ' * 15}]  50% 500 of 1,000 (500/s)"
 
 
-def member(node: str, joining: bool = False) -> dict[str, object]:
-    return {"node": node, "joining": joining}
+def member(node: str, joining: bool = False) -> MemberStatus:
+    return MemberStatus(node, joining=joining)
 
 
-def segment(*groups: list[dict[str, object]]) -> dict[str, object]:
-    return {"index": 0, "groups": list(groups)}
+def segment(*groups: tuple[MemberStatus, ...]) -> SegmentStatus:
+    return SegmentStatus(groups=groups)
 
 
-def log(*segments: dict[str, object], blocked: bool = False) -> dict[str, object]:
-    return {"name": "a", "replicas": 3, "segments": list(segments), "blocked": blocked, "gaps": [[3, 5]]}
+def log(*segments: SegmentStatus, blocked: bool = False) -> LogStatus:
+    return LogStatus("a", replicas=3, segments=segments, blocked=blocked, gaps=((3, 5),))
 
 
 def test_members_stand_from_head_to_tail_and_joiners_are_marked() -> None:
-    assert members(segment([member("n1"), member("n2", True)], [member("n3")])) == "n1 > n2+joining / n3"
+    assert members(segment((member("n1"), member("n2", True)), (member("n3"),))) == "n1 > n2+joining / n3"
 
 
 def test_missing_copies_blocked_logs_and_losses_are_warned_of() -> None:
-    full = segment([member("n1"), member("n2"), member("n3")])
-    assert warnings({**log(full), "gaps": []}) == []
-    lone = segment([member("n1"), member("n2", True)])
-    fewer = segment([member("n1"), member("n2")])
+    full = segment((member("n1"), member("n2"), member("n3")))
+    assert warnings(replace(log(full), gaps=())) == []
+    lone = segment((member("n1"), member("n2", True)))
+    fewer = segment((member("n1"), member("n2")))
     found = warnings(log(lone, fewer, blocked=True))
     assert [text.split(":")[0] for text in found] == ["BLOCKED", "NO REDUNDANCY", "fewer copies", "lost"]
     assert found[-1] == "lost: a, positions 3 to 4"

@@ -13,7 +13,9 @@ from urllib.request import urlopen
 import pytest
 
 from local_cluster import COMMAND_S, PROGRAM, RunningCluster, local_cluster, wait_until
+from trunkline.cli.serve import storage_options
 from trunkline.runtime.local_files import LocalFiles, is_running, process_started
+from trunkline.storage.options import StorageOptions
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +53,7 @@ def test_a_detached_cluster_is_up_runs_once_and_goes_down(detached: RunningClust
 
     again = run("up", "--detach", "--dir", directory)
     assert again.returncode == 1
-    assert f"runs in {directory} already (connect to {detached.connect})" in again.stderr
+    assert f"is already running in {directory} (connect to {detached.connect})" in again.stderr
     assert run("up", "--dir", directory, "--port", "0").returncode == 1  # in the foreground, too
     assert pids(detached) == processes
 
@@ -176,7 +178,7 @@ def test_fewer_nodes_than_there_are_is_refused(tmp_path: Path) -> None:
         (tmp_path / "cluster" / "nodes" / name).mkdir(parents=True)
     done = run("up", "--dir", str(tmp_path / "cluster"), "--port", "0", "--nodes", "1")
     assert done.returncode == 1
-    assert "has 2 nodes with data; ask for as many, or leave --nodes out" in done.stderr
+    assert "has 2 nodes with data; use --nodes 2, or omit --nodes" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -192,6 +194,11 @@ def test_wrong_options_are_named_and_start_nothing(tmp_path: Path, options: list
     done = run("up", "--dir", str(tmp_path / "cluster"), "--port", "0", *options)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_a_storage_option_that_was_removed_is_accepted_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert storage_options("always", ["read_bytes_max=5"]) == StorageOptions()
+    assert "--storage read_bytes_max=5 has no effect any more; remove it" in caplog.text
 
 
 def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:

@@ -1,4 +1,4 @@
-"""Batches of a writer that lies: their checksum is right, and nothing else need be."""
+"""Batches of a malicious writer: their checksum is valid, and nothing else need be."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def batch_of(body: bytes, count: int = COUNT) -> Batch:
 CORRUPT = {
     "offsets go back": with_offsets(0, 14, 7, 21),
     "an offset is negative": with_offsets(0, -7, 14, 21),
-    "an offset lies beyond the bytes": with_offsets(0, 7, 2**31 - 1, 21),
+    "an offset is beyond the bytes": with_offsets(0, 7, 2**31 - 1, 21),
     "the first is not 0": with_offsets(7, 7, 14, 21),
-    "the last lies beyond the bytes": with_offsets(0, 7, 14, 2**31 - 1),
+    "the last is beyond the bytes": with_offsets(0, 7, 14, 2**31 - 1),
     "the last is negative": with_offsets(0, 7, 14, -(2**31)),
     "it is cut": with_offsets(0, 7, 14, 21)[:44],
     "it is empty": b"",
@@ -80,7 +80,7 @@ def test_a_body_that_arrived_at_an_odd_address_is_good_for_arrow() -> None:
 
 
 @pytest.mark.parametrize("policy", ["chain", "broadcast"])
-def test_a_reader_is_told_of_a_corrupt_batch_and_goes_on_behind_it(
+def test_a_reader_gets_an_error_for_a_corrupt_batch_and_can_read_on_behind_it(
     cluster: Processes, name: str, policy: PolicyName
 ) -> None:
     async def test(handle: Cluster) -> None:
@@ -90,17 +90,17 @@ def test_a_reader_is_told_of_a_corrupt_batch_and_goes_on_behind_it(
         assert await append_body(log, CORRUPT["it is cut"], COUNT) == 6
         await log.append(b"behind")
         found: dict[int, bytes] = {}
-        start, told = 1, []
+        start, errors = 1, []
         while start < 10:
             try:
                 async for entry in log.subscribe(start, 9):
                     found[entry.glsn] = entry.payload
                     start = entry.glsn + 1
             except CorruptEntry as corrupt:
-                told.append((corrupt.first, corrupt.end))
+                errors.append((corrupt.first, corrupt.end))
                 start = corrupt.end
         assert found == {1: b"before", 2: b"it", 9: b"behind"}
-        assert told == [(3, 6), (6, 9)]
+        assert errors == [(3, 6), (6, 9)]
         for glsn in (3, 5, 7):
             with pytest.raises(CorruptEntry):
                 await log.read(glsn)

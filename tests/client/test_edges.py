@@ -1,4 +1,4 @@
-"""What a caller does wrong, or gives up, harms nobody else."""
+"""A caller that makes a mistake, or gives up, does not affect others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_is_no_row_of_bytes_is_refused_and_others_are_not_touched(
     run(cluster, test)
 
 
-def test_whoever_waits_is_told_when_the_handle_is_closed(cluster: Processes, name: str) -> None:
+def test_closing_the_handle_fails_calls_in_progress(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         await log.append(b"a")

@@ -60,7 +60,7 @@ def test_h1_what_is_no_names_and_bytes_is_refused(wrong: Any) -> None:
 
 
 def test_h1_the_refusal_of_a_text_says_what_to_do() -> None:
-    with pytest.raises(ConfigError, match=r"the header 'n' is str; values of headers are bytes: encode it, as in"):
+    with pytest.raises(ConfigError, match=r"the value of header 'n' must be bytes, not str: encode it, as in"):
         encode_headers({"n": "text"})  # type: ignore[dict-item]
 
 
@@ -74,7 +74,7 @@ def test_h1_names_and_bytes_within_the_limits_come_back() -> None:
     assert encode_all([None, {}, {"n": b"x"}], 3) == [b"", b"", encode_headers({"n": b"x"})]
 
 
-def test_h1_a_refused_append_appends_nothing_whoever_makes_it(cluster: Processes, name: str) -> None:
+def test_h1_a_refused_append_appends_nothing_by_any_api(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         for wrong in WRONG.values():

@@ -142,7 +142,7 @@ def test_a_slow_subscriber_holds_a_bounded_number_of_bytes_and_misses_nothing(cl
         rest = [batch async for batch in subscription]
         assert first.first == 1
         assert sum(len(batch) for batch in rest) + len(first) == 96
-        assert (await handle.describe(name)).epoch == 1  # nobody was suspected meanwhile
+        assert (await handle.describe(name)).epoch == 1  # no node was suspected meanwhile
 
     run(cluster, test)
 
@@ -203,7 +203,7 @@ def test_reading_past_the_tail_says_so(cluster: Processes, name: str) -> None:
         with pytest.raises(NotWritten, match="nothing to fill"):
             await log.fill(2)
         assert await log.fill(1) is False
-        with pytest.raises(ConfigError, match="positions begin at 1"):
+        with pytest.raises(ConfigError, match="must be a position from 1"):
             await log.read(0)
 
     run(cluster, test)
@@ -282,7 +282,7 @@ def test_wrong_arguments_are_named(cluster: Processes, name: str) -> None:
                 await handle.log(wrong, create=True)
         with pytest.raises(NoSuchLog, match="is not a valid name of a log"):
             await handle.log("日" * 200)
-        with pytest.raises(ConfigError, match="is no policy"):
+        with pytest.raises(ConfigError, match="is not a policy"):
             await handle.log(name, create=True, policy="ring")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="min_replicas"):
             await handle.log(name, create=True, replicas=1, min_replicas=2)

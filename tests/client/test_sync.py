@@ -72,8 +72,8 @@ def test_the_cluster_is_asked(cluster: sync.Cluster, log: sync.Log) -> None:
     assert cluster.describe(log.name).epoch == 1
     assert cluster.create_log(log.name, Settings()) == 1
     assert {node.node for node in cluster.nodes()} == {"node1", "node2", "node3"}
-    assert cluster.status()["cluster"] == cluster.id
-    assert cluster.node_status("node1")["node"] == "node1"
+    assert cluster.status().cluster == cluster.id
+    assert cluster.node_status("node1").node == "node1"
     cluster.set_node_state("node1", "rw")
     with pytest.raises(trunkline.NoSuchLog):
         cluster.log("no-such-log")
@@ -120,7 +120,7 @@ def test_an_interrupt_ends_the_waiting_and_skips_nothing(log: sync.Log) -> None:
     batches.close()
 
 
-def test_a_handle_that_is_closed_lets_nobody_wait_for_ever(running: RunningCluster, log: sync.Log) -> None:
+def test_closing_a_handle_ends_every_wait(running: RunningCluster, log: sync.Log) -> None:
     with sync.connect(running.connect) as other:
         batches = other.log(log.name).batches()
         with ThreadPoolExecutor(1) as thread:
@@ -134,7 +134,7 @@ def test_a_handle_that_is_closed_lets_nobody_wait_for_ever(running: RunningClust
         next(batches)
 
 
-def test_a_handle_opens_once_and_not_at_all_where_nobody_answers(cluster: sync.Cluster) -> None:
+def test_a_handle_opens_once_and_not_at_all_if_no_coordinator_answers(cluster: sync.Cluster) -> None:
     with pytest.raises(trunkline.ConfigError, match="open already"):
         cluster.open()
     options = trunkline.ClientOptions(connect_timeout=0.3)
@@ -151,7 +151,7 @@ def test_errors_of_arguments_come_from_the_call_itself(log: sync.Log) -> None:
         log.append([])
 
 
-def test_a_loop_that_broke_off_goes_on_and_nobody_waits_for_ever(cluster: sync.Cluster, log: sync.Log) -> None:
+def test_a_loop_that_raised_continues_and_no_caller_waits_forever(cluster: sync.Cluster, log: sync.Log) -> None:
     assert cluster._thread is not None
     batches = cluster.log(log.name).batches()
 

@@ -18,16 +18,16 @@ from client.test_log import run
 from system.processes import Processes
 from trunkline import sync
 from trunkline.client.arguments import DEFAULT
-from trunkline.client.batcher import failure_of
 from trunkline.client.cluster import Cluster, log_settings
+from trunkline.client.failures import append_failure
 from trunkline.core.events import AppendRefused
 from trunkline.core.messages import Reason
 from trunkline.errors import ConditionFailed, ConfigError, LogSealed, NoSuchLog, OwnedByAnother, Refused, Unreachable
 
-POSITION = "is a position, a whole number from 1 on, not"
-SECONDS = "timeout is a number of seconds, or None to wait for ever, not"
+POSITION = "must be a position, an integer from 1 on, not"
+SECONDS = "timeout must be a number of seconds, or None to wait forever, not"
 NOT_BYTES = "append takes bytes or a list of bytes, not"
-BOUNDS = "positions begin at 1 and end at 9223372036854775807;"
+BOUNDS = "must be a position from 1 to 9223372036854775807, not"
 
 OF_A_LOG: Final[list[tuple[str, Callable[[Any], object], str]]] = [
     ("read a str", lambda log: log.read("7"), f"glsn {POSITION} the str '7'"),
@@ -35,12 +35,12 @@ OF_A_LOG: Final[list[tuple[str, Callable[[Any], object], str]]] = [
     ("read a bool", lambda log: log.read(True), f"glsn {POSITION} True"),
     ("read None", lambda log: log.read(None), f"glsn {POSITION} None"),
     ("read a list", lambda log: log.read([1]), f"glsn {POSITION} list"),
-    ("read 0", lambda log: log.read(0), f"{BOUNDS} glsn=0 is none"),
-    ("read 2**63", lambda log: log.read(2**63), f"{BOUNDS} glsn=9223372036854775808 is none"),
+    ("read 0", lambda log: log.read(0), f"glsn {BOUNDS} 0"),
+    ("read 2**63", lambda log: log.read(2**63), f"glsn {BOUNDS} 9223372036854775808"),
     (
         "read, fill_after_ms",
         lambda log: log.read(1, fill_after_ms=0.5),
-        "fill_after_ms is a whole number of milliseconds, or None, not 0.5",
+        "fill_after_ms must be a whole number of milliseconds, or None, not 0.5",
     ),
     ("read, timeout", lambda log: log.read(1, timeout="1"), f"{SECONDS} the str '1'"),
     (
@@ -54,14 +54,14 @@ OF_A_LOG: Final[list[tuple[str, Callable[[Any], object], str]]] = [
     ("append a set", lambda log: log.append({b"a"}), f"{NOT_BYTES} set: encode it first"),
     ("append a generator", lambda log: log.append(x for x in [b"a"]), f"{NOT_BYTES} generator: encode it first"),
     ("append nothing", lambda log: log.append([]), "an append needs at least one entry"),
-    ("append dicts", lambda log: log.append([{"a": 1}]), "an entry is bytes, not dict: encode it first"),
+    ("append dicts", lambda log: log.append([{"a": 1}]), "an entry must be bytes, not dict: encode it first"),
     ("append, expect", lambda log: log.append(b"a", expect="1"), f"expect {POSITION} the str '1'"),
-    ("append, expect 0", lambda log: log.append(b"a", expect=0), f"{BOUNDS} expect=0 is none"),
+    ("append, expect 0", lambda log: log.append(b"a", expect=0), f"expect {BOUNDS} 0"),
     ("append, timeout", lambda log: log.append(b"a", timeout=-1), f"{SECONDS} -1"),
     (
         "append, headers",
         lambda log: log.append(b"a", headers={"k": "v"}),
-        "the header 'k' is str; values of headers are bytes: encode it, as in value.encode()",
+        "the value of header 'k' must be bytes, not str: encode it, as in value.encode()",
     ),
     ("batches, start", lambda log: next(log.batches("1")), f"start {POSITION} the str '1'"),
     ("batches, until", lambda log: next(log.batches(1, "2")), f"until {POSITION} the str '2'"),
@@ -69,9 +69,9 @@ OF_A_LOG: Final[list[tuple[str, Callable[[Any], object], str]]] = [
     (
         "batches, replica",
         lambda log: next(log.batches(replica=-1)),
-        "replica is a whole number from 0 on, not -1",
+        "replica must be an integer from 0 on, not -1",
     ),
-    ("subscribe, start", lambda log: next(log.subscribe(0)), f"{BOUNDS} start=0 is none"),
+    ("subscribe, start", lambda log: next(log.subscribe(0)), f"start {BOUNDS} 0"),
     ("subscribe, until", lambda log: next(log.subscribe(until=b"x")), f"until {POSITION} the bytes b'x'"),
     ("tail, timeout", lambda log: log.tail(timeout=float("nan")), f"{SECONDS} nan"),
     ("peek, timeout", lambda log: log.peek(timeout=[1]), f"{SECONDS} list"),
@@ -85,20 +85,24 @@ OF_A_LOG: Final[list[tuple[str, Callable[[Any], object], str]]] = [
 ]
 
 OF_A_CLUSTER: Final[list[tuple[str, Callable[[Any], object], str]]] = [
-    ("log, name", lambda c: c.log(5), "name is a str, not 5"),
-    ("log, name, create", lambda c: c.log(None, create=True), "name is a str, not None"),
-    ("log, policy", lambda c: c.log("x", create=True, policy="ring"), "'ring' is no policy: chain, broadcast"),
+    ("log, name", lambda c: c.log(5), "name must be a str, not 5"),
+    ("log, name, create", lambda c: c.log(None, create=True), "name must be a str, not None"),
+    (
+        "log, policy",
+        lambda c: c.log("x", create=True, policy="ring"),
+        "'ring' is not a policy; choose chain or broadcast",
+    ),
     (
         "log, replicas",
         lambda c: c.log("x", create=True, replicas="3"),
-        "replicas is a whole number from 1 on, not the str '3'",
+        "replicas must be an integer from 1 on, not the str '3'",
     ),
     (
         "log, min_replicas",
         lambda c: c.log("x", create=True, min_replicas=4),
         "min_replicas (4) must be between 1 and replicas (3)",
     ),
-    ("log, groups", lambda c: c.log("x", create=True, groups=None), "groups is a whole number from 1 on, not None"),
+    ("log, groups", lambda c: c.log("x", create=True, groups=None), "groups must be an integer from 1 on, not None"),
     (
         "log, groups of broadcast",
         lambda c: c.log("x", create=True, policy="broadcast", groups=2),
@@ -107,62 +111,62 @@ OF_A_CLUSTER: Final[list[tuple[str, Callable[[Any], object], str]]] = [
     (
         "log, stripe_unit",
         lambda c: c.log("x", create=True, stripe_unit=2.5),
-        "stripe_unit is a whole number from 1 on, not 2.5",
+        "stripe_unit must be an integer from 1 on, not 2.5",
     ),
     (
         "create_log",
         lambda c: c.create_log("x", "chain"),
-        "settings is a Settings, as trunkline.client.cluster.log_settings makes it, not the str 'chain'",
+        "settings must be a Settings, as trunkline.client.cluster.log_settings makes it, not the str 'chain'",
     ),
-    ("describe", lambda c: c.describe(b"x"), "name is a str, not the bytes b'x'"),
-    ("set_node_state", lambda c: c.set_node_state(1, "rw"), "node is a str, not 1"),
+    ("describe", lambda c: c.describe(b"x"), "name must be a str, not the bytes b'x'"),
+    ("set_node_state", lambda c: c.set_node_state(1, "rw"), "node must be a str, not 1"),
     (
         "set_node_state, state",
         lambda c: c.set_node_state("n", "away"),
-        "'away' is no state of a node: rw, draining, gone",
+        "'away' is not a node state; choose rw, draining or gone",
     ),
-    ("forget_node", lambda c: c.forget_node(1), "node is a str, not 1"),
-    ("node_status", lambda c: c.node_status(1), "node is a str, not 1"),
+    ("forget_node", lambda c: c.forget_node(1), "node must be a str, not 1"),
+    ("node_status", lambda c: c.node_status(1), "node must be a str, not 1"),
     ("status", lambda c: c.status(timeout="x"), f"{SECONDS} the str 'x'"),
-    ("open again", lambda c: c.open(), "the cluster handle is open already"),
+    ("open again", lambda c: c.open(), "the cluster handle is already open"),
 ]
 
 OF_CONNECT: Final[list[tuple[str, Callable[[], object], str]]] = [
     (
         "an int",
         lambda: trunkline.connect(5),  # type: ignore[arg-type]
-        "addresses are a str such as '127.0.0.1:7400', or a list of such, not int",
+        "addresses are a str such as '127.0.0.1:7400', or a list of them, not int",
     ),
-    ("ints", lambda: trunkline.connect([5]), "an address is a str, not 5"),  # type: ignore[list-item]
-    ("nothing", lambda: trunkline.connect(""), "no address of a coordinator was given, such as 127.0.0.1:7400"),
-    ("no port", lambda: trunkline.connect("h:x"), "'x' in 'h:x' is no port; write a number up to 65535"),
+    ("ints", lambda: trunkline.connect([5]), "an address must be a str, not 5"),  # type: ignore[list-item]
+    ("nothing", lambda: trunkline.connect(""), "give the address of a coordinator, such as 127.0.0.1:7400"),
+    ("no port", lambda: trunkline.connect("h:x"), "'x' in 'h:x' is not a valid port; write a number up to 65535"),
     (
         "options as a dict",
         lambda: trunkline.connect(options={"timeout": 3}),  # type: ignore[arg-type]
-        "options is a trunkline.ClientOptions, not dict",
+        "options must be a trunkline.ClientOptions, not dict",
     ),
-    ("tls", lambda: trunkline.connect(tls=True), "tls is an ssl.SSLContext, not True"),  # type: ignore[arg-type]
+    ("tls", lambda: trunkline.connect(tls=True), "tls must be an ssl.SSLContext, not True"),  # type: ignore[arg-type]
     ("timeout", lambda: trunkline.ClientOptions(timeout="3"), f"{SECONDS} the str '3'"),  # type: ignore[arg-type]
     (
         "lease",
         lambda: trunkline.ClientOptions(lease_ms=0),
-        "lease_ms is a whole number from 1 on, not 0",
+        "lease_ms must be an integer from 1 on, not 0",
     ),
     (
         "batch",
         lambda: trunkline.ClientOptions(batch={}),  # type: ignore[arg-type]
-        "batch is a trunkline.BatchOptions, not dict",
+        "batch must be a trunkline.BatchOptions, not dict",
     ),
-    ("in_flight", lambda: trunkline.BatchOptions(in_flight=0), "in_flight is a whole number from 1 on, not 0"),
+    ("in_flight", lambda: trunkline.BatchOptions(in_flight=0), "in_flight must be an integer from 1 on, not 0"),
     (
         "batch_bytes",
         lambda: trunkline.BatchOptions(batch_bytes="1"),  # type: ignore[arg-type]
-        "batch_bytes is a whole number from 1 on, not the str '1'",
+        "batch_bytes must be an integer from 1 on, not the str '1'",
     ),
     (
         "linger_ms",
         lambda: trunkline.BatchOptions(linger_ms=-1),
-        "linger_ms is a number of milliseconds from 0 on, not -1",
+        "linger_ms must be a number of milliseconds from 0 on, not -1",
     ),
     (
         "id",
@@ -216,7 +220,7 @@ def test_a_wrong_way_to_connect_is_named_at_once(use: Callable[[], object], text
     assert text_of(wrong) == text
 
 
-def test_a_node_that_is_not_there_is_not_waited_for(handle: sync.Cluster) -> None:
+def test_an_unknown_node_is_refused_at_once(handle: sync.Cluster) -> None:
     with pytest.raises(Refused, match="there is no node nope; `trunkline node list` lists them"):
         handle.node_status("nope")
 
@@ -259,11 +263,11 @@ def test_a_handle_of_another_event_loop_says_so(cluster: Processes) -> None:
 @pytest.mark.parametrize(
     ("addresses", "named"), [("127.0.0.1:1", "127.0.0.1:1"), ("127.0.0.1:1,127.0.0.1:2", "127.0.0.1:1 and 127.0.0.1:2")]
 )
-def test_a_refused_connection_is_told_at_once_and_names_each_address_once(addresses: str, named: str) -> None:
+def test_a_refused_connection_fails_at_once_and_names_each_address_once(addresses: str, named: str) -> None:
     opened = sync.connect(addresses, options=trunkline.ClientOptions(connect_timeout=60.0))
-    with pytest.raises(Unreachable) as away:
+    with pytest.raises(Unreachable) as failed:
         opened.open(patient=False)
-    assert str(away.value) == (
+    assert str(failed.value) == (
         f"no coordinator answered at {named} (connection refused); is the cluster up? Start one with `trunkline up`, "
         "or give the address of the one that runs"
     )
@@ -272,7 +276,7 @@ def test_a_refused_connection_is_told_at_once_and_names_each_address_once(addres
 # ---------------------------------------------------------------------------------------------- what errors carry
 
 
-def test_a_failed_condition_tells_the_position_to_expect(cluster: Processes, name: str) -> None:
+def test_a_failed_condition_carries_the_position_to_expect(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         log = await handle.log(name, create=True)
         await log.append([b"a", b"b"])
@@ -285,7 +289,7 @@ def test_a_failed_condition_tells_the_position_to_expect(cluster: Processes, nam
     run(cluster, test)
 
 
-def test_another_owner_is_told_by_its_name(cluster: Processes, name: str) -> None:
+def test_the_error_of_a_log_that_is_owned_names_the_owner(cluster: Processes, name: str) -> None:
     async def test(handle: Cluster) -> None:
         first = await handle.log(name, create=True, policy="broadcast")
         await first.append(b"a")
@@ -323,8 +327,8 @@ def test_every_call_on_a_deleted_log_says_that_there_is_none(cluster: Processes,
         (Reason.CONDITION, ConditionFailed),
     ],
 )
-def test_the_class_of_an_error_hangs_on_its_cause_and_not_on_its_text(text: str, cause: Reason, kind: type) -> None:
-    assert type(failure_of(AppendRefused(text, cause))) is kind
+def test_the_class_of_an_error_depends_on_its_cause_and_not_on_its_text(text: str, cause: Reason, kind: type) -> None:
+    assert type(append_failure(AppendRefused(text, cause))) is kind
 
 
 def test_a_refusal_that_was_recorded_before_there_were_causes_is_read() -> None:
@@ -332,10 +336,10 @@ def test_a_refusal_that_was_recorded_before_there_were_causes_is_read() -> None:
     assert msgspec.json.decode(recorded, type=AppendRefused) == AppendRefused("no space on a; add nodes or trim")
 
 
-# ------------------------------------------------------------------------------------------------ what is looked at
+# ------------------------------------------------------------------------------------------------------- inspection
 
 
-def test_handles_and_logs_are_shown_with_what_they_are(cluster: Processes, handle: sync.Cluster, log: sync.Log) -> None:
+def test_the_repr_of_handles_and_logs_names_them(cluster: Processes, handle: sync.Cluster, log: sync.Log) -> None:
     at = ",".join(handle._cluster.addresses)
     assert repr(handle) == f"<sync.Cluster at {at}, open>"
     assert repr(log) == "<sync.Log 'wrong-uses', chain>"
@@ -353,7 +357,7 @@ def test_no_signature_has_a_number_that_means_something_else(kind: type) -> None
     assert repr(DEFAULT) == "<the timeout of the cluster handle>"
 
 
-def test_arrow_is_given_positions_times_and_headers(handle: sync.Cluster) -> None:
+def test_to_arrow_has_positions_times_and_headers(handle: sync.Cluster) -> None:
     log = handle.log("arrow", create=True)
     log.append([b"a", b"b"], headers=[{"k": b"v", "l": b""}, None])
     log.append(b"c")

@@ -15,7 +15,7 @@ from contract.destination_place import Kind, Table, kinds
 from etcd_server import Etcd
 from metadata.places import EtcdPlace, Place, SqlitePlace
 from postgres_server import PostgresServer
-from trunkline.delivery.control.contract import ControlStore
+from trunkline.delivery.control.store import ControlStore
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
-from trunkline.delivery.control.contract import ControlStore, Held
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.contract import Holdings
+from trunkline.delivery.control.store import ControlStore, open_control_store
 
 LONG_MS: Final = 600_000  # a lease that outlives every test
 PATIENCE_S: Final = 60.0
@@ -53,24 +53,24 @@ def _take_and_give(place: Place, me: str, rounds: int, answer: Connection) -> No
     store = place.open()
     taken: Taken = []
     for _ in range(rounds):
-        grants = store.acquire("p", me, "d1", LONG_MS).grants
+        grants = store.ownerships.acquire("p", me, "d1", LONG_MS).ownerships
         taken += [(grant.name, grant.token) for grant in grants]
-        store.release("p", me, [grant.name for grant in grants])
+        store.ownerships.release("p", me, [grant.name for grant in grants])
     store.close()
     answer.send(taken)
 
 
 def configured(store: ControlStore, count: int, digest: str = "d1") -> None:
-    store.configure("p", digest, {f"t{n}": "x" for n in range(count)})
+    store.configurations.configure("p", digest, {f"t{n}": "x" for n in range(count)})
 
 
-def acquire(store: ControlStore, deliverer: str, lease_ms: int = LONG_MS) -> Held:
-    return store.acquire("p", deliverer, "d1", lease_ms)
+def acquire(store: ControlStore, deliverer: str, lease_ms: int = LONG_MS) -> Holdings:
+    return store.ownerships.acquire("p", deliverer, "d1", lease_ms)
 
 
-def names(held: Held) -> list[str]:
-    return [grant.name for grant in held.grants]
+def names(held: Holdings) -> list[str]:
+    return [grant.name for grant in held.ownerships]
 
 
-def tokens(held: Held) -> dict[str, int]:
-    return {grant.name: grant.token for grant in held.grants}
+def tokens(held: Holdings) -> dict[str, int]:
+    return {grant.name: grant.token for grant in held.ownerships}

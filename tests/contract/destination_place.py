@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
 from trunkline.errors import Refused, TrunklineError, Unreachable
 

@@ -15,10 +15,12 @@ from msgspec.structs import replace as replaced
 
 from contract.destination_place import Kind, Watch
 from postgres_server import PostgresServer
-from trunkline.delivery.backends.duckdb_pool import borrowed, catalog_place, extension_file, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import extension_file, pooled_duckdb
+from trunkline.delivery.backends.ducklake_attachment import SCANNERS, catalog_location
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
-from trunkline.delivery.destinations.ducklake_catalogs import SCANNERS, LakeCatalogs
+from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
 
 TABLE: Final = "orders 50%"
 LAKE: Final = "independent"
@@ -29,13 +31,14 @@ _numbers = itertools.count()
 @cache
 def instance() -> duckdb.DuckDBPyConnection:
     """What the children of a process inherit: loading extensions takes longer than anything they do with them."""
-    made = LakeCatalogs()._new_instance()
-    for scanner in SCANNERS.values():
-        made.execute(f"LOAD {literal(str(extension_file(scanner)))}")
+    made = AttachedLakes()._new_instance()
+    for scanners in SCANNERS.values():
+        for scanner in scanners:
+            made.execute(f"LOAD {literal(str(extension_file(scanner)))}")
     return made
 
 
-class WatchedCatalogs(LakeCatalogs):
+class WatchedCatalogs(AttachedLakes):
     """Tells of every statement before it is run."""
 
     def __init__(self, watch: Watch | None) -> None:
@@ -53,7 +56,7 @@ class WatchedCatalogs(LakeCatalogs):
 
 
 @cache
-def unwatched() -> LakeCatalogs:
+def unwatched() -> AttachedLakes:
     return WatchedCatalogs(None)
 
 
@@ -65,7 +68,7 @@ class LakeTable:
         return DuckLakeDestination(self.address, unwatched() if watch is None else WatchedCatalogs(watch))
 
     def held(self) -> list[dict[str, Any]] | None:
-        if catalog_place(self.address.catalog)[0] != "postgres" and not Path(self._place).exists():
+        if catalog_location(self.address.catalog)[0] != "postgres" and not Path(self._place).exists():
             return None
         return self._ask(f"SELECT * FROM {LAKE}.{self.address.schema}.{identifier(self.address.table)}")
 
@@ -81,7 +84,7 @@ class LakeTable:
         self._ask(f"ALTER TABLE {LAKE}.{self.address.schema}.{record} DROP COLUMN mark")
 
     def lost(self) -> LakeTable:
-        kind, place = catalog_place(self.address.catalog)
+        kind, place = catalog_location(self.address.catalog)
         if kind == "postgres":
             return replace(self, address=replaced(self.address, catalog="postgres:host=127.0.0.1 port=1 dbname=none"))
         in_a_file = Path(place).parent / "file"
@@ -91,14 +94,14 @@ class LakeTable:
 
     @property
     def _place(self) -> str:
-        return catalog_place(self.address.catalog)[1]
+        return catalog_location(self.address.catalog)[1]
 
     def _ask(self, statement: str, *, create: bool = False) -> list[dict[str, Any]] | None:
         """The answer, or ``None`` if there is no such lake or table."""
-        kind, place = catalog_place(self.address.catalog)
+        kind, place = catalog_location(self.address.catalog)
         where = f"ducklake:{place}" if kind == "duckdb" else f"ducklake:{kind}:{place}"
         options = f"DATA_PATH {literal(self.address.data_path or '')}, CREATE_IF_NOT_EXISTS {literal(create)}"
-        with borrowed("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
+        with pooled_duckdb("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
             try:
                 connection.execute(f"ATTACH {literal(where)} AS {LAKE} ({options})")
             except duckdb.InvalidInputException:

@@ -1,6 +1,6 @@
 """What every control store promises: rules C1 to C8 of ``delivery/control/contract.py``.
 
-Operators' wishes and counted rows are in ``test_control_wishes.py``; what happens when a store cannot be used, in
+Desired states and counted rows are in ``test_desired_states.py``; what happens when a store cannot be used, in
 ``test_control_store_failures.py``.
 """
 
@@ -15,17 +15,17 @@ import pytest
 from msgspec.structs import replace
 
 from contract.control_place import LONG_MS, Place, acquire, configured, names, take_and_give, tokens
+from trunkline.core.delivery_messages import Emptied
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.control.contract import (
     ERROR_CHARACTERS_MAX,
     NOTHING_EMPTY,
-    ControlStore,
-    Emptied,
-    Grant,
+    Ownership,
     Reported,
     Status,
-    Unrouted,
+    UnroutedCounts,
 )
+from trunkline.delivery.control.store import ControlStore
 from trunkline.errors import ConfigError, TrunklineError
 
 SHORT_MS: Final = 40
@@ -48,26 +48,26 @@ def test_c1_a_destination_has_one_owner_and_its_token_grows_with_each(store: Con
     configured(store, 3)
     assert tokens(acquire(store, "a")) == {"t0": 1, "t1": 1, "t2": 1}
     assert tokens(acquire(store, "a")) == {"t0": 1, "t1": 1, "t2": 1}  # the same owner
-    assert acquire(store, "b").grants == ()
-    store.release("p", "a", ["t1", "t2", "gone"])
+    assert acquire(store, "b").ownerships == ()
+    store.ownerships.release("p", "a", ["t1", "t2", "gone"])
     assert tokens(acquire(store, "b")) == {"t1": 2, "t2": 2}
-    store.release("p", "a", ["t1"])  # not its own any more
+    store.ownerships.release("p", "a", ["t1"])  # not its own any more
     assert names(acquire(store, "b")) == ["t1", "t2"]
-    store.leave("p", "b")
+    store.ownerships.leave("p", "b")
     assert tokens(acquire(store, "a")) == {"t0": 1, "t1": 3, "t2": 3}
 
 
 def test_c1_tokens_outlive_retirement_and_removal_from_the_configuration(store: ControlStore) -> None:
     configured(store, 2)
-    [first, second] = acquire(store, "a").grants
-    store.wish("p", ["t0"], "retired")
-    assert acquire(store, "a").grants[0] == replace(first, wish="retired")
-    store.wound_up("p", "t0", first.token)
+    [first, second] = acquire(store, "a").ownerships
+    store.desired_states.set("p", ["t0"], "retired")
+    assert acquire(store, "a").ownerships[0] == replace(first, desired_state="retired")
+    store.desired_states.retired("p", "t0", first.token)
     assert names(acquire(store, "a")) == ["t1"]
-    assert store.wish("p", ["t0"], "active") == ("t0",)
+    assert store.desired_states.set("p", ["t0"], "active") == ("t0",)
     assert tokens(acquire(store, "a")) == {"t0": 2, "t1": second.token}
-    store.configure("p", "d1b", {"t1": "x"})
-    assert names(store.acquire("p", "a", "d1b", LONG_MS)) == ["t1"]
+    store.configurations.configure("p", "d1b", {"t1": "x"})
+    assert names(store.ownerships.acquire("p", "a", "d1b", LONG_MS)) == ["t1"]
     configured(store, 2)
     assert tokens(acquire(store, "a")) == {"t0": 3, "t1": 1}
 
@@ -75,8 +75,8 @@ def test_c1_tokens_outlive_retirement_and_removal_from_the_configuration(store: 
 def test_c1_a_token_can_be_raised_above_what_a_destination_has_seen(store: ControlStore) -> None:
     configured(store, 2)
     acquire(store, "a")
-    store.raise_tokens("p", {"t0": 41, "t1": 0, "nobody": 7})
-    store.raise_tokens("p", {"t0": 41})
+    store.ownerships.raise_tokens("p", {"t0": 41, "t1": 0, "nobody": 7})
+    store.ownerships.raise_tokens("p", {"t0": 41})
     assert tokens(acquire(store, "a")) == {"t0": 42, "t1": 1}
 
 
@@ -94,7 +94,7 @@ def test_c1_processes_that_race_never_own_one_destination_under_one_token(
 def test_c2_destinations_move_when_a_deliverer_dies(store: ControlStore) -> None:
     configured(store, 4)
     acquire(store, "dies", SHORT_MS)
-    eventually(lambda: len(acquire(store, "lives").grants) == 4)
+    eventually(lambda: len(acquire(store, "lives").ownerships) == 4)
     assert set(tokens(acquire(store, "lives")).values()) == {2}
     assert [each.name for each in store.deliverers("p")] == ["lives"]
 
@@ -104,47 +104,47 @@ def test_c2_what_nobody_took_is_still_held_after_a_late_renewal(store: ControlSt
     before = acquire(store, "late", SHORT_MS)
     eventually(lambda: not store.deliverers("p")[0].live)
     assert [record.owner for record in store.destinations("p")] == [None] * 4
-    assert store.renew("p", "late", LONG_MS).held == 4
-    assert acquire(store, "late").grants == before.grants
+    assert store.ownerships.renew("p", "late", LONG_MS).held == 4
+    assert acquire(store, "late").ownerships == before.ownerships
 
 
 def test_c2_a_late_deliverer_learns_what_others_took(store: ControlStore) -> None:
     configured(store, 4)
     before = acquire(store, "late", SHORT_MS).share
     eventually(lambda: acquire(store, "other").share.held == 4)
-    share = store.renew("p", "late", LONG_MS)
+    share = store.ownerships.renew("p", "late", LONG_MS)
     assert share.revision > before.revision
-    assert (share.held, share.most, share.free) == (0, 2, 0)
-    assert acquire(store, "late").grants == ()
+    assert (share.held, share.quota, share.free) == (0, 2, 0)
+    assert acquire(store, "late").ownerships == ()
 
 
 def test_c3_a_deliverer_that_joins_gets_its_share_when_others_give_theirs_up(store: ControlStore) -> None:
     configured(store, 10)
     assert acquire(store, "a").share.held == 10
     joined = acquire(store, "b").share
-    assert (joined.deliverers, joined.most, joined.held, joined.free) == (2, 5, 0, 0)
-    share = store.renew("p", "a", LONG_MS)
-    assert (share.most, share.held) == (5, 10)
-    store.release("p", "a", names(acquire(store, "a"))[share.most :])
-    assert store.renew("p", "b", LONG_MS).free == 5
-    assert len(acquire(store, "b").grants) == 5
-    assert len(acquire(store, "a").grants) == 5
+    assert (joined.deliverers, joined.quota, joined.held, joined.free) == (2, 5, 0, 0)
+    share = store.ownerships.renew("p", "a", LONG_MS)
+    assert (share.quota, share.held) == (5, 10)
+    store.ownerships.release("p", "a", names(acquire(store, "a"))[share.quota :])
+    assert store.ownerships.renew("p", "b", LONG_MS).free == 5
+    assert len(acquire(store, "b").ownerships) == 5
+    assert len(acquire(store, "a").ownerships) == 5
 
 
 def test_c3_shares_are_rounded_up_so_that_none_is_left_over(store: ControlStore) -> None:
     configured(store, 7)
     for name in "abc":
-        store.renew("p", name, LONG_MS)
-    assert [len(acquire(store, name).grants) for name in "abc"] == [3, 3, 1]
-    assert store.renew("p", "a", LONG_MS).free == 0
+        store.ownerships.renew("p", name, LONG_MS)
+    assert [len(acquire(store, name).ownerships) for name in "abc"] == [3, 3, 1]
+    assert store.ownerships.renew("p", "a", LONG_MS).free == 0
 
 
 def test_c3_pipelines_do_not_share(store: ControlStore) -> None:
     configured(store, 2)
-    store.configure("q", "e", {"t0": "y"})
+    store.configurations.configure("q", "e", {"t0": "y"})
     assert names(acquire(store, "a")) == ["t0", "t1"]
-    assert names(store.acquire("q", "a", "e", LONG_MS)) == ["t0"]
-    store.leave("q", "a")
+    assert names(store.ownerships.acquire("q", "a", "e", LONG_MS)) == ["t0"]
+    store.ownerships.leave("q", "a")
     assert names(acquire(store, "a")) == ["t0", "t1"]
 
 
@@ -154,27 +154,29 @@ def test_c3_pipelines_do_not_share(store: ControlStore) -> None:
 def test_c4_notes_count_only_with_the_token_of_the_present_grant(store: ControlStore) -> None:
     configured(store, 2)
     old = tokens(acquire(store, "a"))
-    store.leave("p", "a")
+    store.ownerships.leave("p", "a")
     mine = tokens(acquire(store, "b"))
     seen = Status(state="idle", position=7, flushed_at_ms=1, rows=2, error="no \0 here")
     for held, counted in ((old, 0), (mine, 2)):
-        assert store.record_empty("p", 20, [Emptied(name, token, 5) for name, token in held.items()]) == counted
-        store.report("p", [Reported(name, token, seen) for name, token in held.items()])
+        assert (
+            store.statistics.record_empty("p", 20, [Emptied(name, token, 5) for name, token in held.items()]) == counted
+        )
+        store.statistics.report("p", [Reported(name, token, seen) for name, token in held.items()])
         expected = Window(5, 20) if counted else NOTHING_EMPTY
-        assert [grant.empty for grant in acquire(store, "b").grants] == [expected] * 2
+        assert [grant.empty for grant in acquire(store, "b").ownerships] == [expected] * 2
         [one, _] = store.destinations("p")
         assert one.status == (replace(seen, error="no � here") if counted else None)
-    store.wish("p", ["t0"], "retired")
-    store.wound_up("p", "t0", old["t0"])
-    assert not store.destinations("p")[0].wound_up
-    store.leave("p", "b")
-    assert store.record_empty("p", 30, [Emptied("t0", mine["t0"], 5)]) == 0  # nobody's: the next owner may differ
+    store.desired_states.set("p", ["t0"], "retired")
+    store.desired_states.retired("p", "t0", old["t0"])
+    assert not store.destinations("p")[0].retired
+    store.ownerships.leave("p", "b")
+    assert store.statistics.record_empty("p", 30, [Emptied("t0", mine["t0"], 5)]) == 0  # no owner: the next may differ
 
 
 def test_c4_a_long_error_is_cut_off(store: ControlStore) -> None:
     configured(store, 1)
     acquire(store, "a")
-    store.report("p", [Reported("t0", 1, Status(error="x" * (ERROR_CHARACTERS_MAX + 1)))])
+    store.statistics.report("p", [Reported("t0", 1, Status(error="x" * (ERROR_CHARACTERS_MAX + 1)))])
     status = store.destinations("p")[0].status
     assert status is not None
     assert len(status.error) == ERROR_CHARACTERS_MAX
@@ -183,33 +185,33 @@ def test_c4_a_long_error_is_cut_off(store: ControlStore) -> None:
 def test_c5_a_change_of_routing_forgets_the_empty_window_of_that_destination_only(store: ControlStore) -> None:
     configured(store, 2)
     acquire(store, "a")
-    store.record_empty("p", 20, [Emptied("t0", 1, 5), Emptied("t1", 1, 5)])
-    store.configure("p", "d2", {"t0": "changed", "t1": "x"})
-    assert store.record_empty("p", 30, [Emptied("t0", 1, 5)]) == 0  # read under the old routing
-    held = store.acquire("p", "a", "d2", LONG_MS)
-    assert held.grants == (
-        Grant("t0", 2, "active", NOTHING_EMPTY, 1),  # and it is seeded again
-        Grant("t1", 1, "active", Window(5, 20), 0),
+    store.statistics.record_empty("p", 20, [Emptied("t0", 1, 5), Emptied("t1", 1, 5)])
+    store.configurations.configure("p", "d2", {"t0": "changed", "t1": "x"})
+    assert store.statistics.record_empty("p", 30, [Emptied("t0", 1, 5)]) == 0  # read under the old routing
+    held = store.ownerships.acquire("p", "a", "d2", LONG_MS)
+    assert held.ownerships == (
+        Ownership("t0", 2, "active", NOTHING_EMPTY, 1),  # and it is seeded again
+        Ownership("t1", 1, "active", Window(5, 20), 0),
     )
 
 
 def test_c5_a_destination_that_is_back_is_seeded_again_only_if_other_rows_are_its_own(store: ControlStore) -> None:
-    store.configure("p", "d1", {"t0": "x", "t1": "x"})
-    store.configure("p", "d2", {})
-    store.configure("p", "d3", {"t0": "x", "t1": "y"})
+    store.configurations.configure("p", "d1", {"t0": "x", "t1": "x"})
+    store.configurations.configure("p", "d2", {})
+    store.configurations.configure("p", "d3", {"t0": "x", "t1": "y"})
     assert [(record.configured, record.reseed) for record in store.destinations("p")] == [(True, 0), (True, 1)]
 
 
 def test_c5_a_new_seed_and_a_retirement_forget_the_empty_window(store: ControlStore) -> None:
     configured(store, 2)
     acquire(store, "a")
-    store.record_empty("p", 20, [Emptied("t0", 1, 5), Emptied("t1", 1, 5)])
-    store.ask_reseed("p", ["t0"])
-    store.reseeded("p", "t0", 1, 1)
-    store.wish("p", ["t1"], "retired")
-    store.wound_up("p", "t1", 1)
-    store.wish("p", ["t1"], "active")
-    assert [grant.empty for grant in acquire(store, "a").grants] == [NOTHING_EMPTY] * 2
+    store.statistics.record_empty("p", 20, [Emptied("t0", 1, 5), Emptied("t1", 1, 5)])
+    store.desired_states.request_reseed("p", ["t0"])
+    store.desired_states.reseeded("p", "t0", 1, 1)
+    store.desired_states.set("p", ["t1"], "retired")
+    store.desired_states.retired("p", "t1", 1)
+    store.desired_states.set("p", ["t1"], "active")
+    assert [grant.empty for grant in acquire(store, "a").ownerships] == [NOTHING_EMPTY] * 2
 
 
 # ----------------------------------------------------------------------------------------------------- C6 configuration
@@ -218,14 +220,14 @@ def test_c5_a_new_seed_and_a_retirement_forget_the_empty_window(store: ControlSt
 def test_c6_who_works_by_an_older_configuration_is_told(store: ControlStore) -> None:
     configured(store, 2)
     acquire(store, "a")
-    store.configure("p", "d2", {"t0": "x", "t9": "x"})
+    store.configurations.configure("p", "d2", {"t0": "x", "t9": "x"})
     for call in (
-        lambda: store.acquire("p", "a", "d1", LONG_MS),
-        lambda: store.discover("p", "d1", {"new": ("new", "x")}),
+        lambda: store.ownerships.acquire("p", "a", "d1", LONG_MS),
+        lambda: store.configurations.discover("p", "d1", {"new": ("new", "x")}),
     ):
-        with pytest.raises(ConfigError, match="configured anew"):
+        with pytest.raises(ConfigError, match="given another configuration"):
             call()
-    assert names(store.acquire("p", "b", "d2", LONG_MS)) == ["t9"]  # t0 stayed with its owner, t1 is not configured
+    assert names(store.ownerships.acquire("p", "b", "d2", LONG_MS)) == ["t9"]  # t0 has an owner, t1 is not configured
     assert [(record.name, record.configured) for record in store.destinations("p")] == [
         ("t0", True),
         ("t1", False),
@@ -236,47 +238,47 @@ def test_c6_who_works_by_an_older_configuration_is_told(store: ControlStore) -> 
 def test_c6_configuring_the_same_again_changes_nothing(store: ControlStore) -> None:
     configured(store, 2)
     acquire(store, "a")
-    before = store.revision("p")
+    before = store.configurations.revision("p")
     configured(store, 2)
-    store.configure("p", "d1", {})  # a deliverer that knows of fewer, under the same configuration
-    assert store.revision("p") == before
+    store.configurations.configure("p", "d1", {})  # a deliverer that knows of fewer, under the same configuration
+    assert store.configurations.revision("p") == before
     assert names(acquire(store, "a")) == ["t0", "t1"]
 
 
 def test_c6_discovered_destinations_are_kept_and_told(store: ControlStore) -> None:
     configured(store, 1)
-    store.discover("p", "d1", {"new": ("New Value", "x"), "other": ("ü", "x"), **ODD_VALUES})
-    before = store.revision("p")
-    store.discover("p", "d1", {"new": ("New Value", "x")})
-    assert store.revision("p") == before
-    record = store.configure("p", "d2", {"t0": "x"})  # by one who had not heard of them
+    store.configurations.discover("p", "d1", {"new": ("New Value", "x"), "other": ("ü", "x"), **ODD_VALUES})
+    before = store.configurations.revision("p")
+    store.configurations.discover("p", "d1", {"new": ("New Value", "x")})
+    assert store.configurations.revision("p") == before
+    record = store.configurations.configure("p", "d2", {"t0": "x"})  # by one who had not heard of them
     odd = {name: value for name, (value, _) in ODD_VALUES.items()}
     assert record.discovered == {"new": "New Value", "other": "ü", **odd}
     assert {name: found.value for found in store.destinations("p") if (name := found.name) in odd} == odd
-    store.discover("p", "d2", {name: (value, "x") for name, value in record.discovered.items()})
-    assert names(store.acquire("p", "a", "d2", LONG_MS)) == ["new", *ODD_VALUES, "other", "t0"]
-    assert store.pipeline("p") == replace(record, revision=store.revision("p"))
+    store.configurations.discover("p", "d2", {name: (value, "x") for name, value in record.discovered.items()})
+    assert names(store.ownerships.acquire("p", "a", "d2", LONG_MS)) == ["new", *ODD_VALUES, "other", "t0"]
+    assert store.configurations.record("p") == replace(record, revision=store.configurations.revision("p"))
 
 
 def test_c6_a_name_has_one_routing_value(store: ControlStore) -> None:
     configured(store, 1)
-    store.discover("p", "d1", {"new": ("one", "x")})
+    store.configurations.discover("p", "d1", {"new": ("one", "x")})
     with pytest.raises(ConfigError, match="'new' belongs to the routing value 'one'"):
-        store.discover("p", "d1", {"another": ("three", "x"), "new": ("two", "x")})
+        store.configurations.discover("p", "d1", {"another": ("three", "x"), "new": ("two", "x")})
     with pytest.raises(ConfigError, match="'t0' is in the configuration"):
-        store.discover("p", "d1", {"t0": ("two", "x")})
+        store.configurations.discover("p", "d1", {"t0": ("two", "x")})
     assert [record.name for record in store.destinations("p")] == ["new", "t0"]
 
 
 def test_a_pipeline_that_was_never_configured_is_unknown(store: ControlStore) -> None:
-    assert store.pipeline("p") is None
-    assert store.revision("p") == 0
+    assert store.configurations.record("p") is None
+    assert store.configurations.revision("p") == 0
     assert store.destinations("p") == ()
-    assert store.unrouted("p") == (0, Unrouted({}))
+    assert store.unrouted.counts("p") == (0, UnroutedCounts({}))
     for call in (
         lambda: acquire(store, "a"),
-        lambda: store.renew("p", "a", LONG_MS),
-        lambda: store.wish("p", ["t0"], "paused"),
+        lambda: store.ownerships.renew("p", "a", LONG_MS),
+        lambda: store.desired_states.set("p", ["t0"], "paused"),
     ):
         with pytest.raises(ConfigError, match="'p'"):
             call()
@@ -288,36 +290,36 @@ def test_a_pipeline_that_was_never_configured_is_unknown(store: ControlStore) ->
 
 def test_c7_the_revision_grows_with_changes_and_not_with_notes(store: ControlStore) -> None:
     configured(store, 2)
-    seen = store.revision("p")
+    seen = store.configurations.revision("p")
 
     def grew() -> bool:
         nonlocal seen
-        before, seen = seen, store.revision("p")
+        before, seen = seen, store.configurations.revision("p")
         return seen > before
 
     for change in (
         lambda: acquire(store, "a"),
-        lambda: store.renew("p", "b", LONG_MS),
-        lambda: store.wish("p", ["t0"], "paused"),
-        lambda: store.ask_reseed("p", ["t0"]),
-        lambda: store.release("p", "a", ["t0"]),
-        lambda: store.discover("p", "d1", {"new": ("new", "x")}),
-        lambda: store.raise_tokens("p", {"t1": 5}),
-        lambda: store.leave("p", "b"),
+        lambda: store.ownerships.renew("p", "b", LONG_MS),
+        lambda: store.desired_states.set("p", ["t0"], "paused"),
+        lambda: store.desired_states.request_reseed("p", ["t0"]),
+        lambda: store.ownerships.release("p", "a", ["t0"]),
+        lambda: store.configurations.discover("p", "d1", {"new": ("new", "x")}),
+        lambda: store.ownerships.raise_tokens("p", {"t1": 5}),
+        lambda: store.ownerships.leave("p", "b"),
     ):
         change()
         assert grew()
     acquire(store, "a")
     assert grew()
-    [mine] = [grant for grant in acquire(store, "a").grants if grant.name == "t1"]
+    [mine] = [grant for grant in acquire(store, "a").ownerships if grant.name == "t1"]
     for note in (
-        lambda: store.renew("p", "a", LONG_MS),
+        lambda: store.ownerships.renew("p", "a", LONG_MS),
         lambda: acquire(store, "a"),
-        lambda: store.record_empty("p", 9, [Emptied("t1", mine.token, 1)]),
-        lambda: store.report("p", [Reported("t1", mine.token, Status(state="idle"))]),
-        lambda: store.count_unrouted("p", Window(0, 9), Unrouted({"x": 1})),
-        lambda: store.wish("p", ["t0"], "paused"),
-        lambda: store.release("p", "a", []),
+        lambda: store.statistics.record_empty("p", 9, [Emptied("t1", mine.token, 1)]),
+        lambda: store.statistics.report("p", [Reported("t1", mine.token, Status(state="idle"))]),
+        lambda: store.unrouted.add("p", Window(0, 9), UnroutedCounts({"x": 1})),
+        lambda: store.desired_states.set("p", ["t0"], "paused"),
+        lambda: store.ownerships.release("p", "a", []),
     ):
         note()
         assert not grew()
@@ -327,13 +329,15 @@ def test_ten_thousand_destinations_are_no_burden(store: ControlStore) -> None:
     configured(store, 10_000)
     held = acquire(store, "a")
     assert held.share.held == 10_000
-    emptied = [Emptied(grant.name, grant.token, 1) for grant in held.grants[:9_900]]
+    emptied = [Emptied(grant.name, grant.token, 1) for grant in held.ownerships[:9_900]]
     took = {}
     calls: dict[str, Callable[[], object]] = {
-        "record_empty": lambda: store.record_empty("p", 5, emptied),
-        "renew": lambda: store.renew("p", "a", LONG_MS),
-        "revision": lambda: store.revision("p"),
-        "report": lambda: store.report("p", [Reported(each.name, 1, Status(state="idle")) for each in emptied]),
+        "record_empty": lambda: store.statistics.record_empty("p", 5, emptied),
+        "renew": lambda: store.ownerships.renew("p", "a", LONG_MS),
+        "revision": lambda: store.configurations.revision("p"),
+        "report": lambda: store.statistics.report(
+            "p", [Reported(each.destination, 1, Status(state="idle")) for each in emptied]
+        ),
         "acquire": lambda: acquire(store, "a"),
     }
     for label, call in calls.items():
@@ -341,8 +345,8 @@ def test_ten_thousand_destinations_are_no_burden(store: ControlStore) -> None:
         call()
         took[label] = round((time.monotonic() - began) * 1000)
     print(type(store).__name__, took, "ms")
-    assert sum(grant.empty == Window(1, 5) for grant in acquire(store, "a").grants) == 9_900
-    store.leave("p", "a")
+    assert sum(grant.empty == Window(1, 5) for grant in acquire(store, "a").ownerships) == 9_900
+    store.ownerships.leave("p", "a")
     assert acquire(store, "b").share.held == 10_000
 
 
@@ -354,8 +358,8 @@ def test_threads_may_share_a_store(store: ControlStore) -> None:
         try:
             for _ in range(ROUNDS):
                 held = acquire(store, me)
-                store.renew("p", me, LONG_MS)
-                store.release("p", me, names(held))
+                store.ownerships.renew("p", me, LONG_MS)
+                store.ownerships.release("p", me, names(held))
         except TrunklineError as error:
             failures.append(error)
 
@@ -369,8 +373,8 @@ def test_threads_may_share_a_store(store: ControlStore) -> None:
 
 def test_c8_a_call_that_fails_in_the_middle_leaves_nothing_behind(store: ControlStore) -> None:
     configured(store, 1)
-    before = store.revision("p")
+    before = store.configurations.revision("p")
     with pytest.raises(ConfigError):
-        store.discover("p", "d1", {"fresh": ("v", "x"), "t0": ("w", "x")})
-    assert store.revision("p") == before
+        store.configurations.discover("p", "d1", {"fresh": ("v", "x"), "t0": ("w", "x")})
+    assert store.configurations.revision("p") == before
     assert [record.name for record in store.destinations("p")] == ["t0"]

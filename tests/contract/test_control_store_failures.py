@@ -10,17 +10,17 @@ import pytest
 
 from contract.control_place import LONG_MS
 from postgres_server import PostgresServer
-from trunkline.delivery.control.contract import ControlStore, Held
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.contract import Holdings
+from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.errors import ConfigError, StorageError, Unreachable
 
 
 def configured(store: ControlStore) -> None:
-    store.configure("p", "d1", {"t0": "x"})
+    store.configurations.configure("p", "d1", {"t0": "x"})
 
 
-def acquire(store: ControlStore, deliverer: str) -> Held:
-    return store.acquire("p", deliverer, "d1", LONG_MS)
+def acquire(store: ControlStore, deliverer: str) -> Holdings:
+    return store.ownerships.acquire("p", deliverer, "d1", LONG_MS)
 
 
 def test_c8_a_store_that_comes_back_goes_on() -> None:
@@ -30,14 +30,14 @@ def test_c8_a_store_that_comes_back_goes_on() -> None:
         acquire(store, "a")
         server.kill()
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
-            store.renew("p", "a", LONG_MS)
+            store.ownerships.renew("p", "a", LONG_MS)
         with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
             store.destinations("p")
         server.restart()
-        assert store.renew("p", "a", LONG_MS).held == 1
+        assert store.ownerships.renew("p", "a", LONG_MS).held == 1
         server.kill()
         server.restart()
-        assert store.renew("p", "a", LONG_MS).held == 1  # a connection that was lost while idle is nobody's trouble
+        assert store.ownerships.renew("p", "a", LONG_MS).held == 1  # a connection lost while idle does not matter
         store.close()
 
 
@@ -52,7 +52,7 @@ def test_c8_a_wrong_address_is_a_persons_to_mend(postgres: PostgresServer, chang
         connection.execute("CREATE ROLE stranger LOGIN PASSWORD 'right'")
     store = open_control_store(f"postgres:{postgres.dsn()} {change}")
     with pytest.raises(ConfigError, match=named) as refused:
-        store.revision("p")
+        store.configurations.revision("p")
     assert "wrong" not in str(refused.value)
     store.close()
 
@@ -71,7 +71,7 @@ def test_c8_a_file_that_is_not_ours_or_cannot_be_written_is_a_persons_to_mend(tm
     }.items():
         store = open_control_store(f"sqlite:{tmp_path / name}")
         with pytest.raises(ConfigError, match=why):
-            store.revision("p")
+            store.configurations.revision("p")
         store.close()
     with pytest.raises(ConfigError, match="no control store"):
         open_control_store("etcd:somewhere")
@@ -80,7 +80,7 @@ def test_c8_a_file_that_is_not_ours_or_cannot_be_written_is_a_persons_to_mend(tm
 def test_c8_a_damaged_file_is_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "control.db"
     store = open_control_store(f"sqlite:{path}")
-    store.configure("p", "d1", {f"t{n}": "x" for n in range(500)})
+    store.configurations.configure("p", "d1", {f"t{n}": "x" for n in range(500)})
     store.close()
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xaa" * (len(content) - 4096)
@@ -100,7 +100,7 @@ def test_c8_a_locked_file_is_waited_for_and_then_unreachable(tmp_path: Path, mon
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unreachable, match="locked"):
         acquire(store, "a")
-    assert store.revision("p") == 1  # reading goes on
+    assert store.configurations.revision("p") == 1  # reading goes on
     other.execute("ROLLBACK")
     other.close()
     assert acquire(store, "a").share.held == 1

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from contract.destination_place import PATIENCE_S, Change, Row, Step, Table, apply, content, forking, run_until, worker
 from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.windows import Op
-from trunkline.delivery.destinations.contract import Applied, Flush, Mode, Seed, Standing
+from trunkline.delivery.changes.rows import Mode, Op
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
 from trunkline.errors import Unreachable
 
 ORDERS: Final = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("amount", "INTEGER"))
@@ -39,7 +39,7 @@ NOTED_ROW: Final[Row] = {"id": 9, "tenant": "acme", "amount": 9, "note": "new"}
 MOST_STATEMENTS: Final = 60
 ROUNDS: Final = 8
 KILLS: Final = 6
-KILL_AFTER_S_MOST: Final = 0.2
+KILL_AFTER_S_MAX: Final = 0.2
 
 STEPS: Final[dict[str, tuple[Step, list[Row]]]] = {
     "mirror, with a new column": (
@@ -132,7 +132,7 @@ def test_t1_processes_killed_at_random_moments_leave_what_their_position_says(ta
         child.start()
         theirs.close()
         assert ours.poll(PATIENCE_S), "no flush came to its end"
-        child.join(draw.uniform(0.0, KILL_AFTER_S_MOST))
+        child.join(draw.uniform(0.0, KILL_AFTER_S_MAX))
         child.kill()
         child.join()
         ours.close()

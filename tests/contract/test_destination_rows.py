@@ -23,7 +23,7 @@ from contract.destination_steps import (
     seeded,
 )
 from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.destinations.contract import Applied, Flush
 from trunkline.errors import (
     DuplicateKey,

@@ -32,7 +32,7 @@ from contract.destination_steps import (
 )
 from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations import contract
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
 from trunkline.errors import (

@@ -9,12 +9,12 @@ from metadata.places import Place, opened
 from metadata.projections import first_of, rolled
 from trunkline.core.messages import Get, Got, Swap, Swapped
 from trunkline.core.projection import ForgetSegment, Projection, RaiseTrim, apply
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
 
 SEGMENTS = 20_000
 
 
-async def swapped(store: Store, view: Projection) -> Projection:
+async def swapped(store: MetadataStore, view: Projection) -> Projection:
     assert await store.handle(Swap(view.log, view.epoch - 1, view)) == Swapped(view.log, view.epoch)
     return view
 

@@ -21,7 +21,7 @@ from trunkline.core.events import Projected
 from trunkline.core.messages import Get, Got, LeaseExpired, NodeState, Register, Registered, Swap, SwapLost, Swapped
 from trunkline.core.projection import Settings
 from trunkline.core.register import MetadataRegister, RegisterImage
-from trunkline.metadata.store import NODES_CHANGED, Request, Store, StoreUnavailable
+from trunkline.metadata.store import NODES_CHANGED, MetadataStore, Request, StoreUnavailable
 
 # ------------------------------------------------------------------------------------------------------------- swaps
 
@@ -215,7 +215,7 @@ def test_a_closed_store_gives_no_answer_and_closing_twice_is_harmless(place: Pla
     asyncio.run(scenario())
 
 
-async def settled(store: Store) -> Got:
+async def settled(store: MetadataStore) -> Got:
     """What is there once the store answers again; etcd may have come up without a leader yet."""
     found: list[Got] = []
 

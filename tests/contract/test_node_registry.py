@@ -12,7 +12,7 @@ from metadata.projections import node
 from trunkline.core.effects import Event
 from trunkline.core.events import LeaseLost
 from trunkline.core.messages import Get, Got, NodeState, Register, Registered
-from trunkline.metadata.store import NODES_CHANGED, Store
+from trunkline.metadata.store import NODES_CHANGED, MetadataStore
 
 
 def test_nodes_are_listed_by_name_and_kept_over_a_restart(place: Place) -> None:
@@ -70,7 +70,7 @@ def test_m3_when_nobody_was_there_to_keep_leases_every_node_gets_a_new_period(pl
     asyncio.run(scenario())
 
 
-async def dead(store: Store) -> bool:
+async def dead(store: MetadataStore) -> bool:
     return not any(info.live for info in await store.nodes())
 
 
@@ -125,7 +125,7 @@ def test_the_entry_of_a_client_goes_with_its_lease_and_is_no_operators_matter(pl
     asyncio.run(scenario())
 
 
-async def empty(store: Store) -> bool:
+async def empty(store: MetadataStore) -> bool:
     return await store.nodes() == ()
 
 

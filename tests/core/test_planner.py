@@ -322,7 +322,7 @@ def test_a_history_begins_where_there_is_something_to_seed_from() -> None:
     assert pipeline.done(applied("d1", 2), job=2) == [flush(3, 2, 7, "d1")]
 
 
-def test_a_wish_for_a_new_seed_does_not_take_a_position_back_to_the_start_of_history() -> None:
+def test_a_reseed_request_does_not_take_a_position_back_to_the_start_of_history() -> None:
     pipeline = Pipeline("d1")
     pipeline.tell(Configured((Planned("d1", seed=SeedMode.START),)))
     pipeline.own(5)
@@ -332,7 +332,7 @@ def test_a_wish_for_a_new_seed_does_not_take_a_position_back_to_the_start_of_his
     assert asked == [SeedGroup(3, 5, SeedMode.SCAN, (JobMember("d1", 5, 1),))]
 
 
-def test_a_wish_for_a_new_seed_is_fulfilled_once() -> None:
+def test_a_reseed_request_is_fulfilled_once() -> None:
     pipeline = Pipeline("d1")
     pipeline.own(5)
     pipeline.tell(SourceAt(5))
@@ -345,7 +345,7 @@ def test_a_wish_for_a_new_seed_is_fulfilled_once() -> None:
     assert pipeline.tell(LeasesGranted((Grant("d1", 1, reseed=1),))) == []
 
 
-def test_a_wish_that_comes_during_a_seed_asks_for_another_one() -> None:
+def test_a_reseed_request_during_a_seed_asks_for_another_one() -> None:
     pipeline = Pipeline("d1")
     pipeline.own(0)
     pipeline.tell(SourceAt(5))

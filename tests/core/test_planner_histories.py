@@ -84,7 +84,7 @@ def test_an_operator_who_insists_has_a_seed_over_whatever_is_there_at_any_versio
     assert pipeline.tell(SourceAt(4, history=1)) == [FlushGroup(5, 3, 4, (JobMember("d1", 3, 1, "n3"),), mark="n3")]
 
 
-def test_a_wish_that_nobody_insists_on_does_not_replace_what_strayed() -> None:
+def test_a_reseed_request_without_insists_does_not_replace_what_strayed() -> None:
     pipeline = owned("d1")
     for insists in (False, True):
         pipeline.tell(ReseedAsked("d1", 1 + insists, insists))

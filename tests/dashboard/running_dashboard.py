@@ -13,8 +13,8 @@ from typing import Final
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from outside import program
-from trunkline.delivery.control.contract import ControlStore, Reported, Status
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.contract import Reported, Status
+from trunkline.delivery.control.store import ControlStore, open_control_store
 
 FLAGS: Final = [
     "--no-sandbox",
@@ -55,14 +55,16 @@ class FilledStore:
         """``place``: a file, or the connection string of a PostgreSQL database."""
         self.address = f"sqlite:{place}" if isinstance(place, Path) else f"postgres:{place}"
         self.store: ControlStore = open_control_store(self.address)
-        self.store.configure("tenants", "d1", dict.fromkeys(names, "x"))
-        self._tokens = {each.name: each.token for each in self.store.acquire("tenants", "one", "d1", LONG_MS).grants}
+        self.store.configurations.configure("tenants", "d1", dict.fromkeys(names, "x"))
+        self._tokens = {
+            each.name: each.token for each in self.store.ownerships.acquire("tenants", "one", "d1", LONG_MS).ownerships
+        }
 
     def report(self, name: str, status: Status) -> None:
-        self.store.report("tenants", [Reported(name, self._tokens[name], status)])
+        self.store.statistics.report("tenants", [Reported(name, self._tokens[name], status)])
 
-    def wish_of(self, name: str) -> str:
-        return next(each.wish for each in self.store.destinations("tenants") if each.name == name)
+    def desired_state_of(self, name: str) -> str:
+        return next(each.desired_state for each in self.store.destinations("tenants") if each.name == name)
 
     def close(self) -> None:
         self.store.close()

@@ -16,8 +16,8 @@ from trunkline.dashboard.delivery_words import (
 from trunkline.dashboard.views import Changed, Deliverer, Destination, Pipeline, Said, Store
 
 
-def destination(name: str, state: str = "ready", wish: str = "active", error: str = "") -> Destination:
-    return Destination(f"0/p/{name}", 0, "p", name, state, wish, "one", state == "halted", error=error)
+def destination(name: str, state: str = "ready", desired_state: str = "active", error: str = "") -> Destination:
+    return Destination(f"0/p/{name}", 0, "p", name, state, desired_state, "one", state == "halted", error=error)
 
 
 def keyed(*destinations: Destination) -> dict[str, Destination]:
@@ -28,7 +28,7 @@ ACME = destination("acme")
 
 
 @pytest.mark.parametrize(
-    ("state", "wish", "owned", "words"),
+    ("state", "desired_state", "owned", "words"),
     [
         ("ready", "active", True, "ready"),
         ("", "active", False, "new"),
@@ -39,14 +39,14 @@ ACME = destination("acme")
         ("flushing", "draining", True, "flushing, to be drained"),
     ],
 )
-def test_a_state_is_the_deliverers_word_and_the_wish_that_it_did_not_follow_yet(
-    state: str, wish: str, owned: bool, words: str
+def test_a_state_is_what_the_deliverer_reported_and_the_desired_state_while_it_differs(
+    state: str, desired_state: str, owned: bool, words: str
 ) -> None:
-    assert state_words(state, wish, owned=owned) == words
+    assert state_words(state, desired_state, owned=owned) == words
 
 
-def test_wishes_are_told() -> None:
-    paused = replace(ACME, wish="paused")
+def test_changed_desired_states_are_news() -> None:
+    paused = replace(ACME, desired_state="paused")
     assert destination_news(keyed(ACME), keyed(paused)) == [Said("warn", "destination acme paused")]
     assert destination_news(keyed(paused), keyed(ACME)) == [Said("good", "destination acme resumed")]
 
@@ -95,6 +95,6 @@ def test_the_lag_of_a_pipeline_is_the_worst_of_those_that_are_to_be_delivered() 
     rows = [
         replace(ACME, lag_ms=5),
         replace(destination("b"), lag_ms=9),
-        replace(destination("c"), lag_ms=99, wish="paused"),
+        replace(destination("c"), lag_ms=99, desired_state="paused"),
     ]
     assert worst_lags_ms(keyed(*rows)) == {"0/p": 9}

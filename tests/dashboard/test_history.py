@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from trunkline.core.status import ClusterEvent, ClusterEvents, MinuteCounts
 from trunkline.dashboard.feed import Memory
-from trunkline.dashboard.history import MINUTES_MAX, SAME_MS, Happened, Merging, Told, merged_lost, merged_minutes
-from trunkline.dashboard.views import Minute
+from trunkline.dashboard.history import MINUTES_MAX, SAME_MS, Merging, merged_lost, merged_minutes
 
 
-def event(number: int, at_ms: int, text: str) -> Happened:
-    return Happened(number, at_ms, "info", text)
+def event(number: int, at_ms: int, text: str) -> ClusterEvent:
+    return ClusterEvent(number, at_ms, "info", text)
 
 
-def shown(*told: tuple[int, list[Happened]]) -> list[str]:
+def shown(*told: tuple[int, list[ClusterEvent]]) -> list[str]:
     merging, memory = Merging(), Memory()
     for source, events in told:
         memory.put(merging.take(source, events))
@@ -39,11 +39,14 @@ def test_y3_the_same_words_much_later_happened_again() -> None:
 
 
 def test_minutes_of_all_coordinators_are_one_hour() -> None:
-    first = Told("x", minutes=tuple(Minute(number, 60.0, 1, 1) for number in range(0, 100, 2)))
-    second = Told("y", minutes=tuple(Minute(number, 60.0, 2, 2) for number in range(1, 100, 2)))
+    first = ClusterEvents("x", minutes=tuple(MinuteCounts(number, 60.0, 1, 1) for number in range(0, 100, 2)))
+    second = ClusterEvents("y", minutes=tuple(MinuteCounts(number, 60.0, 2, 2) for number in range(1, 100, 2)))
     merged = merged_minutes({0: first, 1: second})
     assert [minute.at_ms for minute in merged] == list(range(100 - MINUTES_MAX, 100))
 
 
 def test_a_node_is_lost_since_the_earliest_word_of_it() -> None:
-    assert merged_lost([Told("x", lost={"b": 9, "c": 4}), Told("y", lost={"b": 7})]) == {"b": 7, "c": 4}
+    assert merged_lost([ClusterEvents("x", lost={"b": 9, "c": 4}), ClusterEvents("y", lost={"b": 7})]) == {
+        "b": 7,
+        "c": 4,
+    }

@@ -10,7 +10,7 @@ from dashboard.running_dashboard import FilledStore
 
 PROGRAM = """
 import asyncio, sys
-EXTRAS = {"pyspark", "duckdb", "deltalake", "psycopg", "pyarrow", "pandas", "numpy", "yaml", "prometheus_client"}
+EXTRAS = {"pyspark", "duckdb", "deltalake", "psycopg", "pyarrow", "pandas", "numpy", "yaml"}
 
 class Missing:
     def find_spec(self, name, path=None, target=None):

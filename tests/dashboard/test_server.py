@@ -19,7 +19,7 @@ from trunkline.errors import ConfigError
 
 NOBODY: Final = ConnectionConfig(connect=("127.0.0.1:1",))
 OWN: Final = {OPERATING_HEADER: "1"}
-WISH: Final = {"store": 0, "pipeline": "tenants", "destination": "acme", "wish": "paused"}
+REQUEST: Final = {"store": 0, "pipeline": "tenants", "destination": "acme", "desired_state": "paused"}
 
 PATIENCE_S: Final = 20.0
 
@@ -47,7 +47,7 @@ def status_of(path: str, headers: Mapping[str, str], method: str = "GET", **sett
     answers: list[int] = []
 
     async def ask(client: ClientSession, _: Dashboard) -> None:
-        async with client.request(method, path, headers=headers, json=WISH if method == "POST" else None) as answer:
+        async with client.request(method, path, headers=headers, json=REQUEST if method == "POST" else None) as answer:
             answers.append(answer.status)
 
     served(ask, **settings)
@@ -85,8 +85,8 @@ def test_h1_a_name_that_was_listed_is_answered() -> None:
 
 
 def test_h2_a_change_of_the_pages_own_is_made(store: FilledStore) -> None:
-    assert status_of("/api/wish", OWN, "POST", stores=(store.address,)) == 200
-    assert store.wish_of("acme") == "paused"
+    assert status_of("/api/desired-state", OWN, "POST", stores=(store.address,)) == 200
+    assert store.desired_state_of("acme") == "paused"
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_h2_a_change_of_the_pages_own_is_made(store: FilledStore) -> None:
     ids=["no header", "another value", "another origin", "no origin", "cross-site", "same-site", "another name"],
 )
 def test_h2_a_change_that_another_site_could_ask_for_is_refused(store: FilledStore, headers: dict[str, str]) -> None:
-    assert status_of("/api/wish", headers, "POST", stores=(store.address,)) == 403
-    assert store.wish_of("acme") == "active"
+    assert status_of("/api/desired-state", headers, "POST", stores=(store.address,)) == 403
+    assert store.desired_state_of("acme") == "active"
 
 
 def test_h2_nobody_is_told_that_other_sites_may_ask() -> None:
     async def ask(client: ClientSession, _: Dashboard) -> None:
         headers = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
-        async with client.options("/api/wish", headers=headers) as answer:
+        async with client.options("/api/desired-state", headers=headers) as answer:
             assert answer.status == 403
             assert not [name for name in answer.headers if name.lower().startswith("access-control")]
 
@@ -122,18 +122,18 @@ def test_h3_another_site_gets_no_answer_of_the_api() -> None:
 
 
 def test_a_dashboard_that_only_watches_changes_nothing(store: FilledStore) -> None:
-    assert status_of("/api/wish", OWN, "POST", stores=(store.address,), read_only=True) == 409
-    assert store.wish_of("acme") == "active"
+    assert status_of("/api/desired-state", OWN, "POST", stores=(store.address,), read_only=True) == 409
+    assert store.desired_state_of("acme") == "active"
 
 
-NO_SUCH_WISH: Final = '{"store":0,"pipeline":"p","destination":"d","wish":"retired"}'
-NO_SUCH_STORE: Final = '{"store":7,"pipeline":"p","destination":"d","wish":"paused"}'
+NO_SUCH_STATE: Final = '{"store":0,"pipeline":"p","destination":"d","desired_state":"retired"}'
+NO_SUCH_STORE: Final = '{"store":7,"pipeline":"p","destination":"d","desired_state":"paused"}'
 
 
-@pytest.mark.parametrize("body", ["", "{}", "[", NO_SUCH_WISH, NO_SUCH_STORE])
+@pytest.mark.parametrize("body", ["", "{}", "[", NO_SUCH_STATE, NO_SUCH_STORE])
 def test_a_request_that_makes_no_sense_is_refused_with_a_reason(store: FilledStore, body: str) -> None:
     async def ask(client: ClientSession, _: Dashboard) -> None:
-        async with client.post("/api/wish", data=body, headers=OWN) as answer:
+        async with client.post("/api/desired-state", data=body, headers=OWN) as answer:
             assert answer.status == 400
             assert (await answer.json())["message"]
 

@@ -47,7 +47,7 @@ async def login(client: ClientSession, token: str, headers: dict[str, str] | Non
 def test_s1_without_the_token_nothing_is_told_but_the_empty_page() -> None:
     async def ask(client: ClientSession) -> None:
         assert [await status(client, path) for path in DATA] == [401, 401, 401]
-        async with client.post("/api/wish", json={}, headers=OWN) as answer:
+        async with client.post("/api/desired-state", json={}, headers=OWN) as answer:
             assert answer.status == 401
         assert [await status(client, path) for path in ("/", "/page/app.js")] == [200, 200]
         async with client.get("/api/session") as answer:

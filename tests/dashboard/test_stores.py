@@ -1,4 +1,4 @@
-"""One control store: rules K2 to K4, and an operator's word."""
+"""One control store: rules K2 to K4, and the desired state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_k2_a_store_that_is_not_there_is_said_to_be_and_not_made(tmp_path: Path,
     asyncio.run(run())
 
 
-def test_a_store_in_postgres_is_shown_once_it_is_there_and_takes_wishes() -> None:
+def test_a_store_in_postgres_is_shown_once_it_is_there_and_takes_desired_states() -> None:
     with PostgresServer() as server:
         dsn = server.create_database("control")
 
@@ -48,8 +48,8 @@ def test_a_store_in_postgres_is_shown_once_it_is_there_and_takes_wishes() -> Non
             looked = await watch.look()
             assert [pipeline.name for pipeline in looked.store.pipelines] == ["tenants"]
             assert list(looked.destinations) == ["0/tenants/acme"]
-            await watch.wish("tenants", "acme", "paused")
-            assert store.wish_of("acme") == "paused"
+            await watch.set_desired_state("tenants", "acme", "paused")
+            assert store.desired_state_of("acme") == "paused"
             store.close()
             await watch.close()
 
@@ -75,14 +75,14 @@ def test_resuming_a_halted_destination_pauses_it_until_its_deliverer_has_seen_it
 
     async def run() -> None:
         watch = StoreWatch(0, store.address)
-        resuming = asyncio.create_task(watch.wish("tenants", "acme", "active"))
+        resuming = asyncio.create_task(watch.set_desired_state("tenants", "acme", "active"))
         async with asyncio.timeout(WAIT_S):
-            while store.wish_of("acme") != "paused":
+            while store.desired_state_of("acme") != "paused":
                 await asyncio.sleep(0.01)
         assert not resuming.done()
         store.report("acme", Status("paused", 7))
         await resuming
-        assert store.wish_of("acme") == "active"
+        assert store.desired_state_of("acme") == "active"
         store.close()
         await watch.close()
 

@@ -9,11 +9,10 @@ import pytest
 
 from dashboard.running_dashboard import FilledStore
 from postgres_server import PostgresServer
-from trunkline.dashboard.stores import StoreWatch
-from trunkline.dashboard.unrouted import VALUE_CHARACTERS_MAX
+from trunkline.dashboard.stores import VALUE_CHARACTERS_MAX, StoreWatch
 from trunkline.dashboard.views import Unrouted as Shown
 from trunkline.delivery.changes.windows import Window
-from trunkline.delivery.control.contract import Unrouted
+from trunkline.delivery.control.contract import UnroutedCounts
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -41,13 +40,15 @@ def looked_at(store: FilledStore) -> dict[str, Shown | None]:
 
 
 def test_the_rows_of_a_pipeline_are_added_up_and_the_most_frequent_values_are_named(store: FilledStore) -> None:
-    store.store.configure("other", "d1", {"x": "x"})
+    store.store.configurations.configure("other", "d1", {"x": "x"})
     assert looked_at(store) == {"other": None, "tenants": None}
     long = "l" * 100
-    store.store.count_unrouted("tenants", Window(0, 7), Unrouted({"hooli": 5, "rare": 1, long: 9}, nulls=6, others=2))
+    store.store.unrouted.add(
+        "tenants", Window(0, 7), UnroutedCounts({"hooli": 5, "rare": 1, long: 9}, nulls=6, others=2)
+    )
     values = (("l" * VALUE_CHARACTERS_MAX + "…", 9), (None, 6), ("hooli", 5))
     assert looked_at(store) == {"other": None, "tenants": Shown(23, 7, values)}
-    store.store.count_unrouted("tenants", Window(7, 9), Unrouted({"hooli": 100}))
+    store.store.unrouted.add("tenants", Window(7, 9), UnroutedCounts({"hooli": 100}))
     after = looked_at(store)["tenants"]
     assert after is not None
     assert (after.rows, after.through, after.values[0]) == (123, 9, ("hooli", 105))

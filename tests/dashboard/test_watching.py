@@ -13,7 +13,7 @@ import pytest
 
 from dashboard.running_dashboard import FilledStore
 from trunkline.config import ConnectionConfig
-from trunkline.dashboard import watching
+from trunkline.dashboard import watch as watching
 from trunkline.dashboard.collector import Gatherer
 from trunkline.dashboard.connection import NEVER_MS, Connection
 from trunkline.dashboard.feed import FEED_MAX, SAMPLES_MS, Memory

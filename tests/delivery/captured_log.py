@@ -13,11 +13,12 @@ import trunkline.sync
 from trunkline.client.cluster import ClientOptions
 from trunkline.delivery.capture.capture_log import CaptureLog, Transaction
 from trunkline.delivery.capture.runner import Capture, ChangeSource
-from trunkline.delivery.changes.captured import place_of
+from trunkline.delivery.changes.captured import entry_place
+from trunkline.delivery.changes.rows import ROUTE_COLUMN
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.sources.log_reader import forget
+from trunkline.delivery.sources.log_reader import forget_reader
 from trunkline.errors import OutcomeUnknown, Unreachable
 
 Row = dict[str, Any]
@@ -37,7 +38,7 @@ class CapturedLog:
 
     def close(self) -> None:
         """Let go of the source's connection: it would look for its cluster when that has ended."""
-        forget(self.source.address)
+        forget_reader(self.source.address)
 
     def capture(self, source: ChangeSource) -> int:
         """All that there is now; returns how many transactions came."""
@@ -60,21 +61,21 @@ class CapturedLog:
         return found
 
     def tail(self) -> int:
-        found = _patiently(self.source.mark)
+        found = _patiently(self.source.change_hint)
         assert isinstance(found, int)
         return found
 
     def version(self) -> int:
         return _patiently(lambda: self.source.state(0).version)
 
-    def asked(self, version: int) -> Asked:
-        return Asked(_patiently(lambda: self.source.columns(version)), self._key, self._routing)
+    def asked(self, version: int) -> ReadRequest:
+        return ReadRequest(_patiently(lambda: self.source.columns(version)), self._key, self._routing)
 
     def batches(self, version: int | None = None) -> list[pa.RecordBatch]:
         """The state at a version; by default the newest."""
         at = self.version() if version is None else version
         asked = self.asked(at)
-        return _patiently(lambda: list(self.source.scan(at, asked, None)))
+        return _patiently(lambda: list(self.source.scan(at, asked, ALL_ROUTES)))
 
     def rows(self, version: int | None = None) -> list[Row]:
         return [row for batch in self.batches(version) for row in batch.drop_columns([ROUTE_COLUMN]).to_pylist()]
@@ -85,7 +86,7 @@ class CapturedLog:
         options = ClientOptions(timeout=PATIENCE_S, connect_timeout=PATIENCE_S)
         with trunkline.sync.connect(self.connect, options=options) as cluster:
             for entry in cluster.log(self.log).subscribe(to_tail=True):
-                place = place_of(entry)
+                place = entry_place(entry)
                 if place.last and place.position is not None:
                     found[entry.glsn] = place.position
         return found

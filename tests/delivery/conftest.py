@@ -9,8 +9,7 @@ import pytest
 
 from delivery.deliverer_rig import Make, Rig
 from postgres_server import PostgresServer
-from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import ControlStore, open_control_store
 
 
 @pytest.fixture(scope="session")
@@ -46,4 +45,4 @@ def rig(store: ControlStore) -> Iterator[Make]:
 
     yield make
     for each in made:
-        each.ownership.end()
+        each.leases.end()

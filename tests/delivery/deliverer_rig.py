@@ -23,10 +23,11 @@ from trunkline.core.delivery_messages import (
 from trunkline.core.effects import SELF, Address, Announce, Effects, Message, Send
 from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import PlannerConfig
-from trunkline.delivery.control.contract import ControlStore, Status
+from trunkline.delivery.control.contract import Status
+from trunkline.delivery.control.store import ControlStore
+from trunkline.delivery.deliverer.leases import LeaseKeeper
 from trunkline.delivery.deliverer.observer import Observer
-from trunkline.delivery.deliverer.ownership import Ownership
-from trunkline.delivery.deliverer.progress import DestinationView
+from trunkline.delivery.deliverer.views import DestinationView
 from trunkline.delivery.job.runner import JobReport
 from trunkline.delivery.job.work import Counted
 from trunkline.errors import TrunklineError
@@ -58,20 +59,20 @@ class Rig:
         self.observer = Observer(PIPELINE, "one", clock=self.clock, wall=self.clock)
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.broken: list[TrunklineError] = []
-        store.configure(PIPELINE, "digest", dict.fromkeys(names, "digest"))
-        self.ownership = Ownership(
+        store.configurations.configure(PIPELINE, "digest", dict.fromkeys(names, "digest"))
+        self.leases = LeaseKeeper(
             store,
             PIPELINE,
             "one",
             "digest",
             600_000,
             tell=self._told.put,
-            away=lambda text: None,  # tests say when the store is away
-            broken=self.broken.append,
+            unreachable=lambda text: None,  # tests say when the store is away
+            failed=self.broken.append,
         )
-        self.observer.began(self.planner, self.ownership)
+        self.observer.began(self.planner, self.leases)
         self.tell(Configured(tuple(Planned(name) for name in names)))
-        self.ownership.begin()
+        self.leases.begin()
         self.take()
 
     def tell(self, message: Message) -> None:
@@ -91,7 +92,7 @@ class Rig:
                     self.jobs.append(message)
                 case Send(_, message):
                     self.observer.releasing(message)
-                    self.ownership.carry_out(message)
+                    self.leases.carry_out(message)
                 case Announce(event):
                     self.observer.event(event)
 
@@ -131,7 +132,7 @@ class Rig:
     def settle(self) -> None:
         """Until the control store has been told all that it is told."""
         reached = threading.Event()
-        self.ownership.submit(reached.set)
+        self.leases.submit(reached.set)
         assert reached.wait(WAIT_S)
 
     def statuses(self) -> dict[str, Status | None]:

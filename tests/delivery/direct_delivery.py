@@ -9,7 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import JobMember, Outcome
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
 from trunkline.delivery.destinations.factory import open_destination
@@ -32,7 +33,7 @@ class Lake:
 
     def run(self, *statements: str) -> int:
         """Run each in a transaction of its own; returns the newest version."""
-        connection = connect("ducklake", "sqlite_scanner")
+        connection = new_duckdb("ducklake", "sqlite_scanner")
         try:
             attach_lake(connection, self.address, "lake", read_only=False)
             for statement in statements:

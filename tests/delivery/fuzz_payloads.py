@@ -34,9 +34,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as the tests are run
 
 IN_PLACE = 0.7  # of mutants change nothing but bits and numbers: they come further than those whose pieces move
-MUTATIONS_MOST = 5
+MUTATIONS_MAX = 5
 MUTANT_S = 20  # longer: it hangs
-MEMORY_BYTES_MOST = 512 << 20  # that a child may need beyond what it has when it begins
+MEMORY_BYTES_MAX = 512 << 20  # that a child may need beyond what it has when it begins
 FAILURES_SHOWN = 5
 NUMBERS = (0, 1, -1, 2, 7, 8, 0x7F, 0x80, 0xFF, 0xFFFF, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**40, 2**62, -(2**63))
 
@@ -62,7 +62,7 @@ def mutated(content: bytes, other: bytes, chance: random.Random) -> bytes:
         for _ in range(chance.randrange(1, 3)):
             _edit(held, chance.randrange(first, len(held)), chance)
         return bytes(held)
-    for _ in range(chance.randrange(1, MUTATIONS_MOST)):
+    for _ in range(chance.randrange(1, MUTATIONS_MAX)):
         reach = len(held) if chance.random() < 0.5 else min(len(held), 400)  # heads and metadata lie in front
         at, to = (chance.randrange(reach + 1) for _ in range(2))
         size = chance.choice((1, 4, 8, 16, 64, 256))
@@ -108,7 +108,7 @@ def work(seed: int, count: int, place: Path, report: Path, planted: int) -> None
             consumer.use(index, sample.content)  # what is loaded late is loaded now
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     virtual = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-    resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY_BYTES_MOST, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY_BYTES_MAX, resource.RLIM_INFINITY))
     outcomes: Counter[str] = Counter()
     failures: list[Failure] = []
     with place.open("r+b") as file, mmap.mmap(file.fileno(), 8) as now:

@@ -12,16 +12,17 @@ from typing import Any
 import msgspec
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.changes.captured import Place, change_rows, encoded, truncation
+from trunkline.delivery.changes.captured import EntryPlace, change_rows, encoded, truncation
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.ordered import Kind, net_of_ordered
+from trunkline.delivery.changes.ordered import net_of_ordered
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import Asked
+from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.sources.log_reader import Extent, LogReading
+from trunkline.delivery.sources.log_reader import LogBounds, LogReader
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 KEY: Columns = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"))
@@ -86,7 +87,7 @@ def _nodes(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def use_event(columns: dict[str, str], content: bytes, around: Callable[[int], bytes]) -> None:
     """An event between two good ones, which are delivered: it is rows, or a dead letter, or tells nothing at all."""
-    asked = Asked(declared_columns(columns), ("id",), "tenant")
+    asked = ReadRequest(declared_columns(columns), ("id",), "tenant")
     refused = []
     for declared in (columns, {}):
         batches = EventBatches(LogAddress("events", "nowhere:1", format="debezium", columns=declared), asked)
@@ -120,7 +121,7 @@ def tells_nothing(content: bytes) -> bool:
 # ---------------------------------------------------------------------------------------------------------- any log
 
 
-class MemoryReading(LogReading):
+class MemoryReading(LogReader):
     """A log in memory: what lies at each position, from 1 on; ``None`` is a hole, an error is what reading raises."""
 
     def __init__(self, address: LogAddress, entries: list[Entry | CorruptEntry | None], trimmed: int = 0) -> None:
@@ -131,8 +132,8 @@ class MemoryReading(LogReading):
 
     def close(self) -> None: ...
 
-    def extent(self) -> Extent:
-        return Extent("memory", self._trimmed, len(self._entries) + 1)
+    def extent(self) -> LogBounds:
+        return LogBounds("memory", self._trimmed, len(self._entries) + 1)
 
     def tail(self) -> int:
         return len(self._entries) + 1
@@ -156,12 +157,14 @@ def honest_entries() -> list[tuple[bytes, bytes]]:
     """A captured log: a snapshot of three entries, a mark, and transactions of one and of two."""
     from delivery.payload_samples import rows_of  # which imports this module
 
-    rows = encoded(KEY, change_rows(Kind.INSERT, rows_of(KEY)))
-    gone = encoded(KEY, change_rows(Kind.DELETE, rows_of(KEY, 2)))
+    rows = encoded(KEY, change_rows(ChangeKind.INSERT, rows_of(KEY)))
+    gone = encoded(KEY, change_rows(ChangeKind.DELETE, rows_of(KEY, 2)))
     emptied = encoded(KEY, truncation(KEY))
     places = [(emptied, 0, False), (rows, 1, False), (rows, 2, True), (b"", 0, True), (rows, 0, True)]
     places += [(gone, 0, False), (rows, 1, True)]
-    return [(payload, msgspec.msgpack.encode(Place(index, last, "p").headers())) for payload, index, last in places]
+    return [
+        (payload, msgspec.msgpack.encode(EntryPlace(index, last, "p").headers())) for payload, index, last in places
+    ]
 
 
 def log_content() -> bytes:
@@ -215,7 +218,7 @@ def log_of(made: list[Any]) -> list[Entry | CorruptEntry | None]:
     found: list[Entry | CorruptEntry | None] = []
     for glsn, each in enumerate(made, start=1):
         if each == "corrupt":
-            found.append(CorruptEntry(f"positions {glsn} to {glsn} hold no batch of entries", glsn, glsn + 1))
+            found.append(CorruptEntry(f"positions {glsn} to {glsn} hold a corrupt batch", glsn, glsn + 1))
         else:
             found.append(None if each is None else Entry(glsn, each[0], encoded_headers=each[1]))
     return found
@@ -233,7 +236,7 @@ def use_log(content: bytes) -> None:
         window = Window(0, state.version)
         columns = source._survey(window, log).columns
         assert arrow_schema(columns) is not None
-        changes, letters = source._changes(window, Asked(KEY, ("id",), "tenant"), log)
+        changes, letters = source._changes(window, ReadRequest(KEY, ("id",), "tenant"), log)
         assert letters == []
         net_of_ordered(changes, ("id",))
     except (CorruptEntry, DestinationHalted) as error:

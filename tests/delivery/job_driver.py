@@ -24,7 +24,7 @@ from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_s
 from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import Work
 
-TRIES_MOST = 5
+TRIES_MAX = 5
 
 
 class Jobs(Struct, frozen=True):
@@ -69,7 +69,7 @@ def say(line: Line) -> None:
 
 def carry_out(runner: JobRunner, step: FlushGroup | SeedGroup) -> tuple[JobReport, int]:
     """Do a job; again where its outcome is not known, from where the destinations stand."""
-    for tries in range(1, TRIES_MOST + 1):
+    for tries in range(1, TRIES_MAX + 1):
         report = runner.flush(step) if isinstance(step, FlushGroup) else runner.seed(step)
         if report.done.rest is not Outcome.UNKNOWN:
             return report, tries

@@ -24,9 +24,9 @@ from trunkline.core.entries import Frame, FrameKind
 from trunkline.dashboard.payloads import shown
 from trunkline.delivery.changes.captured import COLUMNS_KEY, change_rows, decoded, encoded, truncation
 from trunkline.delivery.changes.columns import ARROW_TYPES, Column, Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN, net_of_ordered
-from trunkline.delivery.changes.ordered import Kind as ChangeKind
-from trunkline.delivery.sources.contract import Asked
+from trunkline.delivery.changes.ordered import net_of_ordered
+from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
+from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.log import _placed
 from trunkline.errors import ProtocolError
 from trunkline.proxy.documents import document_of
@@ -132,7 +132,7 @@ def use_changes(payload: bytes) -> None:
     assert changes.schema.names == [KIND_COLUMN, *(column.name for column in columns)]
     changes.validate(full=True)
     if {"id", "tenant"} <= set(changes.column_names):
-        net_of_ordered(_placed(7, changes, Asked(columns, ("id",), "tenant")), ("id",))
+        net_of_ordered(_placed(7, changes, ReadRequest(columns, ("id",), "tenant")), ("id",))
     whole = pa.concat_tables([changes, changes]).combine_chunks()
     whole.take(pa.array(range(0, whole.num_rows, 2), pa.int64()))
     with contextlib.suppress(ValueError, OverflowError):  # a date that Python does not have

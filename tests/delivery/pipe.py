@@ -21,8 +21,8 @@ from contract.postgres_destination import PostgresKind, PostgresTable
 from delivery.pipe_sources import SourceTable
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup, SeedMode
+from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.delivery.config.addresses import Address, DeltaAddress
-from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
 from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import ReadPath, Target, Work
 

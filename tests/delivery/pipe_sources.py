@@ -17,7 +17,8 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from trunkline.delivery.backends.duckdb_pool import attach_lake, borrowed
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
 from trunkline.delivery.sources.contract import Source
 from trunkline.delivery.sources.delta import DeltaSource
@@ -119,7 +120,7 @@ class LakeSource:
 @contextmanager
 def opened_lake(address: LakeAddress) -> Iterator[duckdb.DuckDBPyConnection]:
     """A lake, attached for a moment as ``lake``: nobody else can have a catalog in a DuckDB file meanwhile."""
-    with borrowed(*EXTENSIONS) as connection:
+    with pooled_duckdb(*EXTENSIONS) as connection:
         attach_lake(connection, address, "lake", read_only=False)
         yield connection
         connection.execute("DETACH lake")

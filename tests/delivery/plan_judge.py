@@ -14,20 +14,21 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
+from lake_fuzz.histories import History, made_history
+from lake_fuzz.judge import windows
+from lake_fuzz.shapes import routes
+from lake_fuzz.truth import plain_rows
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.changes.net import Settled, settle, settle_live, touched_keys
-from trunkline.delivery.changes.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN, Window
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
-from trunkline.delivery.fuzz.histories import History, made_history
-from trunkline.delivery.fuzz.judge import windows
-from trunkline.delivery.fuzz.shapes import routes
-from trunkline.delivery.fuzz.truth import plain_rows
 from trunkline.delivery.job.large import SharedKeys, by_destination, routes_frame, settled_frame, settled_live_frame
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.ducklake_spark import WindowFrames
+from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
 from trunkline.errors import SourceExpired
 
 PARTITIONS = 2
@@ -52,13 +53,13 @@ def compared(spark: SparkSession, history: History, chosen: Iterable[Window]) ->
     source = DuckLakeSource(history.address)
     for window in chosen:
         layout = history.layouts[window.through]
-        asked = Asked(tuple(Column(each.name, each.type) for each in layout), history.shape.key, "tenant")
+        asked = ReadRequest(tuple(Column(each.name, each.type) for each in layout), history.shape.key, "tenant")
         try:
-            net = source.net_changes(window, asked, EVERYTHING)
+            net = source.net_changes(window, asked, ALL_ROUTES)
         except SourceExpired:
             continue
         plan = source.plan(window)
-        frames = WindowFrames(spark, source, plan, asked)
+        frames = LakeWindowFrames(spark, source, plan, asked)
         wrong = (
             _differs("removed", frames.removed(), net.removed)
             or _differs("arrived", frames.arrived(), net.arrived)
@@ -79,8 +80,8 @@ def _settled_wrong(
     spark: SparkSession,
     history: History,
     source: DuckLakeSource,
-    asked: Asked,
-    frames: WindowFrames,
+    asked: ReadRequest,
+    frames: LakeWindowFrames,
     net: NetChanges,
     window: Window,
 ) -> str | None:
@@ -91,7 +92,7 @@ def _settled_wrong(
         live = source.live(window.through, asked, touched_keys(net, asked.key, known))
         wanted = settle_live(net, live, known, asked.key)
         state = Window(BEFORE_ALL, window.through)
-        everything = WindowFrames(spark, source, source.plan(state), asked).arrived()
+        everything = LakeWindowFrames(spark, source, source.plan(state), asked).arrived()
         frame = settled_live_frame(frames.removed(), frames.arrived(), everything, routed, asked.key, PARTITIONS)
     else:
         wanted = settle(net, known, asked.key)

@@ -28,11 +28,10 @@ from trunkline.delivery.config.tree import (
     RetryConfig,
     RoutingConfig,
 )
-from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
-from trunkline.delivery.deliverer.progress import DestinationView
+from trunkline.delivery.deliverer.views import DestinationView
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import Work

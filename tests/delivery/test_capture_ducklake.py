@@ -21,14 +21,14 @@ from local_cluster import PROGRAM, RunningCluster, local_cluster, wait_until
 from trunkline.cli.main import main
 from trunkline.delivery.capture.ducklake import LakeCapture
 from trunkline.delivery.capture.runner import Capture
-from trunkline.delivery.changes.captured import Place, encoded, truncation
+from trunkline.delivery.changes.captured import EntryPlace, encoded, truncation
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target
-from trunkline.delivery.sources.contract import EVERYTHING
+from trunkline.delivery.sources.contract import ALL_ROUTES
 from trunkline.errors import ConfigError, DestinationHalted, OwnedByAnother, ProtocolError, SourceExpired
-from trunkline.runtime.observing_thread import ObservingThread
+from trunkline.observing.thread import ObservingThread
 
 STEPS = (
     "INSERT INTO lake.orders SELECT n, 'acme', 'item ' || n, n FROM range({a}, {a} + {b}) r(n)",
@@ -77,13 +77,13 @@ def test_t2_a_capture_whose_metrics_broke_off_ends_and_says_so(
     table.write(table.insert("acme", 1))
 
     async def broken(self: ObservingThread) -> None:
-        self._begun.set_result("nowhere:1")
+        self._started.set_result("nowhere:1")
         raise KeyError("planted")
 
     monkeypatch.setattr(ObservingThread, "_serve", broken)
     source = ["--ducklake", table.address.catalog, "--table", "orders", "--connect", cluster.connect]
     assert main(["capture", "observed", *source, "--observe", "0"]) != 0
-    assert "the thread observing broke off, which is a bug: KeyError('planted')" in capsys.readouterr().err
+    assert "the thread observing died, which is a bug: KeyError('planted')" in capsys.readouterr().err
 
 
 def test_a_capture_that_begins_anew_goes_on_where_the_log_says(tmp_path: Path, captured: CapturedLog) -> None:
@@ -118,7 +118,7 @@ def test_a_transaction_that_was_broken_off_does_not_count(tmp_path: Path, captur
     columns = captured.source.columns(before)
     with trunkline.sync.connect(captured.connect) as cluster:
         log = cluster.log(captured.log)
-        place = Place(0, last=False, position='{"kind": "ducklake", "table": "t", "version": 99}')
+        place = EntryPlace(0, last=False, position='{"kind": "ducklake", "table": "t", "version": 99}')
         log.append(encoded(columns, truncation(columns)), headers=place.headers(), takeover=True)
         assert captured.version() == before
     table.write(table.insert("acme", 3))
@@ -207,7 +207,7 @@ def test_a_destination_at_the_trim_point_goes_on(tmp_path: Path, captured: Captu
         cluster.log(captured.log).trim(at)
     window = Window(at, captured.version())
     assert captured.source.survey(window).altered
-    net = captured.source.net_changes(window, captured.asked(window.through), EVERYTHING)
+    net = captured.source.net_changes(window, captured.asked(window.through), ALL_ROUTES)
     assert net.arrived.column("id").to_pylist() == [3]
 
 
@@ -218,7 +218,7 @@ def test_a_log_of_something_else_or_with_several_writers_is_refused(tmp_path: Pa
         with pytest.raises(ConfigError, match="single writer"):
             CapturedLog(captured.connect, f"{captured.log}-chain").capture(LakeCapture(table.address))
         log = cluster.log(captured.log, create=True, policy="broadcast")
-        log.append(b"hello", headers=Place(position='{"kind": "postgres"}').headers(), takeover=True)
+        log.append(b"hello", headers=EntryPlace(position='{"kind": "postgres"}').headers(), takeover=True)
     with pytest.raises(ProtocolError, match="something else"):
         captured.capture(LakeCapture(table.address))
 
@@ -274,7 +274,7 @@ def test_after_a_trim_a_seed_needs_a_snapshot_and_a_window_is_expired(tmp_path: 
     with pytest.raises(DestinationHalted, match="capture a new snapshot"):
         captured.rows()
     with pytest.raises(SourceExpired):
-        captured.source.net_changes(Window(1, captured.version()), asked, EVERYTHING)
+        captured.source.net_changes(Window(1, captured.version()), asked, ALL_ROUTES)
 
 
 def test_a_killed_capture_loses_nothing_and_repeats_nothing(tmp_path: Path, captured: CapturedLog) -> None:

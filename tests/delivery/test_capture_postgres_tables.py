@@ -24,7 +24,7 @@ from trunkline.delivery.capture.capture_log import CaptureLog, Transaction
 from trunkline.delivery.capture.postgres import PostgresCapture
 from trunkline.delivery.changes.captured import change_rows
 from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Seed
 from trunkline.delivery.destinations.factory import open_destination
@@ -244,7 +244,7 @@ def test_columns_that_differ_in_case_alone_and_reserved_names_are_refused(
     server.run(ROW.format(a=1, b=1))
     captured.capture(server.capture())
     server.run('ALTER TABLE orders ADD COLUMN "Tenant" text')
-    with pytest.raises(ConfigError, match=r"'tenant' and 'Tenant' differ in case alone; .*: rename one of them"):
+    with pytest.raises(ConfigError, match=r"'tenant' and 'Tenant' differ only in case, .*; rename one of them"):
         captured.capture(server.capture())
     server.run('ALTER TABLE orders RENAME COLUMN "Tenant" TO _trunkline_kind')
     with pytest.raises(ConfigError, match="'_trunkline_kind' begins with _trunkline, which is reserved; rename it"):
@@ -259,7 +259,7 @@ def test_a_pipeline_refuses_a_log_with_columns_that_differ_in_case_alone(
 ) -> None:
     """Older captures wrote such logs, and the values of one column came in the other's place, too."""
     columns = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"), Column("Tenant", "VARCHAR"))
-    rows = change_rows(Kind.INSERT, pa.table({"id": [1], "tenant": ["x"], "Tenant": ["y"]}))
+    rows = change_rows(ChangeKind.INSERT, pa.table({"id": [1], "tenant": ["x"], "Tenant": ["y"]}))
     with trunkline.sync.connect(captured.connect) as cluster:
         log = CaptureLog(cluster, captured.log)
         log.take_over()
@@ -271,11 +271,11 @@ def test_a_pipeline_refuses_a_log_with_columns_that_differ_in_case_alone(
         f"destinations: [{{name: x, type: postgres, dsn: {server.dsn}, table: delivered}}]\n"
     )
     [problem] = [each for each in preflight(file)[1] if each.where == "source"]
-    assert "'tenant' and 'Tenant' differ in case alone" in problem.what
+    assert "'tenant' and 'Tenant' differ only in case" in problem.what
     seed = Seed(1, 1, "log", columns, ("id",))
     with (
         closing(open_destination(PostgresAddress(server.dsn, "delivered"))) as destination,
-        pytest.raises(ConfigError, match="differ in case alone"),
+        pytest.raises(ConfigError, match="differ only in case"),
     ):
         destination.seed(seed, rows.to_batches())
 

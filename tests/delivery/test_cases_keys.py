@@ -13,7 +13,7 @@ from delivery.pipe import WELL, Pipe, make_sites
 from delivery.pipe_sources import LakeSource, Row
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import Outcome
-from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
+from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 
 Shop = Pipe[LakeSource]
 ONE: dict[str, tuple[str | None, ...]] = {"acme": ("acme",)}

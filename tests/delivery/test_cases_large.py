@@ -37,7 +37,7 @@ def test_a_window_of_five_million_changes_with_most_of_them_in_one_tenant_comple
     source.write("DELETE FROM lake.orders WHERE id % 2 = 0")  # behind the window
     sites = make_sites(tmp_path, postgres, kinds=["ducklake"], paths=["large"])
     work = Work(source.source, ("id",), "tenant", tuple(site.target for site in sites))
-    seeded = source.source.past([after]).marks[after]
+    seeded = source.source.lineage([after]).marks[after]
     members = [
         tuple(JobMember(site.name, position, 1, mark) for site in sites)
         for position, mark in ((0, ""), (after, seeded))

@@ -184,7 +184,7 @@ def test_one_unreachable_destination_at_run_time_delays_no_other_and_unrouted_ro
         running.wait_for(version)
     business.assert_equal(version)
     with business.store() as store:
-        through, counted = store.unrouted("orders")
+        through, counted = store.unrouted.counts("orders")
     assert (through, counted.values, counted.nulls, counted.others) == (version, {"nowhere": 4}, 4, 0)
 
 

@@ -17,21 +17,21 @@ from trunkline.dashboard.payloads import shown
 from trunkline.delivery.changes.arrow_stream import END, read_stream
 from trunkline.delivery.changes.captured import (
     COLUMNS_KEY,
-    DECODED_BYTES_MOST,
+    DECODED_BYTES_MAX,
     INDEX_HEADER,
     POSITION_HEADER,
-    Place,
+    EntryPlace,
     change_rows,
     decoded,
     encoded,
-    place_of,
+    entry_place,
 )
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN, Kind
+from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.errors import CorruptEntry
 
 OURS = ("plain", "several batches", "zstd", "lz4", "lists", "lists, zstd", "truncation", "nothing")
-ROWS = change_rows(Kind.INSERT, rows_of(KEY))
+ROWS = change_rows(ChangeKind.INSERT, rows_of(KEY))
 PLAIN = encoded(KEY, ROWS)
 
 
@@ -99,7 +99,7 @@ CORRUPT: dict[str, bytes] = {
 
 @pytest.mark.parametrize("payload", CORRUPT.values(), ids=CORRUPT.keys())
 def test_x5_what_is_no_batch_of_changes_is_corrupt(payload: bytes) -> None:
-    with pytest.raises(CorruptEntry, match="is this log a capture's") as corrupt:
+    with pytest.raises(CorruptEntry, match="was this log written by a capture") as corrupt:
         decoded(payload)
     assert len(str(corrupt.value)) < 500
     assert shown(payload).kind != "changes"
@@ -131,7 +131,7 @@ def test_x5_a_small_payload_does_not_become_a_large_table(codec: str) -> None:
     rows = rows_of(KEY, 64).append_column("text", pa.array(["x" * (4 << 20)] * 64))
     bomb = with_options(columns, rows, compression=codec)
     del rows
-    assert len(bomb) < DECODED_BYTES_MOST // 50
+    assert len(bomb) < DECODED_BYTES_MAX // 50
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(CorruptEntry, match="more than 67,108,864 bytes"):
         decoded(bomb)
@@ -151,10 +151,10 @@ def test_m3_batches_are_validated_for_whoever_reads_streams() -> None:
     def anything(_: pa.Schema) -> None:
         pass
 
-    assert [batch.num_rows for batch in read_stream(PLAIN, DECODED_BYTES_MOST, anything)[1]] == [5]
+    assert [batch.num_rows for batch in read_stream(PLAIN, DECODED_BYTES_MAX, anything)[1]] == [5]
     utf8 = swapped(PLAIN, "straße".encode(), b"stra\xff\xffe")
     with pytest.raises(pa.ArrowInvalid, match="UTF8"):
-        read_stream(utf8, DECODED_BYTES_MOST, anything)
+        read_stream(utf8, DECODED_BYTES_MAX, anything)
 
 
 def test_m3_the_end_of_a_day_is_a_time_and_what_is_after_it_is_corrupt() -> None:
@@ -166,11 +166,11 @@ def test_m3_the_end_of_a_day_is_a_time_and_what_is_after_it_is_corrupt() -> None
         columns = (KEY[0], Column("at", kind))
         for micros, sound in ((0, True), (day, True), (day + 1, False), (-1, False)):
             times = pa.array([None, wrap(micros)], arrow).view(arrow_schema(columns).field("at").type)
-            payload = encoded(columns, change_rows(Kind.INSERT, pa.table({"id": pa.array([1, 2]), "at": times})))
+            payload = encoded(columns, change_rows(ChangeKind.INSERT, pa.table({"id": pa.array([1, 2]), "at": times})))
             if sound:
                 assert decoded(payload)[1].column("at").chunk(0).view(arrow).to_pylist() == [None, wrap(micros)]
             else:
-                with pytest.raises(CorruptEntry, match="a time is not of a day"):
+                with pytest.raises(CorruptEntry, match="a time of day is out of range"):
                     decoded(payload)
 
 
@@ -182,19 +182,19 @@ def entry_with(headers: dict[str, bytes]) -> Entry:
 
 
 def test_x2_an_entry_stands_where_its_headers_say() -> None:
-    for place in (Place(), Place(0, False, "p"), Place(12, True, "ö")):
-        assert place_of(entry_with(place.headers())) == place
-    assert place_of(Entry(7, b"")) == Place()
-    assert place_of(entry_with({"other": b"x"})) == Place()
+    for place in (EntryPlace(), EntryPlace(0, False, "p"), EntryPlace(12, True, "ö")):
+        assert entry_place(entry_with(place.headers())) == place
+    assert entry_place(Entry(7, b"")) == EntryPlace()
+    assert entry_place(entry_with({"other": b"x"})) == EntryPlace()
 
 
 def test_x5_headers_that_no_capture_wrote_are_corrupt() -> None:
-    good = Place(1, False, "p").headers()
+    good = EntryPlace(1, False, "p").headers()
     wrong: list[dict[str, bytes]] = [
         {**good, INDEX_HEADER: value} for value in (b"", b"-1", b"+1", b"x", b"1_0", b" 1", b"9" * 30, b"9" * 5000)
     ]
     broken = [*map(entry_with, wrong), entry_with({**good, POSITION_HEADER: b"\xff"}), Entry(7, b"", "", 0, 0, b"\xc1")]
     for entry in broken:
         with pytest.raises(CorruptEntry, match="entry 7 has headers that are none of a capture") as corrupt:
-            place_of(entry)
+            entry_place(entry)
         assert (corrupt.value.first, corrupt.value.end) == (7, 8)

@@ -310,7 +310,7 @@ def test_a_url_of_a_source_is_refused(tmp_path: Path) -> None:
     log = "{type: log, log: 's3://a', connect: 'http://h:1', malformed: skip, dead_letters: 's3://b', tls_ca: 's3://c'}"
     assert problems(tmp_path, HEAD.replace("{type: delta, path: source}", log) + ONE) == [
         "orders.yaml:2: source.log: is a URL; write the name of a log",
-        "orders.yaml:2: source.connect: 'http://h:1' is no address; write host:port, or [host]:port for IPv6",
+        "orders.yaml:2: source.connect: 'http://h:1' is not a valid address; write host:port, or [host]:port for IPv6",
         "orders.yaml:2: source.dead_letters: is a URL; write the name of a log",
         f"orders.yaml:2: source.tls_ca: {S3}",
     ]

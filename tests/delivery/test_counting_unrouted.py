@@ -11,7 +11,8 @@ from trunkline.core.delivery_messages import (
     SourceAt,
 )
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.control.contract import ControlStore, Unrouted
+from trunkline.delivery.control.contract import UnroutedCounts
+from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.unrouted_counter import WINDOWS_MAX, UnroutedCounter
 from trunkline.errors import SourceExpired, Unreachable
 
@@ -45,16 +46,16 @@ def truth(window: Window) -> dict[str | None, int]:
     return {value: rows for value, rows in found.items() if rows}
 
 
-def unrouted(through: int) -> Unrouted:
+def unrouted(through: int) -> UnroutedCounts:
     found = truth(Window(0, through))
-    return Unrouted({value: rows for value, rows in found.items() if value is not None}, found.get(None, 0))
+    return UnroutedCounts({value: rows for value, rows in found.items() if value is not None}, found.get(None, 0))
 
 
 class Counting:
     """A counter, and what it showed."""
 
     def __init__(self, store: ControlStore, lake: Lake, *, patience_s: float = 0.0) -> None:
-        self.shown: list[tuple[int, Unrouted]] = []
+        self.shown: list[tuple[int, UnroutedCounts]] = []
         self.counter = UnroutedCounter(
             store,
             PIPELINE,
@@ -74,7 +75,7 @@ class Counting:
 
 @pytest.fixture
 def counted(store: ControlStore) -> ControlStore:
-    store.configure(PIPELINE, "digest", {"a": "digest"})
+    store.configurations.configure(PIPELINE, "digest", {"a": "digest"})
     return store
 
 
@@ -83,7 +84,7 @@ def test_n1_windows_that_follow_each_other_are_added_without_a_read(counted: Con
     one = Counting(counted, lake, patience_s=60)
     one.told((0, 10), (10, 12), (12, 30), (10, 12))
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (30, unrouted(30))
+    assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == []
     assert one.shown[-1] == (30, unrouted(30))
 
@@ -93,7 +94,7 @@ def test_n2_a_gap_is_read_for_itself(counted: ControlStore) -> None:
     one = Counting(counted, lake)
     one.told((0, 10), (20, 30))
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (30, unrouted(30))
+    assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == [Window(10, 20)]
 
 
@@ -102,7 +103,7 @@ def test_n2_of_an_overlapping_window_only_the_rest_is_read(counted: ControlStore
     one = Counting(counted, lake, patience_s=60)
     one.told((0, 10), (5, 30))
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (30, unrouted(30))
+    assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == [Window(10, 30)]
 
 
@@ -112,7 +113,7 @@ def test_n2_a_window_whose_job_did_not_count_is_read(counted: ControlStore) -> N
     one.told((0, 10))
     one.told((10, 20), counted=False)
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (20, unrouted(20))
+    assert counted.unrouted.counts(PIPELINE) == (20, unrouted(20))
     assert lake.reads == [Window(10, 20)]
 
 
@@ -121,7 +122,7 @@ def test_n3_a_read_crosses_no_stop(counted: ControlStore) -> None:
     one = Counting(counted, lake)
     one.told((0, 10), (20, 30))
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (30, unrouted(30))
+    assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == [Window(10, 15), Window(15, 18), Window(18, 20)]
 
 
@@ -130,7 +131,7 @@ def test_n3_where_nothing_was_counted_the_state_is(counted: ControlStore) -> Non
     one = Counting(counted, lake)
     one.told((20, 30))
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (30, unrouted(30))
+    assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert lake.reads == [Window(BEFORE_ALL, 20)]
 
 
@@ -140,7 +141,7 @@ def test_n3_a_seed_counts_as_the_window_from_nothing_when_nothing_was_counted(co
     one.counter.job_ended(Window(BEFORE_ALL, 40), truth(Window(0, 40)))
     one.counter.job_ended(Window(0, 50), truth(Window(0, 50)))  # a second seed: only what is new counts
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (50, unrouted(50))
+    assert counted.unrouted.counts(PIPELINE) == (50, unrouted(50))
     assert lake.reads == [Window(40, 50)]
 
 
@@ -148,12 +149,12 @@ def test_n4_a_gap_that_others_close_is_not_read(counted: ControlStore) -> None:
     lake = Lake()
     one, other = Counting(counted, lake, patience_s=60), Counting(counted, lake, patience_s=60)
     one.told((0, 10), (20, 30))
-    wait_until(lambda: counted.unrouted(PIPELINE)[0] == 10)
+    wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 10)
     other.told((10, 20))
     other.counter.close()
     one.told((30, 31))
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (31, unrouted(31))
+    assert counted.unrouted.counts(PIPELINE) == (31, unrouted(31))
     assert lake.reads == []
 
 
@@ -164,7 +165,7 @@ def test_n5_what_the_source_has_forgotten_is_passed_over_loudly(
     one = Counting(counted, lake)
     one.told((0, 10), (20, 30))
     one.counter.close()
-    through, counts = counted.unrouted(PIPELINE)
+    through, counts = counted.unrouted.counts(PIPELINE)
     lost = sum(truth(Window(10, 15)).values())
     assert (through, counts.rows) == (30, unrouted(30).rows - lost)
     assert lake.reads == [Window(15, 20)]
@@ -176,9 +177,9 @@ def test_n6_a_read_that_fails_is_tried_again(counted: ControlStore) -> None:
     lake.fails = [Unreachable("the lake is away"), Unreachable("the lake is away")]
     one = Counting(counted, lake)
     one.told((0, 10), (20, 30))
-    wait_until(lambda: counted.unrouted(PIPELINE)[0] == 30)
+    wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 30)
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (30, unrouted(30))
+    assert counted.unrouted.counts(PIPELINE) == (30, unrouted(30))
     assert len(lake.reads) == 3
 
 
@@ -190,11 +191,11 @@ def test_n6_after_too_many_failures_the_next_job_tries_again(
     one = Counting(counted, lake)
     one.told((0, 10), (20, 30))
     wait_until(lambda: "not counted for now" in caplog.text)
-    assert counted.unrouted(PIPELINE)[0] == 10
+    assert counted.unrouted.counts(PIPELINE)[0] == 10
     one.told((30, 31))
-    wait_until(lambda: counted.unrouted(PIPELINE)[0] == 31)
+    wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 31)
     one.counter.close()
-    assert counted.unrouted(PIPELINE) == (31, unrouted(31))
+    assert counted.unrouted.counts(PIPELINE) == (31, unrouted(31))
 
 
 def test_without_finishing_a_gap_stays_and_the_next_deliverer_closes_it(counted: ControlStore) -> None:
@@ -202,12 +203,12 @@ def test_without_finishing_a_gap_stays_and_the_next_deliverer_closes_it(counted:
     one = Counting(counted, lake, patience_s=60)
     one.told((0, 10), (20, 30))
     one.counter.close(finish=False)
-    assert counted.unrouted(PIPELINE) == (10, unrouted(10))
+    assert counted.unrouted.counts(PIPELINE) == (10, unrouted(10))
     assert lake.reads == []
     later = Counting(counted, lake)
     later.told((30, 31))
     later.counter.close()
-    assert counted.unrouted(PIPELINE) == (31, unrouted(31))
+    assert counted.unrouted.counts(PIPELINE) == (31, unrouted(31))
 
 
 def test_more_windows_than_can_wait_are_counted_all_the_same(counted: ControlStore) -> None:
@@ -216,7 +217,7 @@ def test_more_windows_than_can_wait_are_counted_all_the_same(counted: ControlSto
     one.told(*((at, at + 1) for at in range(50, 50 + WINDOWS_MAX + 20)))
     one.counter.close()
     last = 50 + WINDOWS_MAX + 20
-    assert counted.unrouted(PIPELINE) == (last, unrouted(last))
+    assert counted.unrouted.counts(PIPELINE) == (last, unrouted(last))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -232,6 +233,6 @@ def test_windows_in_any_order_from_several_deliverers_are_counted_once(counted: 
         ends.append(through)
     for each in several:
         each.counter.close()
-    reach, counts = counted.unrouted(PIPELINE)
+    reach, counts = counted.unrouted.counts(PIPELINE)
     assert reach == max(ends)
     assert counts == unrouted(reach)

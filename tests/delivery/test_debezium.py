@@ -13,7 +13,7 @@ import pytest
 from trunkline.client.entries import Entry
 from trunkline.delivery.changes.columns import Column
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import Asked
+from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.debezium_batches import EventBatches
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -37,7 +37,7 @@ class Read:
 
     def __init__(self, *events: Any, columns: dict[str, str] = COLUMNS, declared: bool = True, **asked: Any) -> None:
         stated = tuple(Column(name, kind) for name, kind in (asked.pop("types", None) or columns).items())
-        self._asked = Asked(stated, asked.pop("key", ("id",)), "tenant")
+        self._asked = ReadRequest(stated, asked.pop("key", ("id",)), "tenant")
         address = LogAddress("events", "nowhere:1", format="debezium", columns=columns if declared else {})
         batches = EventBatches(address, self._asked)
         for glsn, event in enumerate(events, start=1):
@@ -313,4 +313,4 @@ def test_g5_a_column_that_no_table_can_have_makes_an_event_malformed(name: str) 
     made = stated({"type": "int64"}, 1)
     made["schema"]["fields"][0]["fields"][2]["field"] = name
     found = Read(made, declared=False)
-    assert "schema is none of Debezium's" in found.reasons[1]
+    assert "schema is not one of Debezium's" in found.reasons[1]

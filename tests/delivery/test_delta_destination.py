@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from contract.delta_destination import DeltaPlace, WatchedDelta
 from contract.destination_place import Change, Row, content, plain, staged
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations import delta_files, delta_log, delta_merge
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
@@ -230,7 +230,7 @@ def test_a_table_that_was_made_anew_is_noticed_by_an_open_destination(place: Del
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits so low that a few rows meet all of them."""
     monkeypatch.setattr(delta_files, "ROWS_PER_FILE", 10)
-    monkeypatch.setattr(delta_merge, "SMALL_FILES_MOST", 2)
+    monkeypatch.setattr(delta_merge, "SMALL_FILES_MAX", 2)
     monkeypatch.setattr(delta_merge, "MATCHED_ROWS", 15)
     monkeypatch.setattr(delta_merge, "KEYS_AT_ONCE", 3)
     monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 5)
@@ -279,7 +279,7 @@ def test_many_small_files_are_joined(place: DeltaPlace) -> None:
 def test_random_flushes_over_many_files_leave_what_a_dictionary_holds(
     place: DeltaPlace, kind: str, waiting_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_merge, "WAITING_BYTES_MOST", waiting_bytes)
+    monkeypatch.setattr(delta_merge, "WAITING_BYTES_MAX", waiting_bytes)
     draw = random.Random(7)
     columns = (Column("a", "VARCHAR" if kind == "VARCHAR" else "BIGINT"), Column("b", "VARCHAR"), Column("v", "BIGINT"))
     key = ("a", "b") if kind == "both" else ("a",)
@@ -329,7 +329,7 @@ def test_a_full_disk_leaves_the_table_as_it_was(place: DeltaPlace) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert isinstance(found, Unreachable)
-    assert "make room" in str(found)
+    assert "free some space" in str(found)
     assert files(place) == before
     assert flushed(destination, FLUSH, CHANGES) == Applied(20, 2, 2)
 

@@ -17,9 +17,10 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from trunkline.delivery.changes.columns import Column
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.errors import ConfigError, SourceExpired
 
@@ -35,7 +36,11 @@ SCHEMA: Final = pa.schema(
         ("tags", pa.list_(pa.string())),
     ]
 )
-SHARES: Final = (Share(("a",)), Share(("b", None)), Share(("zzz",), ("a", "b", None)))  # together: everything
+SHARES: Final = (
+    RouteFilter(("a",)),
+    RouteFilter(("b", None)),
+    RouteFilter(("zzz",), ("a", "b", None)),
+)  # together: everything
 STEPS: Final = 11
 Row = tuple[str, ...]
 
@@ -44,9 +49,9 @@ def source_at(path: Path) -> DeltaSource:
     return DeltaSource(DeltaAddress(str(path)))
 
 
-def asked(source: DeltaSource, version: int) -> Asked:
+def asked(source: DeltaSource, version: int) -> ReadRequest:
     columns = source.columns(version)
-    return Asked(columns, tuple(column.name for column in columns), "tenant")
+    return ReadRequest(columns, tuple(column.name for column in columns), "tenant")
 
 
 def spelled(rows: Iterable[dict[str, Any]], names: Iterable[str]) -> Counter[Row]:
@@ -158,7 +163,7 @@ def test_every_window_is_the_difference_of_its_two_snapshots(seed: int, tmp_path
         for after in range(through):
             expected = difference(spelled(states[after], names), spelled(states[through], names))
             window = Window(after, through)
-            assert signed(source.net_changes(window, question, EVERYTHING), names) == expected, window
+            assert signed(source.net_changes(window, question, ALL_ROUTES), names) == expected, window
 
 
 ODD: Final = (
@@ -195,9 +200,9 @@ def test_values_of_partitions_may_be_anything(column: str, tmp_path: Path) -> No
     for after in range(1, newest):
         expected = difference(spelled(states[after - 1], names), spelled(states[newest - 1], names))
         window = Window(after, newest)
-        assert signed(source.net_changes(window, question, EVERYTHING), names) == expected
+        assert signed(source.net_changes(window, question, ALL_ROUTES), names) == expected
         if column == "tenant":  # each value is a share of its own, and none keeps another from being read
-            shares = [*(Share((value,)) for value in ODD), Share((), ODD)]
+            shares = [*(RouteFilter((value,)) for value in ODD), RouteFilter((), ODD)]
             parts: Counter[Row] = Counter()
             for share in shares:
                 parts.update(signed(source.net_changes(window, question, share), names))
@@ -221,12 +226,12 @@ def test_shares_of_a_window_make_up_the_whole(tmp_path: Path) -> None:
     question = asked(source, newest)
     names = [ROUTE_COLUMN, *(column.name for column in question.columns)]
     for window in (Window(1, newest), Window(0, newest)):
-        whole = source.net_changes(window, question, EVERYTHING)
+        whole = source.net_changes(window, question, ALL_ROUTES)
         total: Counter[Row] = Counter()
         for share in SHARES:
             part = source.net_changes(window, question, share)
             routes = set(part.arrived[ROUTE_COLUMN].to_pylist())
-            assert routes <= ({"c"} if share.unless else set(share.values))
+            assert routes <= ({"c"} if share.all_but else set(share.values))
             total.update(signed(part, names))
         assert dict(total) == signed(whole, names)
 
@@ -249,17 +254,17 @@ def test_versions_count_from_one_and_zero_is_before_the_table(tmp_path: Path) ->
     assert state.identity == str(DeltaTable(tmp_path / "t").metadata().id)
     question = asked(source, 2)
     for after, count in ((BEFORE_ALL, 6), (0, 6), (1, 3)):
-        net = source.net_changes(Window(after, 2), question, EVERYTHING)
+        net = source.net_changes(Window(after, 2), question, ALL_ROUTES)
         assert (net.removed.num_rows, net.arrived.num_rows) == (0, count)
     assert (
-        source.net_changes(Window(0, 1), question, EVERYTHING).arrived.num_rows == 3
+        source.net_changes(Window(0, 1), question, ALL_ROUTES).arrived.num_rows == 3
     )  # the trailing version is not in it
 
 
 def test_equal_rows_are_counted_and_not_joined_into_one(tmp_path: Path) -> None:
     source = made(tmp_path / "t", THREE, THREE, THREE)
     question = asked(source, 3)
-    assert sorted(source.net_changes(Window(1, 3), question, EVERYTHING).arrived["id"].to_pylist()) == [
+    assert sorted(source.net_changes(Window(1, 3), question, ALL_ROUTES).arrived["id"].to_pylist()) == [
         1,
         1,
         2,
@@ -268,7 +273,7 @@ def test_equal_rows_are_counted_and_not_joined_into_one(tmp_path: Path) -> None:
         3,
     ]
     DeltaTable(tmp_path / "t").delete("id = 1")
-    gone = source.net_changes(Window(3, 4), question, EVERYTHING)
+    gone = source.net_changes(Window(3, 4), question, ALL_ROUTES)
     assert gone.removed["id"].to_pylist() == [1, 1, 1]
     assert gone.removed[ROUTE_COLUMN].to_pylist() == ["a", "a", "a"]
     assert gone.arrived.num_rows == 0
@@ -281,7 +286,7 @@ def test_a_zero_with_a_sign_and_one_without_are_two_values(tmp_path: Path) -> No
     ]
     source = made(tmp_path / "t", zeros[0])
     write_deltalake(tmp_path / "t", zeros[1], mode="overwrite")
-    net = source.net_changes(Window(1, 2), asked(source, 2), EVERYTHING)
+    net = source.net_changes(Window(1, 2), asked(source, 2), ALL_ROUTES)
     names = ["id", "share"]
     assert signed(net, names) == {("1", "-0.0"): 1, ("2", "0.0"): 1, ("1", "0.0"): -1, ("2", "-0.0"): -1}
 
@@ -291,8 +296,8 @@ def test_removed_rows_have_the_key_and_arrived_ones_every_column_in_its_type(tmp
     source = source_at(history.path)
     DeltaTable(history.path).delete()
     history.append()
-    question = Asked(source.columns(3), ("id", "at"), "tenant")
-    net = source.net_changes(Window(1, 3), question, EVERYTHING)
+    question = ReadRequest(source.columns(3), ("id", "at"), "tenant")
+    net = source.net_changes(Window(1, 3), question, ALL_ROUTES)
     assert net.arrived.schema == question.empty_rows().schema
     assert net.removed.schema.names == [ROUTE_COLUMN, "id", "at"]
     assert net.removed.num_rows == 6
@@ -320,13 +325,13 @@ def test_every_type_of_delta_has_a_name_in_the_vocabulary(tmp_path: Path) -> Non
     source = made(tmp_path / "t", pa.Table.from_pylist([{"tenant": "a"}], schema=schema))
     columns = source.columns(1)
     assert columns == (*(Column(f"c{at}", name) for at, name in enumerate(types)), Column("tenant", "VARCHAR", False))
-    net = source.net_changes(Window(0, 1), Asked(columns, ("c4",), "tenant"), EVERYTHING)
+    net = source.net_changes(Window(0, 1), ReadRequest(columns, ("c4",), "tenant"), ALL_ROUTES)
     assert net.arrived.num_rows == 1
 
 
 def test_live_rows_are_looked_up_by_route_and_key_null_safe(tmp_path: Path) -> None:
     source = made(tmp_path / "t", THREE, pa.table({"id": [3, None], "tenant": [None, "a"]}, schema=THREE.schema))
-    question = Asked(source.columns(2), ("id",), "tenant")
+    question = ReadRequest(source.columns(2), ("id",), "tenant")
     keys = pa.table({ROUTE_COLUMN: [None, "a", "b"], "id": [3, None, 1]})
     found = source.live(2, question, keys).to_pylist()
     assert sorted((row["id"] or 0, row["tenant"] or "") for row in found) == [(0, "a"), (3, ""), (3, "")]
@@ -336,8 +341,8 @@ def test_live_rows_are_looked_up_by_route_and_key_null_safe(tmp_path: Path) -> N
 def test_a_scan_is_of_one_version_and_of_some_routes(tmp_path: Path) -> None:
     source = made(tmp_path / "t", THREE, THREE)
     question = asked(source, 2)
-    assert sum(batch.num_rows for batch in source.scan(1, question, None)) == 3
-    assert sum(batch.num_rows for batch in source.scan(2, question, ["a", None])) == 4
+    assert sum(batch.num_rows for batch in source.scan(1, question, ALL_ROUTES)) == 3
+    assert sum(batch.num_rows for batch in source.scan(2, question, RouteFilter(("a", None)))) == 4
 
 
 def test_a_survey_says_what_waits_and_whether_anything_does(tmp_path: Path) -> None:
@@ -353,16 +358,16 @@ def test_a_survey_says_what_waits_and_whether_anything_does(tmp_path: Path) -> N
 
 def test_the_mark_changes_with_each_commit_and_only_then(tmp_path: Path) -> None:
     source = source_at(tmp_path / "t")
-    seen = [source.mark()]
+    seen = [source.change_hint()]
     assert seen == [None]
     made(tmp_path / "t", THREE)
     for at in range(12):
         if at % 5 == 4:
             DeltaTable(tmp_path / "t").create_checkpoint()
-            assert source.mark() == seen[-1] or at == 4
+            assert source.change_hint() == seen[-1] or at == 4
         write_deltalake(tmp_path / "t", THREE, mode="append")
-        seen.append(source.mark())
-        assert source.mark() == seen[-1]
+        seen.append(source.change_hint())
+        assert source.change_hint() == seen[-1]
         assert source.state(0).version == at + 2
     assert len(set(seen)) == len(seen)
 
@@ -380,14 +385,14 @@ def test_a_widened_column_has_its_new_type_in_the_whole_window(tmp_path: Path) -
     wide = pa.table({"id": pa.array([2, 2**40], pa.int64()), "tenant": ["a", "a"]})
     source = made(tmp_path / "t", narrow)
     write_deltalake(tmp_path / "t", wide, mode="overwrite", schema_mode="overwrite")
-    net = source.net_changes(Window(1, 2), asked(source, 2), EVERYTHING)
+    net = source.net_changes(Window(1, 2), asked(source, 2), ALL_ROUTES)
     assert (net.removed["id"].to_pylist(), net.arrived["id"].to_pylist()) == ([1], [2**40])
 
 
 def test_a_dropped_column_does_not_tell_rows_apart(tmp_path: Path) -> None:
     source = made(tmp_path / "t", THREE.append_column("note", pa.array(["x", "y", "z"])))
     write_deltalake(tmp_path / "t", THREE.slice(1), mode="overwrite", schema_mode="overwrite")
-    net = source.net_changes(Window(1, 2), asked(source, 2), EVERYTHING)
+    net = source.net_changes(Window(1, 2), asked(source, 2), ALL_ROUTES)
     assert (net.removed["id"].to_pylist(), net.arrived.num_rows) == ([1], 0)
 
 
@@ -420,10 +425,10 @@ def test_a_window_from_before_the_feed_was_on_has_expired(tmp_path: Path) -> Non
     question = asked(source, 4)
     for after in (2, 3):
         assert source.survey(Window(after, 4)).backlog.rows == 3
-        assert source.net_changes(Window(after, 4), question, EVERYTHING).arrived.num_rows == 3
+        assert source.net_changes(Window(after, 4), question, ALL_ROUTES).arrived.num_rows == 3
     with pytest.raises(SourceExpired, match="version 1"):
         source.survey(Window(1, 4))
-    assert source.net_changes(Window(0, 4), question, EVERYTHING).arrived.num_rows == 9  # needs no feed
+    assert source.net_changes(Window(0, 4), question, ALL_ROUTES).arrived.num_rows == 9  # needs no feed
 
 
 def test_a_window_whose_files_were_vacuumed_has_expired(tmp_path: Path) -> None:
@@ -431,16 +436,16 @@ def test_a_window_whose_files_were_vacuumed_has_expired(tmp_path: Path) -> None:
     source = made(path, THREE, THREE)
     DeltaTable(path).update(predicate="id = 1", updates={"tenant": "'z'"})
     question = asked(source, 3)
-    assert source.net_changes(Window(2, 3), question, EVERYTHING).arrived.num_rows == 2
+    assert source.net_changes(Window(2, 3), question, ALL_ROUTES).arrived.num_rows == 2
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
     shutil.rmtree(path / "_change_data")
     with pytest.raises(SourceExpired, match="vacuumed"):
         source.survey(Window(2, 3))
     with pytest.raises(SourceExpired, match="vacuumed"):
-        source.net_changes(Window(2, 3), question, EVERYTHING)
+        source.net_changes(Window(2, 3), question, ALL_ROUTES)
     with pytest.raises(SourceExpired, match="vacuumed"):
-        list(source.scan(2, question, None))
-    assert sum(batch.num_rows for batch in source.scan(3, question, None)) == 6
+        list(source.scan(2, question, ALL_ROUTES))
+    assert sum(batch.num_rows for batch in source.scan(3, question, ALL_ROUTES)) == 6
 
 
 def test_a_window_whose_log_was_cut_has_expired(tmp_path: Path) -> None:
@@ -452,10 +457,10 @@ def test_a_window_whose_log_was_cut_has_expired(tmp_path: Path) -> None:
     for number in range(3):
         (path / "_delta_log" / f"{number:020}.json").unlink()
     assert source.state(0).oldest == 4
-    assert source.net_changes(Window(4, 5), question, EVERYTHING).arrived.num_rows == 3
+    assert source.net_changes(Window(4, 5), question, ALL_ROUTES).arrived.num_rows == 3
     with pytest.raises(SourceExpired, match="version 2"):
         source.survey(Window(2, 5))
     with pytest.raises(SourceExpired, match="version 2"):
-        source.net_changes(Window(2, 5), question, EVERYTHING)
+        source.net_changes(Window(2, 5), question, ALL_ROUTES)
     with pytest.raises(SourceExpired, match="no longer has version 1"):
-        list(source.scan(2, question, None))
+        list(source.scan(2, question, ALL_ROUTES))

@@ -21,15 +21,16 @@ from contract.destination_place import Change, Row, apply, content, plain, run_u
 from contract.destination_steps import CHANGES, FLUSH, FLUSHED, ORDERS, SEED, SEEDED
 from contract.ducklake_destination import LakeKind, LakeTable, WatchedCatalogs, unwatched
 from postgres_server import PostgresServer
-from trunkline.delivery.backends.duckdb_pool import borrowed, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import WIDER, Column
-from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.destinations import ducklake_catalogs
+from trunkline.delivery.destinations import ducklake_attachments
 from trunkline.delivery.destinations.contract import Applied, Flush
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
-from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs, process_catalogs
-from trunkline.delivery.destinations.ducklake_compaction import COMPACT_EVERY, FILES_LEAST, worth_merging
+from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes, process_lakes
+from trunkline.delivery.destinations.ducklake_compaction import COMPACT_EVERY, FILES_MIN, worth_merging
 from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, Unreachable
 
 # DuckLake gives them the statistics of the newest version for older ones too: after a rewrite values come out wrong.
@@ -48,7 +49,7 @@ def table(tmp_path: Path) -> LakeTable:
 
 def ask(table: LakeTable, *statements: str) -> list[tuple[Any, ...]]:
     """What somebody else does with the lake, attached as ``l``; the table is ``{t}``."""
-    with borrowed("ducklake", "sqlite_scanner") as connection:
+    with pooled_duckdb("ducklake", "sqlite_scanner") as connection:
         connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
         connection.execute(f"SET disabled_optimizers = {literal(MISLED)}")
         for statement in statements:
@@ -97,7 +98,7 @@ def test_a_catalog_in_a_duckdb_file_that_somebody_has_open_is_unreachable_for_no
     table = LakeKind("duckdb").make(tmp_path, no_server)
     destination = table.open()
     apply(destination, (SEED, SEEDED))
-    with borrowed("ducklake") as connection:
+    with pooled_duckdb("ducklake") as connection:
         connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
         with pytest.raises(Unreachable, match="cannot be reached"):
             destination.standing()
@@ -167,7 +168,7 @@ def test_flushes_of_two_tables_of_one_lake_do_not_keep_each_other_from_committin
 def test_catalogs_that_nobody_uses_are_detached_when_there_are_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ducklake_catalogs.ATTACHED_MOST, "sqlite", 2)
+    monkeypatch.setitem(ducklake_attachments.ATTACHED_MAX, "sqlite", 2)
     catalogs = WatchedCatalogs(None)
     lakes = [
         DuckLakeDestination(LakeAddress(f"sqlite:{tmp_path}/{n}.sqlite", "t", data_path=f"{tmp_path}/{n}"), catalogs)
@@ -183,8 +184,8 @@ def test_catalogs_that_nobody_uses_are_detached_when_there_are_many(
 def test_destinations_of_one_process_can_be_used_by_many_threads(tmp_path: Path) -> None:
     kinds = [LakeKind("sqlite"), LakeKind("duckdb"), LakeKind("sqlite"), LakeKind("duckdb")]
     tables = [kind.make(tmp_path / str(n), no_server) for n, kind in enumerate(kinds)]
-    assert process_catalogs() is process_catalogs()
-    catalogs = LakeCatalogs()
+    assert process_lakes() is process_lakes()
+    catalogs = AttachedLakes()
     counts: list[int] = []
 
     def deliver(address: LakeAddress) -> None:
@@ -316,17 +317,17 @@ def test_files_stay_few_however_many_flushes_there_are(table: LakeTable) -> None
     for flush, changes, model in random_flushes(3, 3 * COMPACT_EVERY):  # noqa: B007
         destination.flush(flush, staged(KEYED, ("id",), changes))
     [(files,)] = ask(table, f"SELECT count(*) FROM ducklake_list_files('l', {literal(table.address.table)})")
-    assert files <= COMPACT_EVERY + FILES_LEAST
+    assert files <= COMPACT_EVERY + FILES_MIN
     assert content(table.held()) == content(model.values())
     assert destination.flush(replace(flush, expected=flush.through, through=100), iter(())) == Applied(100)
 
 
 def test_files_are_merged_from_the_smallest_up_while_the_next_is_no_bigger_than_the_sum() -> None:
-    assert worth_merging([1] * (FILES_LEAST - 1)) == 0
-    assert worth_merging([1] * FILES_LEAST) == FILES_LEAST
-    assert worth_merging([1] * FILES_LEAST + [FILES_LEAST, 2 * FILES_LEAST, 100]) == FILES_LEAST + 2
-    assert worth_merging([1] * FILES_LEAST + [FILES_LEAST + 1]) == FILES_LEAST
-    assert worth_merging([2**30] * FILES_LEAST) == 0
+    assert worth_merging([1] * (FILES_MIN - 1)) == 0
+    assert worth_merging([1] * FILES_MIN) == FILES_MIN
+    assert worth_merging([1] * FILES_MIN + [FILES_MIN, 2 * FILES_MIN, 100]) == FILES_MIN + 2
+    assert worth_merging([1] * FILES_MIN + [FILES_MIN + 1]) == FILES_MIN
+    assert worth_merging([2**30] * FILES_MIN) == 0
 
 
 def test_files_of_a_process_that_was_killed_can_be_removed(table: LakeTable) -> None:

@@ -16,13 +16,15 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from lake_fuzz.shapes import VALUES, value
+from lake_fuzz.truth import plain_rows
 from postgres_server import PostgresServer
-from trunkline.delivery.backends.duckdb_pool import attach_lake, borrowed, connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb, pooled_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.fuzz.shapes import VALUES, value
-from trunkline.delivery.fuzz.truth import plain_rows
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_catalog import LakeCatalog
 from trunkline.errors import ConfigError, ProtocolError, SourceExpired, Unreachable
@@ -55,7 +57,7 @@ class Lake:
 
     @contextmanager
     def opened(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        with borrowed("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
+        with pooled_duckdb("ducklake", "sqlite_scanner", "postgres_scanner") as connection:
             attach_lake(connection, self.address, "lake", read_only=False)
             yield connection
             connection.execute("DETACH lake")
@@ -64,12 +66,12 @@ class Lake:
     def source(self) -> DuckLakeSource:
         return DuckLakeSource(self.address)
 
-    def asked(self, version: int, *key: str) -> Asked:
+    def asked(self, version: int, *key: str) -> ReadRequest:
         columns = self.source.columns(version)
-        return Asked(columns, key or tuple(column.name for column in columns), "tenant")
+        return ReadRequest(columns, key or tuple(column.name for column in columns), "tenant")
 
-    def net(self, after: int, through: int, share: Share = EVERYTHING) -> NetChanges:
-        return self.source.net_changes(Window(after, through), self.asked(through), share)
+    def net(self, after: int, through: int, routes: RouteFilter = ALL_ROUTES) -> NetChanges:
+        return self.source.net_changes(Window(after, through), self.asked(through), routes)
 
     def signed(self, after: int, through: int) -> dict[tuple[Any, ...], int]:
         net = self.net(after, through)
@@ -111,7 +113,7 @@ def test_a_window_begins_after_its_first_version_and_ends_with_its_last(lake: La
 def test_only_the_columns_that_are_asked_for_are_read(lake: Lake) -> None:
     first = lake.run(inserted(1, FILE_ROWS))
     second = lake.run("UPDATE lake.items SET note = 'y' WHERE id < 3")
-    net = lake.source.net_changes(Window(first, second), lake.asked(second, "id"), EVERYTHING)
+    net = lake.source.net_changes(Window(first, second), lake.asked(second, "id"), ALL_ROUTES)
     assert net.removed.column_names == [ROUTE_COLUMN, "id"]
     assert net.arrived.column_names == [ROUTE_COLUMN, "id", "tenant", "note"]
 
@@ -119,7 +121,7 @@ def test_only_the_columns_that_are_asked_for_are_read(lake: Lake) -> None:
 def test_shares_of_a_window_are_disjoint_and_complete(lake: Lake) -> None:
     first = lake.run(inserted(1, FILE_ROWS), "UPDATE lake.items SET tenant = NULL WHERE id = 7")
     second = lake.run("DELETE FROM lake.items WHERE id % 2 = 0", inserted(100), inserted(200, FILE_ROWS))
-    shares = [Share(("t0", None)), Share(("t1",)), Share((), ("t0", "t1", None))]
+    shares = [RouteFilter(("t0", None)), RouteFilter(("t1",)), RouteFilter((), ("t0", "t1", None))]
     parts = [lake.net(first, second, share) for share in shares]
     whole = lake.net(first, second)
     assert Counter(row for part in parts for row in plain_rows(part.arrived)) == Counter(plain_rows(whole.arrived))
@@ -336,15 +338,15 @@ def test_a_scan_gives_all_rows_or_those_of_some_routing_values(lake: Lake) -> No
     version = lake.run(inserted(1, FILE_ROWS), "INSERT INTO lake.items VALUES (0, NULL, 'n')")
     lake.run("DELETE FROM lake.items")
     asked = lake.asked(version)
-    choices: list[list[str | None] | None] = [None, ["t1", None], ["t2"]]
-    for routes in choices:
+    for routes in (ALL_ROUTES, RouteFilter(("t1", None)), RouteFilter(("t2",))):
         found = [row for batch in lake.source.scan(version, asked, routes) for row in plain_rows(pa.table(batch))]
-        assert Counter(found) == Counter(row for row in lake.at(version) if routes is None or row[0] in routes)
+        wanted = [row for row in lake.at(version) if routes == ALL_ROUTES or row[0] in routes.values]
+        assert Counter(found) == Counter(wanted)
 
 
 def test_the_lake_can_be_written_while_files_are_read(lake: Lake) -> None:
     version = lake.run(inserted(1, FILE_ROWS))
-    scan = lake.source.scan(version, lake.asked(version), None)
+    scan = lake.source.scan(version, lake.asked(version), ALL_ROUTES)
     next(scan)
     lake.run(inserted(100))  # a catalog in a DuckDB file is open once, or this fails
     assert list(scan) == []
@@ -420,7 +422,7 @@ def test_a_file_that_is_gone_makes_the_source_unreachable(lake: Lake, tmp_path: 
 
 def test_a_lake_that_is_encrypted_is_refused(tmp_path: Path) -> None:
     address = LakeAddress(str(tmp_path / "catalog"), "items")
-    with connect("ducklake") as connection:
+    with new_duckdb("ducklake") as connection:
         connection.execute("SET force_mbedtls_unsafe = 'true'")
         connection.execute(f"ATTACH 'ducklake:{address.catalog}' AS lake (DATA_PATH '{tmp_path}/data', ENCRYPTED)")
         connection.execute("CREATE TABLE lake.items (id BIGINT, tenant VARCHAR)")

@@ -7,17 +7,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lake_fuzz.histories import History
+from lake_fuzz.hunts import hunt, survive
+from lake_fuzz.judge import SHIPPED, Rule, Suspect, judge, windows
+from lake_fuzz.mutants import MUTANTS, cancelled_across_the_gap, routed_by_the_new_value
+from lake_fuzz.readings import ShippedReader
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.net import Routes, settle
-from trunkline.delivery.changes.windows import BEFORE_ALL, DESTINATION_COLUMN, OP_COLUMN, Op
-from trunkline.delivery.fuzz.histories import History
-from trunkline.delivery.fuzz.hunts import hunt, survive
-from trunkline.delivery.fuzz.judge import SHIPPED, Rule, Suspect, judge, windows
-from trunkline.delivery.fuzz.mutants import MUTANTS, cancelled_across_the_gap, routed_by_the_new_value
-from trunkline.delivery.fuzz.readings import Shipped
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges, Op
+from trunkline.delivery.changes.windows import BEFORE_ALL
 
-THROUGH_THE_SOURCE = Suspect(Shipped.opened)
+THROUGH_THE_SOURCE = Suspect(ShippedReader.opened)
 
 
 def quiet(_: str) -> None:

@@ -21,11 +21,11 @@ from trunkline.client.entries import Entry
 from trunkline.client.headers import encode_headers
 from trunkline.client.log import Log
 from trunkline.delivery.capture.capture_log import CaptureLog
-from trunkline.delivery.changes.captured import Place, change_rows, encoded, truncation
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.captured import EntryPlace, change_rows, encoded, truncation
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import EVERYTHING, Asked
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, LOG_HEADER, DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
@@ -33,7 +33,7 @@ from trunkline.delivery.sources.log import LogSource
 from trunkline.errors import CorruptEntry, DestinationHalted
 
 NUMBERS = itertools.count(1)
-CHANGES = encoded(KEY, change_rows(Kind.INSERT, rows_of(KEY)))
+CHANGES = encoded(KEY, change_rows(ChangeKind.INSERT, rows_of(KEY)))
 DECIMAL = {"field": "id", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal"}
 
 
@@ -62,7 +62,7 @@ def captured(connect: str, name: str, *entries: tuple[bytes, bytes]) -> LogSourc
 
 
 def placed(index: int = 0, *, last: bool = True) -> bytes:
-    return encode_headers(Place(index, last, "p").headers())
+    return encode_headers(EntryPlace(index, last, "p").headers())
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_g5_a_corrupt_entry_halts_with_its_log_and_position(
     cluster: RunningCluster, name: str, payload: bytes, headers: bytes
 ) -> None:
     source = captured(cluster.connect, name, (CHANGES, placed()), (payload, headers), (CHANGES, placed()))
-    asked = Asked(KEY, ("id",), "tenant")
+    asked = ReadRequest(KEY, ("id",), "tenant")
     assert source.state(0).version == 3
     with pytest.raises(DestinationHalted, match=f"the log {name} cannot be understood: entry 2"):
-        source.net_changes(Window(0, 3), asked, EVERYTHING)
+        source.net_changes(Window(0, 3), asked, ALL_ROUTES)
     with pytest.raises(DestinationHalted, match="entry 2"):
-        list(source.scan(3, asked, None))
-    assert source.net_changes(Window(2, 3), asked, EVERYTHING).arrived.num_rows == 5
-    assert source.net_changes(Window(0, 1), asked, EVERYTHING).arrived.num_rows == 5
+        list(source.scan(3, asked, ALL_ROUTES))
+    assert source.net_changes(Window(2, 3), asked, ALL_ROUTES).arrived.num_rows == 5
+    assert source.net_changes(Window(0, 1), asked, ALL_ROUTES).arrived.num_rows == 5
 
 
 LAST = b"1"
@@ -118,27 +118,27 @@ def test_x2_headers_that_lie_at_the_end_of_a_log_hide_nothing_and_halt_with_thei
     """What came before them is delivered, or halts with them: it does not wait for ever without a word."""
     lying = msgspec.msgpack.encode(headers)
     source = captured(cluster.connect, name, (CHANGES, placed()), (CHANGES, placed()), (CHANGES, lying))
-    asked = Asked(KEY, ("id",), "tenant")
+    asked = ReadRequest(KEY, ("id",), "tenant")
     version = source.state(0).version
     if headers == {"trunkline-index": "0"}:  # a text, which earlier versions took: a transaction that goes on
         assert version == 2
         return
     assert version == 3
     with pytest.raises(DestinationHalted, match=f"the log {name} cannot be understood: entry 3 "):
-        source.net_changes(Window(0, version), asked, EVERYTHING)
+        source.net_changes(Window(0, version), asked, ALL_ROUTES)
 
 
 def test_x2_a_transaction_with_a_missing_or_foreign_entry_halts_with_its_position(
     cluster: RunningCluster, name: str
 ) -> None:
-    asked = Asked(KEY, ("id",), "tenant")
+    asked = ReadRequest(KEY, ("id",), "tenant")
     begun = (CHANGES, placed(0, last=False))
     ends = (CHANGES, placed(2))
     for number, between in enumerate(((), ((CHANGES, placed()),), ((CHANGES, encode_headers({})),))):
         source = captured(cluster.connect, f"{name}-{number}", begun, *between, ends)
         at = 2 + len(between)
         with pytest.raises(DestinationHalted, match=f"entry {at} says that it is number 2"):
-            source.net_changes(Window(0, at), asked, EVERYTHING)
+            source.net_changes(Window(0, at), asked, ALL_ROUTES)
 
 
 def test_x3_a_transaction_that_goes_on_is_no_version_and_one_that_was_broken_off_does_not_count(
@@ -149,8 +149,8 @@ def test_x3_a_transaction_that_goes_on_is_no_version_and_one_that_was_broken_off
     assert source.state(0).version == 1
     source = captured(cluster.connect, f"{name}-broken", *open_ones, (b"", placed()), (CHANGES, placed()))
     assert source.state(0).version == 7
-    asked = Asked(KEY, ("id",), "tenant")
-    assert source.net_changes(Window(0, 7), asked, EVERYTHING).arrived.num_rows == 5
+    asked = ReadRequest(KEY, ("id",), "tenant")
+    assert source.net_changes(Window(0, 7), asked, ALL_ROUTES).arrived.num_rows == 5
 
 
 def test_g5_a_truncation_makes_up_for_what_is_corrupt_before_it(cluster: RunningCluster, name: str) -> None:
@@ -160,21 +160,21 @@ def test_g5_a_truncation_makes_up_for_what_is_corrupt_before_it(cluster: Running
     writing(cluster.connect, name, append_corrupt_batch, create=False)
     snapshot = [(encoded(KEY, truncation(KEY)), placed(0, last=False)), (CHANGES, placed(1))]
     captured(cluster.connect, name, *snapshot)
-    asked = Asked(KEY, ("id",), "tenant")
+    asked = ReadRequest(KEY, ("id",), "tenant")
     version = source.state(0).version
     assert version == 9
-    net = source.net_changes(Window(0, version), asked, EVERYTHING)
+    net = source.net_changes(Window(0, version), asked, ALL_ROUTES)
     assert (net.arrived.num_rows, net.emptied) == (5, False)
-    assert sum(batch.num_rows for batch in source.scan(version, asked, None)) == 5
+    assert sum(batch.num_rows for batch in source.scan(version, asked, ALL_ROUTES)) == 5
     with pytest.raises(DestinationHalted, match="entry 2"):
-        source.net_changes(Window(0, 7), asked, EVERYTHING)
+        source.net_changes(Window(0, 7), asked, ALL_ROUTES)
 
 
 def test_g5_a_corrupt_batch_halts_with_its_log_and_positions(cluster: RunningCluster, name: str) -> None:
     source = captured(cluster.connect, name, (CHANGES, placed()))
     writing(cluster.connect, name, append_corrupt_batch, create=False)
-    with pytest.raises(DestinationHalted, match=f"positions 2 to 4 of {name} hold no batch of entries"):
-        source.net_changes(Window(0, 4), Asked(KEY, ("id",), "tenant"), EVERYTHING)
+    with pytest.raises(DestinationHalted, match=f"positions 2 to 4 of {name} hold a corrupt batch"):
+        source.net_changes(Window(0, 4), ReadRequest(KEY, ("id",), "tenant"), ALL_ROUTES)
 
 
 def test_w2_a_capture_does_not_guess_how_far_it_came(cluster: RunningCluster, name: str) -> None:
@@ -259,7 +259,7 @@ EVENTS: dict[str, bytes] = {
 @pytest.mark.parametrize("content", [*EVENTS.values(), *SCHEMAS.values()], ids=[*EVENTS.keys(), *SCHEMAS.keys()])
 @pytest.mark.parametrize("declared", [True, False], ids=["columns declared", "columns of the event"])
 def test_g5_a_hostile_event_is_malformed_and_those_around_it_are_not(content: bytes, declared: bool) -> None:
-    asked = Asked(declared_columns(COLUMNS), ("id",), "tenant")
+    asked = ReadRequest(declared_columns(COLUMNS), ("id",), "tenant")
     address = LogAddress("events", "nowhere:1", format="debezium", columns=COLUMNS if declared else {})
     batches = EventBatches(address, asked)
     around = [event("c", None, row(number)) if declared else stated_row(number) for number in (1, 2)]

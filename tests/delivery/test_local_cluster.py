@@ -52,7 +52,7 @@ def test_a_killed_executor_costs_nothing_and_doubles_nothing(postgres: PostgresS
     in_turns = (appended, others[0], locked, others[1])  # they are dealt out to two tasks
 
     def members(position: int) -> tuple[JobMember, ...]:
-        mark = source.source.past([position]).marks[position] if position else ""
+        mark = source.source.lineage([position]).marks[position] if position else ""
         return tuple(JobMember(site.name, position, 1, mark) for site in in_turns)
 
     jobs = Jobs(

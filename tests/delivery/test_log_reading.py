@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from delivery.hostile_entries import MemoryReading
 from trunkline.client.entries import Entry
-from trunkline.delivery.changes.captured import Place
+from trunkline.delivery.changes.captured import EntryPlace
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.errors import CorruptEntry
 
 ADDRESS = LogAddress("log", "nowhere:1")
-Places = list[Place | None]  # None: a hole
+Places = list[EntryPlace | None]  # None: a hole
 
 
 def log_of(places: Places, trimmed: int = 0) -> MemoryReading:
@@ -35,7 +35,7 @@ def honest(draw: st.DrawFn) -> tuple[Places, int]:
         for index in range(size):
             places += [None] * draw(st.sampled_from((0, 0, 0, 1, 3)))
             is_last = index == size - 1 and not (is_open and number == len(sizes) - 1)
-            places.append(Place(index, is_last))
+            places.append(EntryPlace(index, is_last))
             ended = len(places) if is_last else ended
     return places, ended
 
@@ -59,7 +59,7 @@ def test_x2_an_entry_that_lies_hides_no_transaction(
     """It is an end itself, so that whoever reads up to it halts; or it goes on with what is open."""
     places, ended = made
     trimmed = min(trimmed, ended) if is_trimmed else 0
-    log = log_of([*places, Place(index, False)], trimmed)
+    log = log_of([*places, EntryPlace(index, False)], trimmed)
     version = log.complete_at(len(places) + 1, trimmed + 1)
     assert version >= max(ended, trimmed)
     if version > ended:
@@ -72,7 +72,7 @@ def test_x2_an_entry_that_lies_hides_no_transaction(
 def test_x2_whatever_headers_say_both_ways_of_reading_come_to_an_end(
     said: list[tuple[int, bool]], trimmed: int
 ) -> None:
-    log = log_of([Place(*each) for each in said], min(trimmed, len(said)))
+    log = log_of([EntryPlace(*each) for each in said], min(trimmed, len(said)))
     oldest = min(trimmed, len(said)) + 1
     assert oldest - 1 <= log.complete_at(len(said), oldest) <= len(said)
     for each in log.transactions(oldest, len(said), cut=oldest > 1):

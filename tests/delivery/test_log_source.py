@@ -18,16 +18,16 @@ import trunkline.sync
 from delivery.direct_delivery import Direct
 from local_cluster import RunningCluster, local_cluster
 from trunkline.delivery.changes.columns import Column
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.sources.contract import EVERYTHING, Asked, Share
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER, DeadLetter, write_dead_letters
-from trunkline.delivery.sources.debezium import changes_of, event_shape
-from trunkline.delivery.sources.debezium_values import DECIMAL_NAME, Form, Shape, converter
+from trunkline.delivery.sources.debezium import changes_of, event_schema
+from trunkline.delivery.sources.debezium_values import DECIMAL_NAME, EventSchema, ValueEncoding, converter
 from trunkline.delivery.sources.log import LogSource
 from trunkline.errors import DestinationHalted, NoSuchLog, ProtocolError, Unreachable
 
@@ -123,7 +123,7 @@ def test_events_that_say_no_columns_halt_with_a_position_and_why(events: Events)
     flat = {"schema": {"fields": [{"field": "id", "type": "int64"}]}, "payload": {"id": 1, "tenant": "acme"}}
     heartbeat = json.dumps({"ts_ms": 5}).encode()
     events.add(heartbeat)
-    with pytest.raises(Unreachable, match="no changes that say their columns"):
+    with pytest.raises(Unreachable, match="no changes with columns"):
         events.source.columns(1)
     at = events.add(json.dumps(flat).encode())
     events.add(*[heartbeat] * 1500)
@@ -140,9 +140,9 @@ def test_a_history_begins_with_the_first_event(events: Events) -> None:
 def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
     events.add(event("c", None, row(1)))
     at = events.add(b"{no json")
-    asked = Asked(events.source.columns(at), ("id",), "tenant")
+    asked = ReadRequest(events.source.columns(at), ("id",), "tenant")
     with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: no JSON"):
-        events.source.net_changes(Window(0, at), asked, EVERYTHING)
+        events.source.net_changes(Window(0, at), asked, ALL_ROUTES)
 
 
 def test_a_malformed_event_halts_discovery_and_counting_with_its_position(events: Events, spark: SparkSession) -> None:
@@ -172,9 +172,9 @@ def test_skipped_events_are_kept_once_each_with_reason_and_position(events: Even
     at = events.add(event("c", None, row(8)), *wrong, event("c", None, row(9)))
     events.direct.seed()
     assert events.ids("acme") == [8, 9]
-    asked = Asked(events.source.columns(at), ("id",), "tenant")
+    asked = ReadRequest(events.source.columns(at), ("id",), "tenant")
     for _ in range(2):  # whoever reads the window again adds none
-        events.source.net_changes(Window(0, at), asked, Share(("acme",), ("acme", "bolt")))
+        events.source.net_changes(Window(0, at), asked, RouteFilter(("acme",), ("acme", "bolt")))
     found = events.letters("dead")
     assert [payload for _, _, payload in found] == wrong
     assert [glsn for glsn, _, _ in found] == list(range(at - len(wrong), at))
@@ -186,8 +186,8 @@ def test_l1_letters_of_an_older_window_that_is_written_later_are_kept(events: Ev
     """As when the task that read it died, and destinations of other tasks went on."""
     first = events.add(b"[1]")
     second = events.add(event("c", None, row(1)), b"[2]")
-    asked = Asked(events.source.columns(second), ("id",), "tenant")
-    one = Share(("acme",))  # any task, not only the one that also reads what nobody takes
+    asked = ReadRequest(events.source.columns(second), ("id",), "tenant")
+    one = RouteFilter(("acme",))  # any task, not only the one that also reads what nobody takes
     events.source.net_changes(Window(first, second), asked, one)
     events.source.net_changes(Window(0, first), asked, one)
     events.source.net_changes(Window(0, second), asked, one)
@@ -197,8 +197,8 @@ def test_l1_letters_of_an_older_window_that_is_written_later_are_kept(events: Ev
 @pytest.mark.parametrize("events", [{"malformed": "skip", "dead_letters": "looks"}], indirect=True)
 def test_who_only_looks_puts_nothing_aside(events: Events) -> None:
     at = events.add(event("c", None, row(1)), b"[1]")
-    asked = Asked(events.source.columns(at), ("id",), "tenant")
-    found = [row["id"] for batch in events.source.scan(at, asked, ["acme"]) for row in batch.to_pylist()]
+    asked = ReadRequest(events.source.columns(at), ("id",), "tenant")
+    found = [row["id"] for batch in events.source.scan(at, asked, RouteFilter(("acme",))) for row in batch.to_pylist()]
     assert found == [1]
     with pytest.raises(NoSuchLog):
         events.letters("looks")
@@ -236,14 +236,14 @@ def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
         "schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]},
         "payload": {"op": "c", "before": None, "after": after},
     }
-    shape = event_shape(made)
+    shape = event_schema(made)
     assert shape is not None
     assert shape.columns[:4] == (
         Column("id", "BIGINT", False), Column("tenant", "VARCHAR"), Column("price", "DECIMAL(10,2)"),
         Column("at", "TIMESTAMP"),
     )  # fmt: skip
-    (_, _), (kind, found) = changes_of(made, shape, Asked(shape.columns, ("id",), "tenant"))
-    assert kind is Kind.UPDATE_POSTIMAGE
+    (_, _), (kind, found) = changes_of(made, shape, ReadRequest(shape.columns, ("id",), "tenant"))
+    assert kind is ChangeKind.UPDATE_POSTIMAGE
     midnight = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     assert found == {
         "id": 7, "tenant": "acme", "price": Decimal("-12.34"), "at": midnight.replace(tzinfo=None),
@@ -258,7 +258,7 @@ def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
         ({"op": "c", "after": None}, "has no after"),
         ({"op": "d", "before": None}, "REPLICA IDENTITY FULL"),
         ({"op": "?", "after": {}}, "op is"),
-        ("text", "no envelope"),
+        ("text", "not an envelope"),
         ({"op": "c", "after": {"id": "seven", "tenant": 1}}, "cannot be 'seven'"),
         ({"op": "c", "after": {"id": True, "tenant": 1}}, "cannot be True"),
     ],
@@ -266,29 +266,29 @@ def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
 def test_what_is_wrong_with_an_event_is_said(made: Any, why: str) -> None:
     columns = (Column("id", "BIGINT"), Column("tenant", "BIGINT"))
     with pytest.raises(ProtocolError, match=why):
-        changes_of(made, Shape(columns), Asked(columns, ("id",), "tenant"))
+        changes_of(made, EventSchema(columns), ReadRequest(columns, ("id",), "tenant"))
 
 
 @pytest.mark.parametrize("fields", [None, ["x"], [{"field": "after", "fields": [{"field": "a", "type": {}}]}]])
 def test_a_schema_that_is_none_makes_an_event_malformed(fields: Any) -> None:
     with pytest.raises(ProtocolError):
-        event_shape({"schema": {"fields": fields}, "payload": {"op": "c"}})
+        event_schema({"schema": {"fields": fields}, "payload": {"op": "c"}})
 
 
 def test_a_decimal_is_read_as_its_schema_says() -> None:
     """Some base 64 looks like a number."""
-    kind, form = "DECIMAL(12,2)", Form(DECIMAL_NAME, 2)
+    kind, form = "DECIMAL(12,2)", ValueEncoding(DECIMAL_NAME, 2)
     assert converter(kind, form)("1234") == Decimal(int.from_bytes(base64.b64decode("1234"), "big", signed=True)) / 100
-    assert converter(kind, Form())("12.34") == Decimal("12.34")
-    with pytest.raises(ValueError, match="not a time of a day"):
-        converter("TIME", Form("io.debezium.time.MicroTime"))(25 * 3_600_000_000)
+    assert converter(kind, ValueEncoding())("12.34") == Decimal("12.34")
+    with pytest.raises(ValueError, match="not a time of day"):
+        converter("TIME", ValueEncoding("io.debezium.time.MicroTime"))(25 * 3_600_000_000)
 
 
 def test_values_that_do_not_fit_are_refused_and_texts_are_taken() -> None:
-    assert converter("DATE", Form())("2026-01-02") == dt.date(2026, 1, 2)
-    assert converter("TIME", Form("io.debezium.time.MicroTime"))(1_000_000) == dt.time(0, 0, 1)
-    assert converter("JSON", Form())({"a": 1}) == '{"a":1}'
-    assert converter("DOUBLE[]", Form())([1, None]) == [1.0, None]
+    assert converter("DATE", ValueEncoding())("2026-01-02") == dt.date(2026, 1, 2)
+    assert converter("TIME", ValueEncoding("io.debezium.time.MicroTime"))(1_000_000) == dt.time(0, 0, 1)
+    assert converter("JSON", ValueEncoding())({"a": 1}) == '{"a":1}'
+    assert converter("DOUBLE[]", ValueEncoding())([1, None]) == [1.0, None]
     for kind, wrong in (("BOOLEAN", 1), ("VARCHAR", 1), ("TIMESTAMP WITH TIME ZONE", "2026-01-01T00:00:00")):
         with pytest.raises((TypeError, ValueError)):
-            converter(kind, Form())(wrong)
+            converter(kind, ValueEncoding())(wrong)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from delivery.deliverer_rig import PIPELINE, Make, started
+from observing.series import series_of
 from trunkline.core.delivery_messages import (
     Life,
     LifeChanged,
@@ -18,8 +19,10 @@ from trunkline.core.delivery_messages import (
     SourceAt,
 )
 from trunkline.core.planner import PlannerState
-from trunkline.delivery.control.contract import ControlStore, Reported, Unrouted
-from trunkline.delivery.deliverer.progress import SIGHTINGS_MAX, Sightings
+from trunkline.delivery.control.contract import Reported, UnroutedCounts
+from trunkline.delivery.control.store import ControlStore
+from trunkline.delivery.deliverer.metrics import TABLE
+from trunkline.delivery.deliverer.statistics import VERSION_TIMES_MAX, VersionTimes
 from trunkline.delivery.job.work import Counted
 from trunkline.errors import Unreachable
 
@@ -56,13 +59,13 @@ def test_v3_a_destination_that_a_window_does_not_touch_is_not_reported(
 ) -> None:
     one = started(rig, ["a", "b", "c"])
     reported: list[str] = []
-    forward = one.ownership.report
+    forward = one.leases.report
 
     def report(reports: list[Reported]) -> None:
         reported.extend(each.name for each in reports)
         forward(reports)
 
-    monkeypatch.setattr(one.ownership, "report", report)
+    monkeypatch.setattr(one.leases, "report", report)
     for version in range(11, 16):
         one.tell(SourceAt(version))
         one.tick()  # in flight
@@ -93,7 +96,7 @@ def test_what_lags_for_long_is_reported_now_and_then_and_when_it_is_over(rig: Ma
 def test_v3_a_report_waits_for_the_one_before_it(rig: Make) -> None:
     one = started(rig, ["a"])
     go_on = threading.Event()
-    one.ownership.submit(go_on.wait)
+    one.leases.submit(go_on.wait)
     for version in (11, 12, 13):
         one.tell(SourceAt(version))
         one.work({"a": Counted("a", written=1)})
@@ -133,7 +136,7 @@ def test_v4_what_got_lost_is_sent_again(rig: Make, store: ControlStore, monkeypa
         raise Unreachable("control store: gone; start it")
 
     with monkeypatch.context() as broken:
-        broken.setattr(store, "report", lost)
+        broken.setattr(store.statistics, "report", lost)
         one.tell(SourceAt(11))
         one.work({"a": Counted("a", written=1)})
         one.tick()
@@ -176,8 +179,8 @@ def test_totals_begin_anew_with_each_grant(rig: Make, store: ControlStore) -> No
     one.work({"a": Counted("a", written=5)})
     one.tick()
     assert one.seen("a").written == 5
-    store.raise_tokens(PIPELINE, {"a": 7})
-    one.ownership.tick()
+    store.ownerships.raise_tokens(PIPELINE, {"a": 7})
+    one.leases.tick()
     one.settle()
     one.take()
     one.work()
@@ -240,7 +243,7 @@ def test_v1_any_thread_may_ask_while_the_loop_works(rig: Make) -> None:
     def ask() -> None:
         while not ended.is_set():
             view = one.observer.snapshot()
-            one.observer.metrics.text()
+            asyncio.run(one.observer.metrics.values())
             if len(view.destinations) != 50 or any((each.lag_versions or 0) < 0 for each in view.destinations):
                 wrong.append(view)
 
@@ -276,13 +279,12 @@ def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
     one.observer.source_error("the lake is away")
     one.observer.source_error("")
     one.observer.store_error("the store is away")
-    one.observer.unrouted(11, Unrouted({"x": 5}))
+    one.observer.unrouted(11, UnroutedCounts({"x": 5}))
     one.tick()
     found = {}
-    for family in text_string_to_metric_families(one.observer.metrics.text()[0].decode()):
-        for sample in family.samples:
-            labels = [value for name, value in sample.labels.items() if name != "pipeline"]
-            found[" ".join([sample.name.removeprefix("trunkline_delivery_"), *labels])] = sample.value
+    for (name, labels), value in series_of(TABLE, asyncio.run(one.observer.metrics.values()), ("orders",)).items():
+        own = [label for label in labels if label != "orders"]
+        found[" ".join([name.removeprefix(TABLE.prefix), *own])] = value
     expected = {
         "rows_removed_total": 1, "rows_written_total": 2, "duplicate_rows_total": 3, "missing_rows_total": 4,
         "flushes_total applied": 1, "flushes_total empty": 1, "flushes_total permanent": 1, "seeds_total applied": 3,
@@ -294,14 +296,14 @@ def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
 
 
 def test_of_many_versions_the_older_are_told_apart_less_finely_and_never_too_young() -> None:
-    sightings = Sightings()
-    for version in range(1, 5 * SIGHTINGS_MAX):
-        sightings.note(version, float(version))
-    for effective in range(0, 5 * SIGHTINGS_MAX - 1, 97):
-        since = sightings.lacking_since(effective)
+    times = VersionTimes()
+    for version in range(1, 5 * VERSION_TIMES_MAX):
+        times.note(version, float(version))
+    for effective in range(0, 5 * VERSION_TIMES_MAX - 1, 97):
+        since = times.lacking_since(effective)
         assert since is not None
         assert since <= effective + 1
-    newest = 5 * SIGHTINGS_MAX - 1
-    assert sightings.lacking_since(newest - 100) == newest - 99
-    assert sightings.lacking_since(newest) is None
-    assert sightings.newest_before(newest - 10.5) == newest - 11
+    newest = 5 * VERSION_TIMES_MAX - 1
+    assert times.lacking_since(newest - 100) == newest - 99
+    assert times.lacking_since(newest) is None
+    assert times.newest_before(newest - 10.5) == newest - 11

@@ -19,7 +19,7 @@ from contract.postgres_destination import PostgresKind, PostgresTable, WatchedDe
 from postgres_server import PostgresServer
 from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing
 from trunkline.delivery.destinations.postgres import PostgresDestination
@@ -35,7 +35,7 @@ from trunkline.errors import (
 
 ORDERS: Final[Columns] = (Column("id", "BIGINT"), Column("note", "VARCHAR"))
 SEED: Final = Seed(through=10, token=1, source="lake/orders", columns=ORDERS, key=("id",))
-AGAIN: Final = replace(SEED, expected=10)  # an operator's wish
+AGAIN: Final = replace(SEED, expected=10)  # a reseed request
 FLUSH: Final = Flush(expected=10, through=20, token=1, source="lake/orders", columns=ORDERS, key=("id",))
 SEEDED: Final[list[Row]] = [{"id": n, "note": "old"} for n in (1, 2, 3)]
 CHANGES: Final[list[Change]] = [(Op.REPLACE, {"id": 1, "note": "new"}), (Op.INSERT, {"id": 4, "note": "new"})]

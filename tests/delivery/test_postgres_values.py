@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from contract.destination_place import Change, Row, plain, staged
 from contract.postgres_destination import PostgresKind, PostgresTable
 from postgres_server import PostgresServer
-from trunkline.delivery.backends.duckdb_pool import connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.windows import Op
+from trunkline.delivery.changes.rows import Op
 from trunkline.delivery.destinations.contract import Flush, Seed, Standing
 from trunkline.delivery.destinations.postgres import PostgresDestination
 from trunkline.errors import DestinationHalted, SchemaMismatch
@@ -74,7 +74,7 @@ def _texts(values: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("type_name", EXTREMES)
 def test_extreme_values_come_back_as_they_went_in(destination: PostgresDestination, type_name: str) -> None:
     columns = (Column("id", "BIGINT"), Column("v", type_name))
-    duck = connect()
+    duck = new_duckdb()
     rows = " UNION ALL ".join(
         f"SELECT {n}::BIGINT AS id, ({value})::{type_name} AS v"
         for n, value in enumerate([*EXTREMES[type_name], "NULL"])

@@ -14,16 +14,16 @@ from pyspark.sql import SparkSession
 from delivery.pipe import PATHS, Pipe, all_well, make_sites
 from delivery.pipe_sources import LakeSource
 from delivery.plan_judge import Compared, compared, some_windows
+from lake_fuzz.histories import made_history
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup
 from trunkline.delivery.changes.windows import Window
-from trunkline.delivery.fuzz.histories import made_history
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.job.work import ReadPath
-from trunkline.delivery.sources.ducklake_spark import WindowFrames
+from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
 
-RESULT_BYTES_MOST = 128 * 1024  # that all tasks of a job together may answer; a result takes a kilobyte or two
-READ_BYTES_MOST = 2 * 1024 * 1024  # that the driver may read from files: the catalog, and Python's own modules
+RESULT_BYTES_MAX = 128 * 1024  # that all tasks of a job together may answer; a result takes a kilobyte or two
+READ_BYTES_MAX = 2 * 1024 * 1024  # that the driver may read from files: the catalog, and Python's own modules
 FUZZED = ((3, 2), (17, 1), (13, 1), (14, 1), (21, 3), (23, 1))  # seeds, and how many of their windows are judged
 
 
@@ -34,13 +34,13 @@ FUZZED = ((3, 2), (17, 1), (13, 1), (14, 1), (21, 3), (23, 1))  # seeds, and how
 def little_for_the_driver(spark: SparkSession) -> Iterator[None]:
     """Spark breaks a job off whose answers are larger than allowed; what the driver itself reads is counted."""
     conf = spark.sparkContext._jsc.sc().conf()
-    conf.set("spark.driver.maxResultSize", str(RESULT_BYTES_MOST))
+    conf.set("spark.driver.maxResultSize", str(RESULT_BYTES_MAX))
     before = bytes_read()
     try:
         yield
     finally:
         conf.remove("spark.driver.maxResultSize")
-    assert bytes_read() - before < READ_BYTES_MOST
+    assert bytes_read() - before < READ_BYTES_MAX
 
 
 def bytes_read() -> int:
@@ -67,7 +67,7 @@ def test_rows_of_a_window_never_pass_through_the_driver(
     )
     table.write("DELETE FROM lake.orders WHERE id % 10 = 3")
     through = table.write("UPDATE lake.orders SET mark = 2 WHERE id % 10 = 4")
-    assert table.source.survey(Window(shop.version, through)).backlog.size_bytes > 4 * READ_BYTES_MOST
+    assert table.source.survey(Window(shop.version, through)).backlog.size_bytes > 4 * READ_BYTES_MAX
     with little_for_the_driver(spark):
         for path in PATHS:
             report = shop.flush(path, shop.version, through)
@@ -84,7 +84,7 @@ def test_it_would_be_noticed_if_rows_passed_through_the_driver(spark: SparkSessi
     with pytest.raises(Py4JJavaError, match="maxResultSize"), little_for_the_driver(spark):
         spark.range(10_000).selectExpr("uuid()").collect()
     file = tmp_path / "data"
-    file.write_bytes(bytes(2 * READ_BYTES_MOST))
+    file.write_bytes(bytes(2 * READ_BYTES_MAX))
     with pytest.raises(AssertionError), little_for_the_driver(spark):
         file.read_bytes()
 
@@ -121,7 +121,7 @@ def test_the_catalogs_bytes_choose_the_path_and_both_read_inlined_and_deleted_ro
     plan = shop.table.source.plan(window)
     assert (len(plan.files), len(plan.deletes), len(plan.inlined_dead)) == (2, 1, 1)
     assert plan.size_bytes == shop.table.source.survey(window).backlog.size_bytes > 0
-    frames = WindowFrames(spark, shop.table.source, plan, shop.work.asked(shop.table.source.columns(through)))
+    frames = LakeWindowFrames(spark, shop.table.source, plan, shop.work.request(shop.table.source.columns(through)))
     assert frames.native
     assert "FileScan parquet" in frames.arrived()._jdf.queryExecution().executedPlan().toString()
     thresholds: dict[ReadPath, int] = {"small": plan.size_bytes, "large": plan.size_bytes - 1}

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.delivery.changes.net import Routes, Settled, less, settle, settle_append, settle_live, touched_keys
-from trunkline.delivery.changes.windows import DESTINATION_COLUMN, OP_COLUMN, Op
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges, Op
 
 Row = tuple[Any, ...]  # route, key columns, note
 Held = dict[tuple[int, Row], Row]  # (destination, key) -> row without its route

@@ -11,26 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.delivery.changes.net import Routes, Settled, settle
-from trunkline.delivery.changes.ordered import (
+from trunkline.delivery.changes.ordered import net_of_ordered
+from trunkline.delivery.changes.rows import (
+    DESTINATION_COLUMN,
     KIND_COLUMN,
+    OP_COLUMN,
     ORDINAL_COLUMN,
+    ROUTE_COLUMN,
     VERSION_COLUMN,
-    Kind,
-    net_of_ordered,
+    ChangeKind,
+    Op,
 )
-from trunkline.delivery.changes.windows import DESTINATION_COLUMN, OP_COLUMN, Op
-from trunkline.delivery.sources.contract import ROUTE_COLUMN
 
-Event = tuple[Kind, str | None, int | None, bytes | None, str]  # kind, route, key columns, note
+Event = tuple[ChangeKind, str | None, int | None, bytes | None, str]  # kind, route, key columns, note
 Row = tuple[str | None, int | None, bytes | None]  # routing value and key
 Place = tuple[int, tuple[int | None, bytes | None]]  # destination and key
 
 ROUTES: Routes = {"a": (0,), "b": (1, 2), None: (2,)}
 KEY = ("k", "part")
-REMOVALS = (Kind.DELETE, Kind.UPDATE_PREIMAGE)
+REMOVALS = (ChangeKind.DELETE, ChangeKind.UPDATE_PREIMAGE)
 events = st.lists(
     st.tuples(
-        st.sampled_from([*Kind, *list(Kind)[:4] * 3]),  # a truncation is rare
+        st.sampled_from([*ChangeKind, *list(ChangeKind)[:4] * 3]),  # a truncation is rare
         st.sampled_from(["a", "b", "nobody's", None]),
         st.sampled_from([1, 2, None]),
         st.sampled_from([b"\xff", None]),
@@ -67,7 +69,7 @@ def staged(found: Settled) -> dict[Place, tuple[Op, str | None]]:
 
 
 def since_truncation(made: Sequence[Event]) -> Sequence[Event]:
-    truncations = [place for place, event in enumerate(made) if event[0] is Kind.TRUNCATE]
+    truncations = [place for place, event in enumerate(made) if event[0] is ChangeKind.TRUNCATE]
     return made[truncations[-1] + 1 :] if truncations else made
 
 
@@ -87,7 +89,7 @@ def told(made: Sequence[Event]) -> Counter[Row]:
     found = Counter[Row]()
     for row, of_row in by_row(made).items():
         if of_row[-1][0] not in REMOVALS:
-            again = len(of_row) > 1 and of_row[-1][0] is Kind.INSERT and of_row[-2][0] not in REMOVALS
+            again = len(of_row) > 1 and of_row[-1][0] is ChangeKind.INSERT and of_row[-2][0] not in REMOVALS
             found[row] = 2 if again else 1
     return found
 
@@ -97,7 +99,7 @@ def test_the_last_event_of_a_row_decides(made: list[Event], chance: Any) -> None
     order = list(range(len(made)))
     chance.shuffle(order)
     found, truncated = settled(made, order)
-    assert truncated == any(event[0] is Kind.TRUNCATE for event in made)
+    assert truncated == any(event[0] is ChangeKind.TRUNCATE for event in made)
     live: dict[Place, list[str]] = {}
     for row, of_row in by_row(since_truncation(made)).items():
         for place in places(row):
@@ -114,7 +116,7 @@ def test_a_destination_that_held_what_the_events_remove_ends_as_they_say(made: l
     held = {row for row, of_row in by_row(made).items() if of_row[0][0] in REMOVALS}
     replayed = dict.fromkeys(held, "old")
     for event in made:
-        if event[0] is Kind.TRUNCATE:
+        if event[0] is ChangeKind.TRUNCATE:
             replayed.clear()
         elif event[0] in REMOVALS:
             replayed.pop(event[1:4], None)
@@ -153,8 +155,8 @@ def test_second_inserts_and_unrouted_rows_are_counted_exactly(made: list[Event])
 
 def test_an_update_that_moves_a_row_removes_it_where_it_was() -> None:
     made: list[Event] = [
-        (Kind.UPDATE_PREIMAGE, "a", 1, None, "x"),
-        (Kind.UPDATE_POSTIMAGE, "b", 1, None, "y"),
+        (ChangeKind.UPDATE_PREIMAGE, "a", 1, None, "x"),
+        (ChangeKind.UPDATE_POSTIMAGE, "b", 1, None, "y"),
     ]
     assert staged(settled(made, [1, 0])[0]) == {
         (0, (1, None)): (Op.REMOVE, None),

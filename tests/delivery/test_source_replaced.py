@@ -61,7 +61,7 @@ def assert_halted(business: Business, before: dict[str, object], *names: str, wh
 
 def reseed(business: Business, *names: str) -> None:
     with business.store() as store:
-        store.ask_reseed("orders", names or ALL)
+        store.desired_states.request_reseed("orders", names or ALL)
 
 
 def test_a_lake_that_was_made_anew_halts_every_destination_until_an_operator_seeds_it_again(
@@ -189,7 +189,7 @@ def feed(business: Business, tmp_path: Path) -> tuple[DeltaFeed, Pipeline]:
     pipeline = replace(business.pipeline(store="delta"), source=table.source.address)
     business.run_once(pipeline)
     with business.store("delta") as store:
-        store.ask_reseed("orders", ALL)
+        store.desired_states.request_reseed("orders", ALL)
     assert business.run_once(pipeline).behind == ()
     return table, pipeline
 
@@ -214,14 +214,14 @@ def test_a_delta_table_that_was_restored_from_a_copy_halts_what_is_ahead_and_wha
         assert set(business.run_once(pipeline).behind) >= {"acme"}, length
     assert business.traces() == before
     with business.store("delta") as store:
-        store.ask_reseed("orders", ALL)
+        store.desired_states.request_reseed("orders", ALL)
     assert business.run_once(pipeline).behind == ()
     wanted = {name: sorted(each["id"] for each in table.rows(5) if each["tenant"] == name) for name in ALL}
     assert {name: sorted(each["id"] for each in business.tables[name].held() or []) for name in ALL} == wanted
     moved = tmp_path / "moved"  # the same history in another place is the same source
     shutil.copytree(table.path, moved)
-    assert table.source.past([3]).marks == DeltaSource(DeltaAddress(str(moved))).past([3]).marks
-    assert str(DeltaTable(table.path).metadata().id) == table.source.past([]).identity
+    assert table.source.lineage([3]).marks == DeltaSource(DeltaAddress(str(moved))).lineage([3]).marks
+    assert str(DeltaTable(table.path).metadata().id) == table.source.lineage([]).identity
 
 
 def test_a_log_that_was_made_anew_under_its_name_strays_from_what_was_delivered_of_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -13,14 +13,14 @@ import pytest
 
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import Pipeline, ReadingConfig, RoutingConfig
-from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.control.factory import open_control_store
-from trunkline.delivery.deliverer.health import HealthServer, readiness
+from trunkline.delivery.control.store import ControlStore, open_control_store
+from trunkline.delivery.deliverer.health import observed_deliverer, readiness
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.delivery.sources.contract import SourceState
 from trunkline.errors import TrunklineError
+from trunkline.observing.thread import ObservingThread
 from trunkline.threads import Threads
 
 WAIT_S = 60.0
@@ -37,7 +37,7 @@ def broken(*_: object, **__: object) -> Any:
 class QuietSource:
     """A source where nothing happens."""
 
-    def mark(self) -> object:
+    def change_hint(self) -> object:
         return None
 
     def state(self, known: int) -> SourceState:
@@ -58,7 +58,7 @@ class Parts:
         )
         self.store, self.source, self.threads = store, QuietSource(), Threads()
         self.observer = Observer("orders", "one")
-        self.health = HealthServer("127.0.0.1:0", self.observer.snapshot, self.observer.metrics, self.threads)
+        self.observing = ObservingThread("0", observed_deliverer(self.observer), threads=self.threads)
         self.deliverer = Deliverer(
             pipeline, lambda _: create_autospec(JobRunner, instance=True), store, "one", self.observer, self.threads
         )
@@ -68,16 +68,22 @@ class Parts:
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[Parts]:
     with closing(open_control_store(f"sqlite:{tmp_path / 'control.db'}")) as store:
-        made = Parts(tmp_path, store)
-        with closing(made.health):
-            yield made
+        yield Parts(tmp_path, store)
+
+
+def break_observing(parts: Parts, patch: pytest.MonkeyPatch) -> None:
+    async def serve() -> None:
+        parts.observing._started.set_result("nowhere:1")
+        broken()
+
+    patch.setattr(parts.observing, "_serve", serve)
 
 
 PLANTS: dict[str, Callable[[Parts, pytest.MonkeyPatch], None]] = {
-    "source": lambda parts, patch: patch.setattr(parts.source, "mark", broken),
-    "control": lambda parts, patch: patch.setattr(parts.store, "revision", broken),
-    "unrouted": lambda parts, patch: patch.setattr(parts.store, "unrouted", broken),
-    "health": lambda parts, patch: patch.setattr(parts.health._server, "service_actions", broken),
+    "source": lambda parts, patch: patch.setattr(parts.source, "change_hint", broken),
+    "control": lambda parts, patch: patch.setattr(parts.store.configurations, "revision", broken),
+    "unrouted": lambda parts, patch: patch.setattr(parts.store.unrouted, "counts", broken),
+    "observing": break_observing,
 }
 
 
@@ -85,30 +91,31 @@ PLANTS: dict[str, Callable[[Parts, pytest.MonkeyPatch], None]] = {
 def test_d4_a_thread_that_breaks_off_ends_the_deliverer_and_readyz_says_so(
     parts: Parts, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    began = parts.observer.began
+    began, ended = parts.observer.began, ExitStack()
 
     def plant(*arguments: Any) -> None:
         began(*arguments)
         PLANTS[name](parts, monkeypatch)  # from here on the loop turns
-        parts.health.begin()
+        ended.enter_context(parts.observing)
 
     monkeypatch.setattr(parts.observer, "began", plant)
-    ended: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
             parts.deliverer.run()
         except TrunklineError as error:
-            ended.append(error)
+            errors.append(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(WAIT_S)
+    with ended:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(WAIT_S)
     assert not thread.is_alive()
-    assert f"the thread {name} broke off, which is a bug: Planted('planted')" in str(ended[0])
+    assert f"the thread {name} died, which is a bug: Planted('planted')" in str(errors[0])
     ready = readiness(parts.observer.snapshot())
     assert not ready.ready
-    assert any(f"the thread {name} broke off" in why for why in ready.why)
+    assert any(f"the thread {name} died" in why for why in ready.why)
     assert "raise Planted" in caplog.text  # with its traceback
 
 
@@ -124,7 +131,7 @@ def test_a_look_at_the_source_that_does_not_end_is_told(parts: Parts, monkeypatc
 
     def plant(*arguments: Any) -> None:
         began(*arguments)
-        monkeypatch.setattr(parts.source, "mark", lambda: stuck.wait(WAIT_S))
+        monkeypatch.setattr(parts.source, "change_hint", lambda: stuck.wait(WAIT_S))
 
     monkeypatch.setattr(parts.observer, "source_error", listening)
     monkeypatch.setattr(parts.observer, "began", plant)

@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 from delivery.direct_delivery import ORDERS, Direct, Lake, delta_target, lake_source
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.columns import Column, arrow_schema
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target
 from trunkline.delivery.sources.delta import DeltaSource
-from trunkline.delivery.verification.comparison import Comparison, comparison
+from trunkline.delivery.verification.comparison import Comparison, comparison_connection
 from trunkline.delivery.verification.verify import verify_all, verify_target
 
 TEN = "INSERT INTO lake.orders SELECT i, 'acme', 'item ' || i, i / 4 FROM range(10) t(i)"
@@ -324,7 +324,7 @@ def filled(connection: duckdb.DuckDBPyConnection, chance: random.Random, key: tu
 def test_the_differences_are_those_of_the_two_multisets(key: tuple[str, ...]) -> None:
     chance = random.Random(4)
     for _ in range(25):
-        with comparison() as connection:
+        with comparison_connection() as connection:
             both, wanted, held = filled(connection, chance, key)
             found = both.differences(1000)
         missing, extra = wanted - held, held - wanted

@@ -15,7 +15,7 @@ from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.metadata.etcd_gateway import EtcdOptions
 from trunkline.metadata.etcd_store import EtcdStore
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
 
 LONG_MS = 60_000  # a lease that does not run out while a test looks on
 PATIENCE_S = 20.0  # for what takes a second or two; a loaded machine is no failure
@@ -25,7 +25,7 @@ LOOK_AGAIN_S = 0.05
 class Place(Protocol):
     lease_ms: int  # the shortest that the store can keep
 
-    def store(self, lease_ms: int = DEFAULT_TIMING.lease_ms) -> Store:
+    def store(self, lease_ms: int = DEFAULT_TIMING.lease_ms) -> MetadataStore:
         """A store that is not started yet; several of one place hold the same, one after another."""
 
     def arguments(self) -> list[str]:
@@ -43,7 +43,7 @@ class SqlitePlace:
         self._path = directory / "metadata.sqlite"
         self._intruder: sqlite3.Connection | None = None
 
-    def store(self, lease_ms: int = DEFAULT_TIMING.lease_ms) -> Store:
+    def store(self, lease_ms: int = DEFAULT_TIMING.lease_ms) -> MetadataStore:
         return SqliteStore(self._path, lease_ms=lease_ms)
 
     def arguments(self) -> list[str]:
@@ -67,7 +67,7 @@ class EtcdPlace:
         # Patient: a loaded machine is no outage. One that breaks down refuses connections at once.
         self.options = EtcdOptions(etcd.endpoints, prefix=prefix, request_ms=10_000, retry_ms=50)
 
-    def store(self, lease_ms: int = DEFAULT_TIMING.lease_ms) -> Store:
+    def store(self, lease_ms: int = DEFAULT_TIMING.lease_ms) -> MetadataStore:
         return EtcdStore(self.options, lease_ms=lease_ms)
 
     def arguments(self) -> list[str]:
@@ -83,7 +83,7 @@ class EtcdPlace:
 @contextlib.asynccontextmanager
 async def opened(
     place: Place, lease_ms: int = DEFAULT_TIMING.lease_ms, listener: Callable[[Event], None] | None = None
-) -> AsyncIterator[Store]:
+) -> AsyncIterator[MetadataStore]:
     store = place.store(lease_ms)
     if listener is not None:
         store.events(listener)
@@ -94,7 +94,7 @@ async def opened(
         await store.close()
 
 
-async def until(store: Store, condition: Callable[[], Awaitable[bool]]) -> None:
+async def until(store: MetadataStore, condition: Callable[[], Awaitable[bool]]) -> None:
     """Return when the condition holds; it is looked at whenever the store tells of a change."""
     watcher = store.watch()
     async with asyncio.timeout(PATIENCE_S):

@@ -16,16 +16,16 @@ from trunkline.core.messages import Swapped
 from trunkline.metadata.etcd_gateway import EtcdOptions
 from trunkline.metadata.etcd_store import EtcdStore
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
 
 
-def store_of(arguments: list[str]) -> Store:
+def store_of(arguments: list[str]) -> MetadataStore:
     if arguments[0] == "sqlite":
         return SqliteStore(Path(arguments[1]))
     return EtcdStore(EtcdOptions(tuple(arguments[1].split(",")), prefix=arguments[2]))
 
 
-async def swap_for_ever(store: Store) -> None:
+async def swap_for_ever(store: MetadataStore) -> None:
     await store.start()
     await store.handle(creation())
     projection = first_of()

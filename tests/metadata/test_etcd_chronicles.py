@@ -7,33 +7,27 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from etcd_server import Etcd
 from metadata.places import EtcdPlace, opened
 from metadata.projections import creation, first_of, rolled
 from trunkline.core.messages import NodeInfo, Register, Swap, Swapped
+from trunkline.core.status import NodeStatus
 from trunkline.dashboard.feed import Memory
-from trunkline.dashboard.history import Merging, Told
-from trunkline.metadata.store import Store
+from trunkline.dashboard.history import Merging
+from trunkline.metadata.store import MetadataStore
 from trunkline.runtime.chronicle import Chronicle
 from trunkline.runtime.chronicler import Chronicler
 
 WAIT_S = 30.0
 
 
-async def nobody(_: NodeInfo) -> dict[str, Any]:
-    return {}
-
-
-def told(chronicle: Chronicle) -> Told:
-    return msgspec.json.decode(chronicle.told(), type=Told)
+async def nobody(_: NodeInfo) -> NodeStatus:
+    return NodeStatus()
 
 
 def texts(chronicle: Chronicle) -> list[str]:
-    return [event.text for event in told(chronicle).events]
+    return [event.text for event in chronicle.since().events]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -47,7 +41,7 @@ def told_by_all(chronicles: Iterable[Chronicle], words: str) -> bool:
 
 
 @asynccontextmanager
-async def writing(name: str, store: Store, chronicle: Chronicle, lease_ms: int) -> AsyncIterator[None]:
+async def writing(name: str, store: MetadataStore, chronicle: Chronicle, lease_ms: int) -> AsyncIterator[None]:
     def blocked() -> tuple[str, ...] | None:
         return () if store.active() else None
 
@@ -76,7 +70,7 @@ def test_a_standby_writes_down_what_the_others_do_and_the_page_shows_it_once(tmp
             await until(lambda: told_by_all(chronicles.values(), "node a lost"))
         memory, merging = Memory(), Merging()
         for source, chronicle in enumerate(chronicles.values()):
-            memory.put(merging.take(source, told(chronicle).events))
+            memory.put(merging.take(source, chronicle.since().events))
         shown = [item.text for item in memory.feed]
         assert shown.count("node a lost") == shown.count("node a joined at a:1") == 1
         assert sum("sealed" in each for each in shown) == 1

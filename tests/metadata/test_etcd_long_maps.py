@@ -125,7 +125,7 @@ def test_a_map_that_is_too_long_is_refused_in_words_that_say_so_while_there_is_r
         async with started(options) as store:
             service = RegisterService(store)
             assert await store.handle(Swap("orders", 0, view)) == Swapped("orders", 1)
-            with pytest.raises(MapTooLarge, match="log orders has 1001 segments, more than etcd takes; trim the log"):
+            with pytest.raises(MapTooLarge, match="log orders has 1001 segments, more than etcd accepts; trim the log"):
                 await store.handle(Swap("orders", 1, rolled(view)))
             answered: list[Message] = []
             with caplog.at_level(logging.ERROR):
@@ -154,7 +154,7 @@ def test_a_request_that_etcd_does_not_take_is_no_outage(options: EtcdOptions) ->
     async def scenario() -> None:
         async with started(options) as store:
             endpoint = store._gateway._at
-            with pytest.raises(MapTooLarge, match="log orders has 8000 segments, more than etcd takes; trim the log"):
+            with pytest.raises(MapTooLarge, match="log orders has 8000 segments, more than etcd accepts; trim the log"):
                 await store.handle(Swap("orders", 0, view))
             assert store._gateway._at == endpoint
             assert await store.handle(Get("orders")) == Got("orders", 0, None, ())

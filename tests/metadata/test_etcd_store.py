@@ -29,7 +29,7 @@ from trunkline.errors import ConfigError
 from trunkline.metadata.etcd_gateway import EtcdOptions, Gateway, put
 from trunkline.metadata.etcd_store import EtcdStore
 from trunkline.metadata.etcd_watch import Follower, KeyChanged
-from trunkline.metadata.store import NODES_CHANGED, Store, StoreUnavailable
+from trunkline.metadata.store import NODES_CHANGED, MetadataStore, StoreUnavailable
 
 TAKEOVER_S_MAX = 5.0
 FAST = ["--heartbeat-interval=50", "--election-timeout=500"]  # members on one machine need not be patient
@@ -251,7 +251,7 @@ def test_a_campaign_ends_when_its_store_closes(options: EtcdOptions) -> None:
 # ------------------------------------------------------------------------------------------------- loss of members
 
 
-async def swapped(store: Store, projection: Projection) -> Projection:
+async def swapped(store: MetadataStore, projection: Projection) -> Projection:
     """Trim once, as a role does: where there is no answer, read and look whether it happened."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -434,7 +434,7 @@ async def require_password(etcd: Etcd) -> None:
     await gateway.close()
 
 
-async def answers(store: Store) -> bool:
+async def answers(store: MetadataStore) -> bool:
     try:
         return await store.cluster() == "mine"
     except StoreUnavailable:

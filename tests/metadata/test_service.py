@@ -338,7 +338,7 @@ def test_g5_whoever_sends_nonsense_is_told_and_nothing_is_stored(tmp_path: Path)
             ):
                 service.submit(message, answers.append, told.append)
             assert len(told) == 5
-            assert "is of cluster 'another', this is cluster" in told[3]
+            assert "is for cluster 'another', this is cluster" in told[3]
             assert await ask(service, creation()) == Swapped("orders", 1)
             service.submit(Swap("orders", 1, replace(first_of(), epoch=2, deleted=True)), answers.append, told.append)
             await eventually(holds(lambda: len(told) == 6))
@@ -366,7 +366,7 @@ def test_a1_places_are_bounded_and_a3_who_has_one_keeps_it(
 ) -> None:
     monkeypatch.setattr(admission, "NODES_MAX", 3)
     monkeypatch.setattr(admission, "CLIENTS_MAX", 3)
-    monkeypatch.setattr(admission, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(admission, "COUNT_AGE_S_MAX", 0.0)
 
     async def scenario() -> None:
         async with serving(tmp_path) as service:

@@ -244,7 +244,7 @@ def test_a_clock_that_was_stopped_for_long_accuses_nobody() -> None:
     async def scenario() -> None:
         expired: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         clock = LeaseClock(200, lambda name, start: expired.put_nowait((name, start)))
-        clock.heard("a", 1)
+        clock.renewed("a", 1)
         await asyncio.sleep(0)
         time.sleep(0.5)  # the whole process stands still, as after SIGSTOP
         await asyncio.sleep(0)

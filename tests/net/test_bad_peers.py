@@ -1,4 +1,4 @@
-"""Peers that send garbage, stall, do not read or vanish: they are closed, and nobody else notices."""
+"""Peers that send garbage, stall, do not read or vanish: they are closed, and others are not affected."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def encode_head(head: bytes) -> bytes:
     return fields + struct.pack("<I", crc32c.crc32c(head, crc32c.crc32c(fields))) + head
 
 
-GOOD = encode_message("r", 1, 0, (), STORED)
-WITH_BODY = encode_message("r", 1, 0, (5,), STORED) + b"12345"
+GOOD = encode_message("r", 1, (), STORED)
+WITH_BODY = encode_message("r", 1, (5,), STORED) + b"12345"
 
 
 def flipped(packet: bytes, at: int) -> bytes:
@@ -55,21 +55,21 @@ BAD_BYTES = {
     "unknown kind": struct.pack("<IIBBHI", 10, 10, 77, 0, 0, 0),
     "no message": encode(Kind.MESSAGE),
     "no address": encode_head(msgspec.msgpack.encode("r")),
-    "a token that is no number": encode_head(msgspec.msgpack.encode(("r", "1", 0, (), STORED))),
+    "a token that is not a number": encode_head(msgspec.msgpack.encode(("r", "1", 0, (), STORED))),
 }
 
 BAD_REQUESTS = {
-    "sizes do not fit": encode_message("r", 8, 0, (7, -2), STORED) + b"12345",
+    "sizes do not fit": encode_message("r", 8, (7, -2), STORED) + b"12345",
     "sizes of nothing": encode_head(msgspec.msgpack.encode(("r", 8, 0, (3,), STORED))),
-    "a message that stays inside a process": encode_message("r", 8, 0, (), Refresh("log")),
-    "a message that nobody knows": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Unheard", 1)))),
+    "a message that stays inside a process": encode_message("r", 8, (), Refresh("log")),
+    "an unknown message": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Unheard", 1)))),
     "a field of another type": encode_head(msgspec.msgpack.encode(("r", 8, 0, (), ("Stored", 1, 2)))),
     "no message behind the address": encode_head(msgspec.msgpack.encode(("r", 8))),
 }
 
 
 @pytest.mark.parametrize("name", BAD_BYTES)
-def test_bad_bytes_are_refused_at_once_and_counted_and_hurt_nobody(run: Run, name: str) -> None:
+def test_bad_bytes_are_refused_at_once_and_counted_and_do_no_harm(run: Run, name: str) -> None:
     async def scene() -> None:
         served, inbox = Inbox(), Inbox()
         limits = Limits(linger_ms=20)
@@ -79,7 +79,7 @@ def test_bad_bytes_are_refused_at_once_and_counted_and_hurt_nobody(run: Run, nam
             bare_socket(server) as peer,
         ):
             await peer.greet()
-            await peer.say(GOOD, BAD_BYTES[name], GOOD)
+            await peer.send(GOOD, BAD_BYTES[name], GOOD)
             assert (await peer.refusal()).code is RefusalCode.PROTOCOL
             await peer.closed()
             await until(lambda: server.violations == 1)
@@ -99,7 +99,7 @@ def test_a_request_that_means_nothing_is_answered_and_the_connection_goes_on(run
         served = Inbox()
         async with serving(served) as server, bare_socket(server) as peer:
             await peer.greet()
-            await peer.say(GOOD, BAD_REQUESTS[name], GOOD)
+            await peer.send(GOOD, BAD_REQUESTS[name], GOOD)
             envelope, _ = decode_message((await peer.packet()).head, memoryview(b""), 0)
             assert envelope.token == 8
             assert isinstance(envelope.message, RequestRefused)
@@ -111,7 +111,7 @@ def test_a_request_that_means_nothing_is_answered_and_the_connection_goes_on(run
 
 def test_an_answer_that_means_nothing_is_dropped_and_the_connection_goes_on(run: Run) -> None:
     def answering(connection: Connection, envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
-        connection.write(BAD_REQUESTS["a message that nobody knows"])
+        connection.write(BAD_REQUESTS["an unknown message"])
         connection.send("r", envelope.token, STORED)
 
     async def scene() -> None:
@@ -133,7 +133,7 @@ def test_a_handler_that_finds_a_bad_request_has_it_answered(run: Run) -> None:
         inbox = Inbox()
         async with serving(strict) as server, dialled(server, inbox) as connection:
             for token in (1, 2):
-                connection.send("nobody", token, STORED)
+                connection.send("unknown", token, STORED)
                 envelope = (await inbox.next())[1]
                 assert envelope.token == token
                 assert envelope.message == RequestRefused("no such role; update the older of both ends")
@@ -149,7 +149,7 @@ def test_a_connection_that_ends_inside_a_packet_delivers_nothing_of_it(run: Run,
         async with serving(served) as server:
             async with bare_socket(server) as peer:
                 await peer.greet()
-                await peer.say(GOOD, WITH_BODY[:cut])
+                await peer.send(GOOD, WITH_BODY[:cut])
                 await until(lambda: served.count == 1)
                 peer.writer.write_eof()
                 await peer.closed()
@@ -159,7 +159,7 @@ def test_a_connection_that_ends_inside_a_packet_delivers_nothing_of_it(run: Run,
     run(scene())
 
 
-def test_a_reset_connection_is_told_once(run: Run) -> None:
+def test_a_reset_connection_is_reported_once(run: Run) -> None:
     async def scene() -> None:
         gone: list[Connection] = []
         async with serving(on_closed=gone.append) as server, bare_socket(server) as peer:
@@ -176,13 +176,13 @@ def test_a_packet_that_trickles_is_given_up_and_others_are_served_meanwhile(run:
     async def scene() -> None:
         inbox = Inbox()
         limits = Limits(ping_ms=20, packet_ms=60, linger_ms=50)
-        large = encode_message("r", 1, 0, (MIB,), STORED)
+        large = encode_message("r", 1, (MIB,), STORED)
         async with serving(limits=limits) as server, dialled(server, inbox) as other, bare_socket(server) as peer:
             await peer.greet()
-            await peer.say(large)
+            await peer.send(large)
             refusal = asyncio.ensure_future(peer.refusal())
             while not refusal.done():
-                await peer.say(b"x")
+                await peer.send(b"x")
                 other.send("r", 2, STORED)
                 await inbox.next()
             assert "a packet took longer than 60 ms" in refusal.result().text
@@ -281,7 +281,7 @@ def test_a_stopped_server_is_noticed_by_its_silence(run: Run) -> None:
             connection.send("r", 0, STORED)
             (await served.next())[0].pause("stopped")
             await gone.wait()
-            assert connection.reason == "node-1 was silent for 60 ms; is it stopped?"
+            assert connection.reason == "node-1 was silent for 60 ms; is it suspended?"
 
     run(scene())
 
@@ -305,7 +305,7 @@ def test_a_peer_that_takes_only_tiny_packets_is_refused_before_it_can_ask(run: R
         async with serving() as server, bare_socket(server) as peer:
             packet = await peer.greet(greeting(packet_bytes_max=16))
             assert packet.kind == Kind.REFUSED
-            assert decode_refusal(packet.head).text == "packets of at most 16 bytes are too small; take 1048576 or more"
+            assert decode_refusal(packet.head).text == "a packet limit of 16 bytes is too small; accept 1048576 or more"
             await until(lambda: server.refused == 1)
             assert server.accepted == 0
 
@@ -315,7 +315,7 @@ def test_a_peer_that_takes_only_tiny_packets_is_refused_before_it_can_ask(run: R
 def test_a_server_that_takes_only_tiny_packets_is_not_used(run: Run) -> None:
     async def scene() -> None:
         async with serving(limits=Limits(packet_bytes_max=16, linger_ms=20)) as server:
-            with pytest.raises(Unreachable, match="packets of at most 16 bytes are too small"):
+            with pytest.raises(Unreachable, match="a packet limit of 16 bytes is too small"):
                 async with dialled(server):
                     pass
 
@@ -323,7 +323,7 @@ def test_a_server_that_takes_only_tiny_packets_is_not_used(run: Run) -> None:
 
 
 @pytest.mark.parametrize("what", ["packet", "head"])
-def test_an_answer_that_the_peer_cannot_take_is_told_instead_and_the_connection_goes_on(run: Run, what: str) -> None:
+def test_an_answer_that_is_too_large_becomes_an_error_and_the_connection_stays_open(run: Run, what: str) -> None:
     sent: list[bool] = []
 
     def generous(connection: Connection, envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
@@ -343,10 +343,10 @@ def test_an_answer_that_the_peer_cannot_take_is_told_instead_and_the_connection_
             bare_socket(server) as peer,
         ):
             await peer.greet()
-            await peer.say(GOOD)
+            await peer.send(GOOD)
             envelope, _ = decode_message((await peer.packet()).head, memoryview(b""), 0)
             assert isinstance(envelope.message, RequestRefused)
-            assert envelope.message.why.endswith("is more than bare takes; ask for less at once")
+            assert envelope.message.why.endswith("is larger than bare accepts; request less at once")
             assert (envelope.token, sent, server.connections) == (1, [False], 2)
             other.send("r", 2, STORED)
             assert (await inbox.next())[1].token == 2

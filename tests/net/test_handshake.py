@@ -1,4 +1,4 @@
-"""Who may connect, and what everybody else is told."""
+"""Which peers may connect, and which error the others get."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_the_right_token_and_cluster_are_welcome(run: Run, token: str, cluster: 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"token": "guess"}, "the token is missing or wrong; give the one"),
-        ({}, "the token is missing or wrong; give the one"),
+        ({"token": "guess"}, "the token is missing or wrong; use the one"),
+        ({}, "the token is missing or wrong; use the one"),
         ({"token": "secret", "cluster": "c2"}, "node-1 belongs to cluster c1, 'x' to cluster 'c2'; check the address"),
     ],
 )
@@ -81,7 +81,7 @@ def test_the_highest_version_that_both_speak_is_chosen(run: Run) -> None:
 def test_a_connection_that_does_not_begin_with_hello_is_refused(run: Run, first: Kind) -> None:
     async def scene() -> None:
         async with serving() as server, bare_socket(server) as peer:
-            await peer.say(encode(first))
+            await peer.send(encode(first))
             assert (await peer.refusal()).text.startswith("a connection begins with HELLO")
             await peer.closed()
 
@@ -92,7 +92,7 @@ def test_a_second_hello_is_refused(run: Run) -> None:
     async def scene() -> None:
         async with serving(limits=Limits(linger_ms=20)) as server, bare_socket(server) as peer:
             await peer.greet()
-            await peer.say(encode(Kind.HELLO, greeting()))
+            await peer.send(encode(Kind.HELLO, greeting()))
             assert (await peer.refusal()).code is RefusalCode.PROTOCOL
             await peer.closed()
             await until(lambda: server.violations == 1)
@@ -103,19 +103,19 @@ def test_a_second_hello_is_refused(run: Run) -> None:
 def test_a_hello_that_is_too_long_is_refused_before_it_is_read(run: Run) -> None:
     async def scene() -> None:
         async with serving() as server, bare_socket(server) as peer:
-            await peer.say(encode(Kind.HELLO, greeting(name="x" * HANDSHAKE_BYTES_MAX)))
-            assert "larger than this process takes" in (await peer.refusal()).text
+            await peer.send(encode(Kind.HELLO, greeting(name="x" * HANDSHAKE_BYTES_MAX)))
+            assert "larger than this process accepts" in (await peer.refusal()).text
             await peer.closed()
 
     run(scene())
 
 
-@pytest.mark.parametrize("said", [b"", encode(Kind.HELLO, greeting())[:-1]], ids=["silent", "slow"])
-def test_a_silent_or_slow_handshake_is_closed_in_time(run: Run, said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", encode(Kind.HELLO, greeting())[:-1]], ids=["silent", "slow"])
+def test_a_silent_or_slow_handshake_is_closed_in_time(run: Run, sent: bytes) -> None:
     async def scene() -> None:
         limits = Limits(handshake_ms=50, linger_ms=50)
         async with serving(limits=limits) as server, bare_socket(server) as peer:
-            await peer.say(said)
+            await peer.send(sent)
             assert "no handshake within 50 ms" in (await peer.refusal()).text
             await peer.closed()
             await until(lambda: server.refused == 1)
@@ -144,7 +144,7 @@ def test_the_newest_connection_above_the_limit_is_refused_and_the_others_stay(ru
     run(scene())
 
 
-def test_strangers_that_say_nothing_take_no_place_of_those_who_do(run: Run) -> None:
+def test_connections_without_a_handshake_do_not_displace_others(run: Run) -> None:
     async def scene() -> None:
         inbox = Inbox()
         limits = Limits(connections_max=2, handshakes_max=3, linger_ms=20)
@@ -176,7 +176,7 @@ def test_those_that_are_being_refused_are_bounded_too(run: Run) -> None:
     run(scene())
 
 
-def test_a_refused_handshake_is_logged_and_told_and_a_flood_of_them_is_not(
+def test_refused_handshakes_are_logged_and_listed_up_to_a_limit(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refusals, "complaints", Complaints(logging.getLogger("trunkline.net")))
@@ -187,10 +187,10 @@ def test_a_refused_handshake_is_logged_and_told_and_a_flood_of_them_is_not(
                 with pytest.raises(HandshakeRefused):
                     await dial("127.0.0.1", server.port, name=f"n\n{number}", handler=Inbox(), token="wrong")
             await until(lambda: server.refused == 50)
-            told = server.refusals()
-            assert len(told) == 32
-            assert told[-1]["name"] == "n?49"
-            assert "the token is missing or wrong" in str(told[-1]["why"])
+            recent = server.refusals()
+            assert len(recent) == 32
+            assert (recent[-1].name, recent[-1].code) == ("n?49", "token")
+            assert "the token is missing or wrong" in recent[-1].why
 
     run(scene())
     lines = [record.getMessage() for record in caplog.records if "refused a connection" in record.getMessage()]
@@ -198,7 +198,7 @@ def test_a_refused_handshake_is_logged_and_told_and_a_flood_of_them_is_not(
     assert lines[0].startswith("node-1 refused a connection of n?0 from 127.0.0.1:")
 
 
-def test_nobody_listening_is_unreachable(run: Run) -> None:
+def test_an_address_without_a_listener_is_unreachable(run: Run) -> None:
     async def scene() -> None:
         async with serving() as server:
             port = server.port

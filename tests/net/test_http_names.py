@@ -51,7 +51,7 @@ def test_e1_the_name_that_is_listened_on_is_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["", "logs.example:443", "https://logs.example", "*"])
 def test_a_name_that_could_never_match_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="is no name of a host; write it alone"):
+    with pytest.raises(ConfigError, match="is not a host name; write it without a port"):
         OwnNames("0.0.0.0", [name])
 
 

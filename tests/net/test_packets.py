@@ -38,13 +38,13 @@ def test_every_message_either_travels_or_is_named_as_one_that_does_not() -> None
 
 
 def test_a_packet_is_laid_out_as_documented() -> None:
-    packet = encode_message("storage", 9, 250, [3, 0], STORED)
+    packet = encode_message("storage", 9, [3, 0], STORED)
     length, head_length, kind, flags, zero, crc = struct.unpack_from("<IIBBHI", packet)
     head = packet[16:]
     assert (length, head_length, kind, flags, zero) == (len(head) + 3, len(head), 3, 0, 0)
     assert crc == crc32c.crc32c(packet[:12] + head)
     fields = ["Stored", "stream", [7, 3, "data", "w1", 5, 4_000_000_000]]
-    assert msgspec.msgpack.decode(head) == ["storage", 9, 250, [3, 0], fields]
+    assert msgspec.msgpack.decode(head) == ["storage", 9, 0, [3, 0], fields]
 
 
 def test_a_packet_without_a_head_is_a_header_alone() -> None:
@@ -53,7 +53,7 @@ def test_a_packet_without_a_head_is_a_header_alone() -> None:
 
 def test_a_digest_of_4096_frames_fits_a_head() -> None:
     frame = Frame(2**62, 2**31, FrameKind.DATA, "w" * 64, 2**62, 2**32 - 1)
-    packet = encode_message("storage", 2**62, 2**31, (), Digested("s" * 64, 2**62, 2**62, (frame,) * 4096))
+    packet = encode_message("storage", 2**62, (), Digested("s" * 64, 2**62, 2**62, (frame,) * 4096))
     assert len(packet) < Limits().head_bytes_max
 
 
@@ -74,12 +74,12 @@ def test_attachments_that_do_not_fit_their_sizes_are_a_bad_request(sizes: tuple[
 
 def test_a_message_that_cannot_be_decoded_is_a_bad_request_of_that_token() -> None:
     head = msgspec.msgpack.encode(["r", 7, 0, [], ["NoSuch"]])
-    with pytest.raises(BadRequest, match="cannot be understood") as bad:
+    with pytest.raises(BadRequest, match="cannot be decoded") as bad:
         decode_message(head, memoryview(b""), 10)
     assert bad.value.token == 7
 
 
 @pytest.mark.parametrize("head", [b"", b"\xc1", b"\x91" * 100_000, b"\xa2\xff\xff"])
 def test_a_head_that_cannot_be_decoded_is_a_violation(head: bytes) -> None:
-    with pytest.raises(ProtocolViolation, match="cannot be understood"):
+    with pytest.raises(ProtocolViolation, match="cannot be decoded"):
         decode_message(head, memoryview(b""), 10)

@@ -49,11 +49,11 @@ MESSAGES = (
 )
 
 
-def sent(role: str, token: int, budget_ms: int, bodies: tuple[bytes, ...], which: int) -> tuple[bytes, Decoded]:
+def sent(role: str, token: int, bodies: tuple[bytes, ...], which: int) -> tuple[bytes, Decoded]:
     """A packet's bytes, and what must come out of them."""
     sizes, message = tuple(map(len, bodies)), MESSAGES[which]
-    encoded = encode_message(role, token, budget_ms, sizes, message) + b"".join(bodies)
-    return encoded, (Envelope(role, token, budget_ms, sizes, message), bodies)
+    encoded = encode_message(role, token, sizes, message) + b"".join(bodies)
+    return encoded, (Envelope(role, token, 0, sizes, message), bodies)
 
 
 def fed(parser: PacketParser, stream: bytes, cuts: random.Random) -> Iterator[Decoded]:
@@ -81,7 +81,6 @@ PACKETS = st.lists(
         sent,
         st.text(max_size=8),
         st.integers(0, 2**63 - 1),
-        st.integers(0, 2**31),
         st.lists(st.binary(max_size=700), max_size=4).map(tuple),
         st.integers(0, len(MESSAGES) - 1),
     ),
@@ -164,7 +163,7 @@ def test_mutated_streams_never_break_the_parser() -> None:
 
 def random_packet(source: random.Random) -> tuple[bytes, Decoded]:
     bodies = tuple(source.randbytes(source.choice((0, 1, 50, 600))) for _ in range(source.randint(0, 3)))
-    return sent("r" * source.randint(0, 5), source.getrandbits(60), 0, bodies, source.randrange(len(MESSAGES)))
+    return sent("r" * source.randint(0, 5), source.getrandbits(60), bodies, source.randrange(len(MESSAGES)))
 
 
 def mutated(stream: bytes, source: random.Random) -> bytes:
@@ -177,16 +176,16 @@ def mutated(stream: bytes, source: random.Random) -> bytes:
 
 
 def test_a_packet_up_to_the_limit_is_taken_and_one_above_it_is_not() -> None:
-    room = PACKET_BYTES_MAX - len(encode_message("r", 1, 0, (PACKET_BYTES_MAX - 1,), STORED)) + HEADER_BYTES
-    encoded, decoded = sent("r", 1, 0, (bytes(room),), 0)
+    room = PACKET_BYTES_MAX - len(encode_message("r", 1, (PACKET_BYTES_MAX - 1,), STORED)) + HEADER_BYTES
+    encoded, decoded = sent("r", 1, (bytes(room),), 0)
     assert len(encoded) == PACKET_BYTES_MAX + HEADER_BYTES
     assert list(fed(new_parser(), encoded, random.Random(1))) == [decoded]
-    with pytest.raises(ProtocolViolation, match="larger than this process takes"):
-        list(fed(new_parser(), sent("r", 1, 0, (bytes(room + 1),), 0)[0], random.Random(1)))
+    with pytest.raises(ProtocolViolation, match="larger than this process accepts"):
+        list(fed(new_parser(), sent("r", 1, (bytes(room + 1),), 0)[0], random.Random(1)))
 
 
 def test_memory_for_attachments_is_taken_only_after_the_head_is_checked() -> None:
-    encoded = bytearray(encode_message("r", 1, 0, (50_000,), STORED))
+    encoded = bytearray(encode_message("r", 1, (50_000,), STORED))
     encoded[-1] ^= 1
     parser = new_parser()
     with pytest.raises(ProtocolViolation, match="checksum"):

@@ -1,4 +1,4 @@
-"""One connection for each address: made when needed, made again after a failure, dropped when nobody uses it."""
+"""One connection for each address: dialled on first use, dialled again after a failure, closed when idle."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from net.wiring import STORED, BareSocket, Inbox, Run, bare_socket, echo, foreign_server, serving, until
+from net.wiring import STORED, Inbox, Run, bare_socket, echo, foreign_server, serving, until
 from trunkline.errors import Unreachable
-from trunkline.net.addresses import format_address
-from trunkline.net.dial import NOBODY_LISTENS, dial
-from trunkline.net.packets import VERSION_MAX, Envelope, Kind, Welcome, decode_message, encode
+from trunkline.net.dial import Fault, dial
 from trunkline.net.peers import Peers, PeerSettings
 from trunkline.net.server import Server
 
@@ -33,6 +31,16 @@ def address_of(server: Server) -> str:
     return f"127.0.0.1:{server.port}"
 
 
+def fault(peers: Peers, address: str) -> Fault | None:
+    error = peers.error(address)
+    return error.fault if error is not None else None
+
+
+def connected(peers: Peers, address: str) -> bool:
+    connection = peers.connection(address)
+    return connection is not None and connection.open
+
+
 async def sent(peers: Peers, address: str, token: int) -> None:
     """Send again until it is taken, as roles do."""
     await until(lambda: peers.send(address, "r", token, STORED))
@@ -50,12 +58,12 @@ def test_messages_sent_while_dialling_arrive_in_order_over_one_connection(run: R
         inbox = Inbox()
         async with serving() as server, peers_with(inbox) as peers:
             address = address_of(server)
-            assert not peers.connected(address)
+            assert not connected(peers, address)
             for token in range(100):
                 assert peers.send(address, "r", token, STORED, [bytes(token)])
             await until(lambda: inbox.count == 100)
             assert [envelope.token for _, envelope, _ in inbox.received] == list(range(100))
-            assert peers.connected(address)
+            assert connected(peers, address)
             assert peers.error(address) is None
             assert server.accepted == 1
 
@@ -79,23 +87,22 @@ def test_what_waits_for_a_connection_is_bounded_in_number_and_bytes(run: Run) ->
 
 def test_a_server_that_restarts_is_found_again(run: Run) -> None:
     async def scene() -> None:
-        inbox, closed = Inbox(), list[str]()
-        async with peers_with(inbox, on_closed=closed.append) as peers:
+        inbox = Inbox()
+        async with peers_with(inbox) as peers:
             async with serving() as server:
                 address = address_of(server)
                 await answered(peers, address, 1, inbox)
-            await until(lambda: closed == [address])
-            assert not peers.connected(address)
-            assert peers.error(address) is not None
+            await until(lambda: fault(peers, address) is Fault.LOST)
+            assert not connected(peers, address)
             inbox.received.clear()
-            await until(lambda: knocked_in_vain(peers, address))
+            await until(lambda: dialled_in_vain(peers, address))
             async with serving(port=server.port):
                 await answered(peers, address, 2, inbox)
                 assert peers.error(address) is None
 
-    def knocked_in_vain(peers: Peers, address: str) -> bool:
+    def dialled_in_vain(peers: Peers, address: str) -> bool:
         peers.send(address, "r", 0, STORED)
-        return peers.error(address) == NOBODY_LISTENS
+        return fault(peers, address) is Fault.NOT_LISTENING
 
     run(scene())
 
@@ -113,15 +120,15 @@ def test_after_a_failure_messages_are_dropped_until_the_next_try(run: Run) -> No
     run(scene())
 
 
-def test_a_refusal_and_a_bad_address_are_told_as_errors(run: Run) -> None:
+def test_a_refusal_and_a_bad_address_are_reported_as_errors(run: Run) -> None:
     async def scene() -> None:
         async with serving(token="secret") as server, peers_with(echo, token="guess") as peers:
             peers.send(address_of(server), "r", 1, STORED)
             peers.send("nonsense:port", "r", 1, STORED)
-            await until(lambda: peers.error(address_of(server)) is not None)
-            await until(lambda: peers.error("nonsense:port") is not None)
+            await until(lambda: fault(peers, address_of(server)) is Fault.REFUSED)
+            await until(lambda: fault(peers, "nonsense:port") is Fault.BAD_ADDRESS)
             assert "the token is missing or wrong" in str(peers.error(address_of(server)))
-            assert "is no port; write a number" in str(peers.error("nonsense:port"))
+            assert "is not a valid port; write a number" in str(peers.error("nonsense:port"))
 
     run(scene())
 
@@ -133,46 +140,12 @@ def test_a_dead_peer_does_not_delay_another(run: Run) -> None:
             assert peers.send(f"127.0.0.1:{port}", "r", 1, STORED)
             assert peers.send(address_of(server), "r", 2, STORED)
             assert (await inbox.next())[1].token == 2
-            assert not peers.connected(f"127.0.0.1:{port}")
+            assert not connected(peers, f"127.0.0.1:{port}")
 
     run(scene())
 
 
-def test_a_budget_runs_while_a_message_waits_for_its_connection(run: Run) -> None:
-    async def scene() -> None:
-        clock = asyncio.get_running_loop()
-        seen, done = list[Envelope](), asyncio.Event()
-
-        async def slow_to_welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            peer = BareSocket(reader, writer)
-            await peer.packet()
-            asked_at = clock.time()
-            await until(lambda: clock.time() > asked_at + 0.03)
-            await peer.say(encode(Kind.WELCOME, Welcome(VERSION_MAX, "c1", "slow", 1 << 20)))
-            for _ in range(2):
-                seen.append(decode_message((await peer.packet()).head, memoryview(b""), 0)[0])
-            await peer.closed()
-            writer.close()
-            await writer.wait_closed()
-            done.set()
-
-        server = await asyncio.start_server(slow_to_welcome, "127.0.0.1", 0)
-        async with peers_with(echo) as peers:
-            address = format_address(*server.sockets[0].getsockname())
-            for token, budget_ms in enumerate((10, 60_000, 0)):
-                assert peers.send(address, "r", token, STORED, budget_ms=budget_ms)
-            await until(lambda: len(seen) == 2)
-        await done.wait()
-        server.close()
-        await server.wait_closed()
-        assert [envelope.token for envelope in seen] == [1, 2]
-        assert 0 < seen[0].budget_ms <= 60_000 - 30
-        assert seen[1].budget_ms == 0
-
-    run(scene())
-
-
-def test_idle_connections_are_dropped_and_made_again_when_needed(run: Run) -> None:
+def test_idle_connections_are_closed_and_dialled_again_when_needed(run: Run) -> None:
     async def scene() -> None:
         inbox = Inbox()
         async with serving() as server, peers_with(inbox, PeerSettings(idle_ms=20)) as peers:
@@ -215,7 +188,7 @@ def test_closing_while_dialling_leaves_nothing_behind(run: Run) -> None:
 
 
 @pytest.mark.parametrize("address", ["a..b:7401", "." + "x" * 64 + ":7401", "\u0000:7401", "no address"])
-def test_an_address_that_nobody_can_dial_is_unreachable_and_nothing_more(run: Run, address: str) -> None:
+def test_an_address_that_cannot_be_dialled_is_an_error_and_no_exception(run: Run, address: str) -> None:
     async def scene() -> None:
         unhandled: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
@@ -228,7 +201,7 @@ def test_an_address_that_nobody_can_dial_is_unreachable_and_nothing_more(run: Ru
     run(scene())
 
 
-def test_dialling_a_host_that_no_resolver_takes_is_told_as_unreachable(run: Run) -> None:
+def test_dialling_a_host_that_no_resolver_accepts_raises_unreachable(run: Run) -> None:
     async def scene() -> None:
         with pytest.raises(Unreachable, match=r"a\.\.b:7401 cannot be reached"):
             await dial("a..b", 7401, name="client-1", handler=Inbox())

@@ -1,4 +1,4 @@
-"""A peer that takes its time is told from one that is silent, and neither is waited for without end."""
+"""A slow peer is distinguished from a silent one, and the wait for either is bounded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 from net.wiring import STORED, Inbox, Run, dialled, serving, until
 from trunkline.net.limits import MIB
-from trunkline.net.progress import STEP_BYTES, WORK_BYTES, Progress
+from trunkline.net.progress import STEP_BYTES, WORK_BYTES, TransferProgress
 
 WITHIN_S = 0.2
 BODY = bytes(32 * MIB)
@@ -79,7 +79,7 @@ class Clock(asyncio.SelectorEventLoop):
 def test_one_that_trickles_or_is_silent_after_it_took_everything_is_not_at_work() -> None:
     clock, pings = Clock(), []
     left = 10 * MIB
-    progress = Progress(clock, lambda: left, lambda: pings.append(clock.now))
+    progress = TransferProgress(clock, lambda: left, lambda: pings.append(clock.now))
     progress.sent(left)
     clock.now, left = 0.9, left - STEP_BYTES
     assert progress.at_work(1.0, heard_at=0.0)

@@ -92,13 +92,13 @@ def test_a_server_with_a_foreign_certificate_is_not_trusted(run: Run, files: Pat
     run(scene())
 
 
-def test_a_refusal_arrives_over_tls_and_plain_bytes_hurt_nobody(run: Run, files: Path) -> None:
+def test_a_refusal_arrives_over_tls_and_plain_bytes_do_no_harm(run: Run, files: Path) -> None:
     async def scene() -> None:
         inbox, tls = Inbox(), client_tls(files / "ours.pem")
         limits = Limits(handshake_ms=300, linger_ms=100)
         certified = server_tls(files / "server.pem", files / "server.key")
         async with serving(tls=certified, token="secret", limits=limits) as server, bare_socket(server) as peer:
-            await peer.say(b"\x00" * 100)
+            await peer.send(b"\x00" * 100)
             with pytest.raises(HandshakeRefused, match="the token is missing or wrong"):
                 await dial("127.0.0.1", server.port, name="x", handler=inbox, tls=tls)
             async with dialled(server, inbox, tls=tls, token="secret") as connection:
@@ -110,10 +110,10 @@ def test_a_refusal_arrives_over_tls_and_plain_bytes_hurt_nobody(run: Run, files:
     run(scene())
 
 
-def test_a_plain_client_of_a_tls_server_is_told_that_it_cannot_connect(run: Run, files: Path) -> None:
+def test_a_plain_client_of_a_tls_server_gets_an_error(run: Run, files: Path) -> None:
     async def scene() -> None:
         async with serving(tls=server_tls(files / "server.pem", files / "server.key")) as server:
-            with pytest.raises(Unreachable, match="check the address, and whether it wants TLS"):
+            with pytest.raises(Unreachable, match="check the address, and whether it needs TLS"):
                 await dial("127.0.0.1", server.port, name="x", handler=Inbox(), timeout_ms=2_000)
 
     run(scene())

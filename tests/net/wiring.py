@@ -61,7 +61,7 @@ class Inbox:
 
 
 def echo(connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
-    connection.send(envelope.role, envelope.token, envelope.message, attachments, envelope.budget_ms)
+    connection.send(envelope.role, envelope.token, envelope.message, attachments)
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def dialled(server: Server, handler: Any = echo, **options: Any) -> AsyncI
         yield connection
     finally:
         connection.close()
-        await connection.gone()
+        await connection.wait_closed()
 
 
 class BareSocket:
@@ -90,14 +90,14 @@ class BareSocket:
         self.reader = reader
         self.writer = writer
 
-    async def say(self, *pieces: bytes) -> None:
+    async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
             self.writer.write(piece)
         await self.writer.drain()
 
     async def greet(self, hello: Hello | None = None) -> Packet:
         """Say HELLO and return the answer."""
-        await self.say(encode(PacketKind.HELLO, hello or greeting()))
+        await self.send(encode(PacketKind.HELLO, hello or greeting()))
         return await self.packet()
 
     async def packet(self) -> Packet:
@@ -149,7 +149,7 @@ def greeting(**changes: Any) -> Hello:
 
 @asynccontextmanager
 async def foreign_server(answer: bytes = b"") -> AsyncIterator[int]:
-    """Takes one connection, says one thing and no more. Gives its port."""
+    """Accepts one connection and sends one answer. Yields its port."""
     done = asyncio.Event()
 
     async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -83,7 +83,7 @@ class Proxy:
     def count(self, name: str) -> int:
         """One of the counters that have no labels."""
         lines = self.get("/metrics").body.decode().splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith(f"trunkline_proxy_{name} ")))
+        return int(float(next(line.split()[1] for line in lines if line.startswith(f"trunkline_proxy_{name} "))))
 
     def kill(self) -> None:
         self.process.kill()

@@ -1,4 +1,4 @@
-"""Pages of other sites that ask the proxy through somebody's browser: by a name of their own, or from their origin."""
+"""Pages of other sites that send requests through a user's browser: by a name of their own, or from their origin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cors_of(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def listed(cluster: RunningCluster, directory: Path) -> Iterator[Proxy]:
+def allowed(cluster: RunningCluster, directory: Path) -> Iterator[Proxy]:
     with running(cluster.connect, directory, "--allow-host", "logs.example", "--allow-origin", SHOP) as found:
         yield found
 
@@ -35,9 +35,9 @@ def test_another_name_reads_and_appends_nothing(proxy: Proxy, log: str) -> None:
     assert proxy.get("/healthz", Host="evil.example").status == 200
 
 
-def test_a_listed_name_is_answered_and_so_is_localhost(listed: Proxy, proxy: Proxy) -> None:
-    assert listed.get("/v1/logs", Host="logs.example").status == 200
-    assert listed.get("/v1/logs", Host="other.example").problem == "not-our-name"
+def test_a_allowed_name_is_answered_and_so_is_localhost(allowed: Proxy, proxy: Proxy) -> None:
+    assert allowed.get("/v1/logs", Host="logs.example").status == 200
+    assert allowed.get("/v1/logs", Host="other.example").problem == "not-our-name"
     assert proxy.get("/v1/logs", Host="localhost:1").status == 200
 
 
@@ -56,34 +56,34 @@ def test_a_page_of_another_origin_appends_nothing(proxy: Proxy, log: str) -> Non
     assert proxy.texts(log) == ["own"]
 
 
-def test_without_listed_origins_no_answer_says_that_a_page_may_read_it(proxy: Proxy, log: str) -> None:
+def test_without_allowed_origins_no_answer_lets_a_page_read_it(proxy: Proxy, log: str) -> None:
     assert cors_of(proxy.get(f"/v1/logs/{log}", Origin=EVIL).headers) == {}
-    asked = proxy.ask("OPTIONS", f"/v1/logs/{log}/entries", headers={"Origin": EVIL})
-    assert (asked.status, cors_of(asked.headers)) == (405, {})
+    answer = proxy.ask("OPTIONS", f"/v1/logs/{log}/entries", headers={"Origin": EVIL})
+    assert (answer.status, cors_of(answer.headers)) == (405, {})
 
 
-def test_a_listed_origin_is_told_exactly_what_it_may_do(listed: Proxy, log: str) -> None:
-    asked = listed.ask(
+def test_the_preflight_of_an_allowed_origin_says_what_it_may_do(allowed: Proxy, log: str) -> None:
+    answer = allowed.ask(
         "OPTIONS",
         f"/v1/logs/{log}/entries",
         headers={"Origin": SHOP, "Access-Control-Request-Method": "POST"},
     )
-    assert (asked.status, asked.headers["Vary"]) == (204, "Origin")
-    assert cors_of(asked.headers) == {
+    assert (answer.status, answer.headers["Vary"]) == (204, "Origin")
+    assert cors_of(answer.headers) == {
         "Access-Control-Allow-Origin": SHOP,
         "Access-Control-Allow-Methods": "GET, POST",
         "Access-Control-Allow-Headers": "Accept, Authorization, Content-Type, Idempotency-Key, Last-Event-ID",
         "Access-Control-Expose-Headers": "Retry-After, WWW-Authenticate",
         "Access-Control-Max-Age": "600",
     }
-    done = listed.post(f"/v1/logs/{log}/entries", {"text": "a"}, {"Origin": SHOP})
-    stream = listed.get(f"/v1/logs/{log}/subscribe?idle_ms=20", Origin=SHOP)
-    missing = listed.get("/v1/logs/no-such-log", Origin=SHOP)
+    done = allowed.post(f"/v1/logs/{log}/entries", {"text": "a"}, {"Origin": SHOP})
+    stream = allowed.get(f"/v1/logs/{log}/subscribe?idle_ms=20", Origin=SHOP)
+    missing = allowed.get("/v1/logs/no-such-log", Origin=SHOP)
     for answer, status in ((done, 201), (stream, 200), (missing, 404)):
         assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (status, SHOP)
 
 
-def test_an_origin_that_is_not_listed_is_told_nothing_where_others_are(listed: Proxy, log: str) -> None:
-    asked = listed.ask("OPTIONS", f"/v1/logs/{log}/entries", headers={"Origin": EVIL})
-    assert (asked.status, cors_of(asked.headers), asked.headers["Vary"]) == (405, {}, "Origin")
-    assert listed.post(f"/v1/logs/{log}/entries", {"text": "x"}, {"Origin": EVIL}).problem == "origin-refused"
+def test_the_preflight_of_another_origin_is_refused(allowed: Proxy, log: str) -> None:
+    answer = allowed.ask("OPTIONS", f"/v1/logs/{log}/entries", headers={"Origin": EVIL})
+    assert (answer.status, cors_of(answer.headers), answer.headers["Vary"]) == (405, {}, "Origin")
+    assert allowed.post(f"/v1/logs/{log}/entries", {"text": "x"}, {"Origin": EVIL}).problem == "origin-refused"

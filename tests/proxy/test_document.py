@@ -21,7 +21,7 @@ from trunkline.client.cluster import Cluster
 from trunkline.proxy.openapi import document
 from trunkline.proxy.problems import KINDS
 from trunkline.proxy.server import operations
-from trunkline.proxy.service import ProxyConfig, Service
+from trunkline.proxy.service import ProxyConfig, ProxyService
 
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
 EXAMPLES_MAX = 10  # for each operation, besides those of the document and of its limits
@@ -62,7 +62,7 @@ def test_every_operation_is_described_with_its_parameters() -> None:
         named = [parameters[each["$ref"].rpartition("/")[2]] for each in operation.get("parameters", [])]
         return {each["name"] for each in named if each["in"] == "query"}
 
-    service = Service(ProxyConfig(), Cluster())
+    service = ProxyService(ProxyConfig(), Cluster())
     there = {(each.name, each.method, each.path, frozenset(each.query)) for each in operations(service)}
     assert there == {
         (operation["operationId"], method, path, frozenset(query(operation))) for path, method, operation in described()

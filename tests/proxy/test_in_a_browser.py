@@ -16,7 +16,7 @@ from local_cluster import RunningCluster
 from outside import program
 from proxy.proxy_process import Proxy, running
 
-EVIL: Final = "evil.example"  # the browser is told that this name is this machine, as its owner could tell it
+EVIL: Final = "evil.example"  # the browser resolves this name to this machine, as its owner could arrange
 FETCH: Final = """async ([url, body]) => {
   const sent = body && { method: "POST", headers: { "Content-Type": "application/json" }, body };
   try {
@@ -81,8 +81,8 @@ def test_a_site_that_points_its_name_at_the_proxy_reads_and_appends_nothing(page
     port = proxy.address.rpartition(":")[2]
     page.goto(f"http://{EVIL}:{port}/healthz")  # to the browser, the page and the proxy are one origin now
     for path, body in ((f"/v1/logs/{log}/entries?start=1", None), (f"/v1/logs/{log}/entries", '{"text":"theirs"}')):
-        status, told = page.evaluate(FETCH, [path, body])
-        assert (status, told["type"]) == (403, "urn:trunkline:problem:not-our-name")
+        status, problem = page.evaluate(FETCH, [path, body])
+        assert (status, problem["type"]) == (403, "urn:trunkline:problem:not-our-name")
     assert proxy.texts(log) == ["mine"]
 
 

@@ -1,4 +1,4 @@
-"""An append with a key is in the log once: whoever is asked again, and whoever died meanwhile."""
+"""An append with a key is in the log once, whichever proxy receives it again, and whichever process died meanwhile."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def keyed_batch(proxy: Proxy, log: str, texts: str, key: str) -> Answer:
     return proxy.post(f"/v1/logs/{log}/batches", {"entries": entries}, {"Idempotency-Key": key})
 
 
-def test_an_append_that_is_asked_for_again_is_answered_with_the_same_position(
-    proxy: Proxy, other: Proxy, log: str
-) -> None:
+def test_an_append_that_is_sent_again_gets_the_same_position(proxy: Proxy, other: Proxy, log: str) -> None:
     proxy.append(log, "before")
     first = proxy.append(log, "a", key="k")
     proxy.append(log, "after")
@@ -44,9 +42,7 @@ def test_an_append_that_is_asked_for_again_is_answered_with_the_same_position(
     assert proxy.texts(log) == ["before", "a", "after"]
 
 
-def test_a_batch_that_is_asked_for_again_is_answered_with_the_same_positions(
-    proxy: Proxy, other: Proxy, log: str
-) -> None:
+def test_a_batch_that_is_sent_again_gets_the_same_positions(proxy: Proxy, other: Proxy, log: str) -> None:
     for each in (proxy, other, proxy):
         again = keyed_batch(each, log, "abc", "k")
         assert (again.status, again.json) == (201, {"first": 1, "count": 3})
@@ -65,12 +61,12 @@ def test_k6_a_key_that_was_used_for_something_else_is_refused(proxy: Proxy, othe
 
 
 def test_a_key_and_a_condition_go_together(proxy: Proxy, other: Proxy, log: str) -> None:
-    def append(asked: Proxy, text: str, expect: int, key: str) -> Answer:
+    def append(to: Proxy, text: str, expect: int, key: str) -> Answer:
         path = f"/v1/logs/{log}/entries"
-        return asked.post(path, {"text": text, "expect": expect}, {"Idempotency-Key": key})
+        return to.post(path, {"text": text, "expect": expect}, {"Idempotency-Key": key})
 
-    for asked in (proxy, other):
-        assert append(asked, "a", 1, "k").json == {"glsn": 1}
+    for each in (proxy, other):
+        assert append(each, "a", 1, "k").json == {"glsn": 1}
     failed = append(proxy, "b", 1, "l")
     assert (failed.status, failed.problem, failed.json["tail"]) == (409, "condition-failed", 2)
     assert append(other, "b", 2, "l").json == {"glsn": 2}
@@ -102,22 +98,22 @@ def test_k7_keys_of_entries_that_were_trimmed_are_forgotten_and_the_log_goes_on(
         return await (await handle.log(log)).trim(2)
 
     assert library(trim) == 2
-    wait_until(lambda: proxy.get(f"/v1/logs/{log}/entries/1").status == 410)  # the nodes were told
+    wait_until(lambda: proxy.get(f"/v1/logs/{log}/entries/1").status == 410)  # the nodes trimmed it
     assert other.append(log, "c", key="c").json == {"glsn": 3}
     assert other.append(log, "d", key="d").json == {"glsn": 4}
 
 
-def test_k2_proxies_that_are_asked_at_once_append_each_key_once(proxy: Proxy, other: Proxy, log: str) -> None:
+def test_k2_proxies_append_a_key_once_when_several_receive_it_at_once(proxy: Proxy, other: Proxy, log: str) -> None:
     keys = [f"k{number}" for number in range(12)]
     with ThreadPoolExecutor(8) as pool:
-        asked = [(key, pool.submit(settled, each, log, key)) for key in keys for each in (proxy, other, proxy)]
-        found = {(key, future.result()) for key, future in asked}
+        sent = [(key, pool.submit(settled, each, log, key)) for key in keys for each in (proxy, other, proxy)]
+        found = {(key, future.result()) for key, future in sent}
     assert len(found) == len(keys)
     assert sorted(proxy.texts(log)) == sorted(keys)
 
 
 def settled(proxy: Proxy, log: str, key: str) -> int:
-    """Ask until there is an answer, as an application does that is told to come again."""
+    """Send until there is an answer, as an application does after Retry-After."""
     for _ in range(100):
         answer = proxy.append(log, key, key=key)
         if answer.status == 201:
@@ -164,7 +160,7 @@ def test_k4_a_proxy_that_is_killed_while_a_replica_hangs_leaves_its_append_to_th
         for name in names[1:]:
             cluster.pause(name)
         send(victim, log, "k")
-        wait_until(lambda: victim.count("requests_in_progress") == 2)  # the append, and this look
+        wait_until(lambda: victim.count("requests_in_progress") == 2)  # the append, and this request
         victim.kill()
     finally:
         victim.kill()
@@ -175,7 +171,7 @@ def test_k4_a_proxy_that_is_killed_while_a_replica_hangs_leaves_its_append_to_th
     assert other.texts(log).count("k") == 1
 
 
-def test_an_append_that_is_not_settled_in_time_may_be_asked_for_again(
+def test_an_append_that_is_not_settled_in_time_may_be_sent_again(
     cluster: RunningCluster, directory: Path, other: Proxy, log: str
 ) -> None:
     nodes = [process.name for process in cluster.record.processes if process.name != "coordinator"]

@@ -20,7 +20,7 @@ def test_k1_a_stamp_is_read_as_it_was_written() -> None:
     assert stamp_of(encode_headers({**written.headers(), "other": b"\xff"})) == written
 
 
-def test_k1_what_does_not_look_like_a_stamp_is_none() -> None:
+def test_k1_malformed_headers_are_no_stamp() -> None:
     good = stamp("key").headers()
     for headers in (
         {},
@@ -39,7 +39,7 @@ def test_k1_what_does_not_look_like_a_stamp_is_none() -> None:
 
 def test_k5_a_key_counts_while_its_entry_is_in_the_window() -> None:
     index = KeyIndex(3)
-    index.see(1, stamp("a"))
+    index.add(1, stamp("a"))
     index.advance(4)
     assert index.find("a") == KeyedAppend(1, 1, DIGEST)
     index.advance(5)
@@ -50,7 +50,7 @@ def test_k5_a_key_counts_while_its_entry_is_in_the_window() -> None:
 def test_k7_what_is_below_is_forgotten() -> None:
     index = KeyIndex(10)
     for glsn, key in enumerate("abc", 1):
-        index.see(glsn, stamp(key))
+        index.add(glsn, stamp(key))
     index.forget_below(3)
     assert [index.find(key) is not None for key in "abc"] == [False, False, True]
     assert index.next == 4
@@ -62,9 +62,9 @@ def test_k5_a_proxy_that_began_later_has_the_same_keys(keys: list[str], window: 
     old, new = KeyIndex(window), KeyIndex(window)
     new.advance(min(late, len(keys) + 1 - window))
     for glsn, key in enumerate(keys, 1):
-        old.see(glsn, stamp(key) if key else None)
+        old.add(glsn, stamp(key) if key else None)
         if glsn >= new.next:
-            new.see(glsn, stamp(key) if key else None)
+            new.add(glsn, stamp(key) if key else None)
     assert {key: old.find(key) for key in "abc"} == {key: new.find(key) for key in "abc"}
 
 

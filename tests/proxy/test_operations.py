@@ -106,11 +106,11 @@ def test_a_page_begins_at_the_oldest_entry_and_passes_over_nothing_that_was_trim
 
     library(trim)
     assert proxy.texts(log) == ["c"]
-    wait_until(lambda: proxy.get(f"/v1/logs/{log}/entries/1").status == 410)  # the nodes were told
-    gone = proxy.get(f"/v1/logs/{log}/entries?start=1")
-    assert (gone.status, gone.problem, gone.json["point"]) == (410, "trimmed", 2)
-    gone = proxy.get(f"/v1/logs/{log}/entries/2")
-    assert (gone.status, gone.problem, gone.json["point"]) == (410, "trimmed", 2)
+    wait_until(lambda: proxy.get(f"/v1/logs/{log}/entries/1").status == 410)  # the nodes trimmed it
+    trimmed = proxy.get(f"/v1/logs/{log}/entries?start=1")
+    assert (trimmed.status, trimmed.problem, trimmed.json["point"]) == (410, "trimmed", 2)
+    trimmed = proxy.get(f"/v1/logs/{log}/entries/2")
+    assert (trimmed.status, trimmed.problem, trimmed.json["point"]) == (410, "trimmed", 2)
 
 
 def test_a_page_waits_for_an_entry_that_comes_meanwhile(proxy: Proxy, log: str) -> None:
@@ -144,7 +144,7 @@ def test_a_poisoned_log_is_read_and_what_is_no_headers_is_shown(
     ] * 2
 
 
-def test_a_corrupt_batch_is_told_and_passed_and_keys_work_behind_it(
+def test_a_corrupt_batch_is_reported_and_skipped_and_keys_work_behind_it(
     proxy: Proxy, log: str, cluster: RunningCluster
 ) -> None:
     proxy.append(log, "before")
@@ -153,8 +153,8 @@ def test_a_corrupt_batch_is_told_and_passed_and_keys_work_behind_it(
     assert [proxy.post(f"/v1/logs/{log}/entries", {"text": "a"}, key).json["glsn"] for _ in range(2)] == [5, 5]
     assert proxy.get(f"/v1/logs/{log}/entries").json["next"] == 2
     for path in ("entries?start=2", "entries/3"):
-        told = proxy.get(f"/v1/logs/{log}/{path}")
-        assert (told.status, told.problem, told.json["first"], told.json["end"]) == (410, "corrupt-entries", 2, 5)
+        found = proxy.get(f"/v1/logs/{log}/{path}")
+        assert (found.status, found.problem, found.json["first"], found.json["end"]) == (410, "corrupt-entries", 2, 5)
     assert [entry["text"] for entry in proxy.get(f"/v1/logs/{log}/entries?start=5").json["entries"]] == ["a"]
 
 
@@ -172,8 +172,9 @@ def test_health_readiness_and_counters_are_shown(proxy: Proxy, log: str) -> None
     before = proxy.count("entries_appended_total")
     proxy.append(log, "a")
     assert proxy.count("entries_appended_total") == before + 1
-    assert proxy.get("/healthz").json == {"status": "ok"}
-    assert proxy.get("/readyz").json == {"status": "ok"}
+    process = {"process": "proxy", "name": "127.0.0.1:0"}
+    assert proxy.get("/healthz").json == {"alive": True, **process}
+    assert proxy.get("/readyz").json == {"ready": True, "why": [], **process}
     metrics = proxy.get("/metrics")
     assert metrics.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert b'trunkline_proxy_requests_total{operation="appendEntry",status="201"} ' in metrics.body

@@ -1,4 +1,4 @@
-"""What is wrong, is not there, or cannot be, is answered with a problem that says what to do, and changes nothing."""
+"""A request that fails gets a problem that says what to do, and changes nothing."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_body_of_another_kind_is_refused(proxy: Proxy, log: str, headers: Mapp
     assert refused(answer, 415, "unsupported-media-type")
 
 
-def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(proxy: Proxy, log: str) -> None:
+def test_a_body_that_is_too_large_is_refused_with_and_without_its_length(proxy: Proxy, log: str) -> None:
     path, headers = f"/v1/logs/{log}/entries", {"Content-Type": "application/octet-stream"}
     connection = proxy.connection()
     connection.request("POST", path, iter([b"x" * BODY_BYTES_MAX, b"x"]), headers, encode_chunked=True)
@@ -176,15 +176,15 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(proxy: Pr
     assert proxy.ask("POST", path, body=b"x" * BODY_BYTES_MAX, headers=headers).status == 201
 
 
-def test_a_body_that_breaks_off_harms_nobody(cluster: RunningCluster, directory: Path, log: str) -> None:
-    with running(cluster.connect, directory) as proxy:  # looks at what it logged
+def test_an_incomplete_body_harms_no_other_request(cluster: RunningCluster, directory: Path, log: str) -> None:
+    with running(cluster.connect, directory) as proxy:  # its log is checked
         for declared in ({"Content-Length": "100"}, {"Transfer-Encoding": "chunked"}):
             connection = proxy.connection()
             connection.putrequest("POST", f"/v1/logs/{log}/entries")
             for each in {**JSON, **declared}.items():
                 connection.putheader(*each)
             connection.endheaders(b'{"text"' if "Content-Length" in declared else b'7\r\n{"text"\r\n')
-            wait_until(lambda: proxy.count("requests_in_progress") == 2)  # that one, and this look
+            wait_until(lambda: proxy.count("requests_in_progress") == 2)  # that one, and this request
             connection.close()
             wait_until(lambda: proxy.count("requests_in_progress") == 1)
         assert proxy.texts(log) == []

@@ -19,9 +19,9 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_a_cluster_it_says_so_and_ends() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes connections and never answers
-        done = run("--connect", f"127.0.0.1:{nobody.getsockname()[1]}", "--timeout", "0.5")
+def test_without_a_cluster_the_proxy_stops_with_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
+        done = run("--connect", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "0.5")
     assert done.returncode == 3
     assert "no coordinator answered" in done.stderr
 

@@ -90,7 +90,7 @@ def test_who_comes_again_goes_on_behind_the_last_event(proxy: Proxy, log: str) -
         assert next(stream.events()).data["text"] == "d"
 
 
-def test_a_stream_ends_when_nothing_came_for_as_long_as_was_asked(proxy: Proxy, log: str) -> None:
+def test_a_stream_ends_after_the_idle_time_without_an_entry(proxy: Proxy, log: str) -> None:
     proxy.append(log, "a")
     with subscribed(proxy, log, "?idle_ms=50&encoding=base64") as stream:
         assert [event.data["payload"] for event in stream.events()] == ["YQ=="]
@@ -113,9 +113,7 @@ def test_many_entries_come_whole_and_in_order(proxy: Proxy, log: str, library: L
 
 
 @pytest.mark.parametrize("where", ["?start=1", ""])
-def test_what_was_trimmed_is_refused_before_the_stream_begins_unless_the_oldest_is_asked_for(
-    proxy: Proxy, log: str, library: Library[int], where: str
-) -> None:
+def test_a_trimmed_start_is_refused_with_a_status(proxy: Proxy, log: str, library: Library[int], where: str) -> None:
     for text in "abc":
         proxy.append(log, text)
 
@@ -124,8 +122,8 @@ def test_what_was_trimmed_is_refused_before_the_stream_begins_unless_the_oldest_
 
     library(trim)
     if where:
-        gone = proxy.get(f"/v1/logs/{log}/subscribe{where}")
-        assert (gone.status, gone.problem, gone.json["point"]) == (410, "trimmed", 2)
+        trimmed = proxy.get(f"/v1/logs/{log}/subscribe{where}")
+        assert (trimmed.status, trimmed.problem, trimmed.json["point"]) == (410, "trimmed", 2)
     else:
         with subscribed(proxy, log, "?idle_ms=50") as stream:
             assert [event.data["text"] for event in stream.events()][-1] == "c"
@@ -151,10 +149,10 @@ def test_streams_and_waiting_pages_end_in_order_when_the_proxy_stops(
         with subscribed(stopping, log) as stream:
             events = stream.events()
             assert next(events).data["text"] == "a"
-            wait_until(lambda: stopping.count("requests_in_progress") == 3)  # the page, the stream, this look
+            wait_until(lambda: stopping.count("requests_in_progress") == 3)  # the page, the stream, this request
             stopping.process.send_signal(signal.SIGTERM)
             assert list(events) == []
-            assert stream.comments == ["the proxy stops; come again"]
+            assert stream.comments == ["the proxy shuts down; reconnect"]
         page = waiting.getresponse()
         assert (page.status, json.loads(page.read())) == (200, {"entries": [], "next": 2})
         waiting.close()

@@ -6,34 +6,30 @@ import asyncio
 import logging
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from trunkline.core.status import MinuteCounts
 from trunkline.runtime import chronicle as module
-from trunkline.runtime.chronicle import FILE, LOG_EVENTS_MAX, MINUTES_MAX, OTHER_EVENTS_MAX, Chronicle, Minute, Told
-from trunkline.runtime.event_words import Said
-
-
-def told(chronicle: Chronicle, book: str = "", after: int = 0) -> Told:
-    return msgspec.json.decode(chronicle.told(book, after), type=Told)
+from trunkline.runtime.chronicle import FILE, LOG_EVENTS_MAX, MINUTES_MAX, OTHER_EVENTS_MAX, Chronicle
+from trunkline.runtime.event_words import EventText
 
 
 def texts(chronicle: Chronicle) -> list[str]:
-    return [event.text for event in told(chronicle).events]
+    return [event.text for event in chronicle.since().events]
 
 
 def test_i1_what_happens_to_many_logs_pushes_out_no_word_on_a_node(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
-    chronicle.tell([Said("bad", "node b lost", node="b", live=False)], 1)
+    chronicle.add([EventText("bad", "node b lost", node="b", live=False)], 1)
     for number in range(10_000):
-        chronicle.tell([Said("warn", f"segment of {number} sealed", log=str(number))], 2)
-        chronicle.minute(Minute(number, 60.0, 1, 1))
+        chronicle.add([EventText("warn", f"segment of {number} sealed", log=str(number))], 2)
+        chronicle.add_minute(MinuteCounts(number, 60.0, 1, 1))
         chronicle.save_now()
     assert texts(chronicle)[:2] == ["node b lost", f"segment of {10_000 - LOG_EVENTS_MAX} sealed"]
     assert len(texts(chronicle)) == LOG_EVENTS_MAX + 1
-    assert len(told(chronicle).minutes) == MINUTES_MAX
+    assert len(chronicle.since().minutes) == MINUTES_MAX
     for number in range(OTHER_EVENTS_MAX + 5):
-        chronicle.tell([Said("info", f"other {number}")], 3)
+        chronicle.add([EventText("info", f"other {number}")], 3)
     assert len(texts(chronicle)) == LOG_EVENTS_MAX + OTHER_EVENTS_MAX
     chronicle.save_now()
     assert (tmp_path / FILE).stat().st_size < 2_000_000
@@ -42,38 +38,38 @@ def test_i1_what_happens_to_many_logs_pushes_out_no_word_on_a_node(tmp_path: Pat
 
 def test_i1_a_sentence_is_bounded() -> None:
     chronicle = Chronicle(None)
-    chronicle.tell([Said("info", "x" * 100_000)], 1)
+    chronicle.add([EventText("info", "x" * 100_000)], 1)
     assert len(texts(chronicle)[0]) < 500
 
 
 def test_i2_the_order_is_that_of_the_telling_though_the_clock_goes_back(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
     for at_ms, text in ((9_000, "first"), (1_000, "second"), (5_000, "third")):
-        chronicle.tell([Said("info", text, log="orders" if text == "second" else "")], at_ms)
+        chronicle.add([EventText("info", text, log="orders" if text == "second" else "")], at_ms)
         chronicle.save_now()
     assert texts(chronicle) == texts(Chronicle(tmp_path)) == ["first", "second", "third"]
 
 
 def test_i3_who_has_read_so_far_is_told_the_rest_and_who_knows_another_book_all(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
-    chronicle.tell([Said("info", each) for each in "abc"], 1)
-    assert [event.text for event in told(chronicle, chronicle.book, 2).events] == ["c"]
-    assert [event.text for event in told(chronicle, "another", 2).events] == ["a", "b", "c"]
+    chronicle.add([EventText("info", each) for each in "abc"], 1)
+    assert [event.text for event in chronicle.since(chronicle.book, 2).events] == ["c"]
+    assert [event.text for event in chronicle.since("another", 2).events] == ["a", "b", "c"]
     chronicle.save_now()
     again = Chronicle(tmp_path)
-    again.tell([Said("info", "d")], 1)
+    again.add([EventText("info", "d")], 1)
     assert again.book == chronicle.book
-    assert [event.text for event in told(again, chronicle.book, 3).events] == ["d"]
+    assert [event.text for event in again.since(chronicle.book, 3).events] == ["d"]
 
 
 def test_i4_a_torn_line_is_passed_over_and_what_comes_after_it_is_kept(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
-    chronicle.tell([Said("info", each) for each in "ab"], 1)
+    chronicle.add([EventText("info", each) for each in "ab"], 1)
     asyncio.run(chronicle.save())
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes()[:-9])
     torn = Chronicle(tmp_path)
-    torn.tell([Said("info", "c")], 1)
+    torn.add([EventText("info", "c")], 1)
     torn.save_now()
     assert texts(torn) == texts(Chronicle(tmp_path)) == ["a", "c"]
 
@@ -85,11 +81,11 @@ def test_i4_what_cannot_be_written_is_said_once_kept_in_memory_and_written_later
     chronicle = Chronicle(tmp_path / "place")
     with caplog.at_level(logging.WARNING):
         for each in "ab":
-            chronicle.tell([Said("info", each)], 1)
+            chronicle.add([EventText("info", each)], 1)
             chronicle.save_now()
-    assert [record.message[:32] for record in caplog.records] == ["what happened is not written dow"]
+    assert [record.message[:32] for record in caplog.records] == ["events cannot be saved ([Errno 1"]
     (tmp_path / "place").unlink()
-    chronicle.tell([Said("info", "c")], 1)
+    chronicle.add([EventText("info", "c")], 1)
     chronicle.save_now()
     assert texts(chronicle) == texts(Chronicle(tmp_path / "place")) == ["a", "b", "c"]
 
@@ -102,7 +98,9 @@ def test_i4_a_file_that_is_not_ours_is_left_unread(tmp_path: Path, monkeypatch: 
 
 def test_since_when_nodes_are_lost_is_known_after_a_restart(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
-    chronicle.tell([Said("bad", "b lost", node="b", live=False), Said("bad", "c lost", node="c", live=False)], 5)
-    chronicle.tell([Said("good", "c back", node="c")], 6)
+    chronicle.add(
+        [EventText("bad", "b lost", node="b", live=False), EventText("bad", "c lost", node="c", live=False)], 5
+    )
+    chronicle.add([EventText("good", "c back", node="c")], 6)
     chronicle.save_now()
     assert chronicle.lost == Chronicle(tmp_path).lost == {"b": 5}

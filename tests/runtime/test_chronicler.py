@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from metadata.projections import creation
 from trunkline.core.messages import NodeInfo, Register, Swapped
+from trunkline.core.status import ClusterEvents, NodeStatus
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.runtime import chronicler as module
-from trunkline.runtime.chronicle import Chronicle, Told
+from trunkline.runtime.chronicle import Chronicle
 from trunkline.runtime.chronicler import LOG_NEWS_MAX, Chronicler, limited
-from trunkline.runtime.event_words import Said
+from trunkline.runtime.event_words import EventText
 
 LEASE_MS = 300
 WAIT_S = 20.0
@@ -27,8 +26,8 @@ def node(name: str, start: int = 1) -> NodeInfo:
     return NodeInfo(name, 1, start, address=f"{name}:1")
 
 
-async def nobody(info: NodeInfo) -> dict[str, Any]:
-    return {}
+async def nobody(info: NodeInfo) -> NodeStatus:
+    return NodeStatus()
 
 
 class Scene:
@@ -36,7 +35,7 @@ class Scene:
 
     def __init__(self, directory: Path) -> None:
         self.blocked: set[str] | None = set()
-        self.ask: Callable[[NodeInfo], Awaitable[dict[str, Any]]] = nobody
+        self.ask: Callable[[NodeInfo], Awaitable[NodeStatus]] = nobody
         self.minute_s = 60.0
         self.chronicle = Chronicle(directory)
         self.store = SqliteStore(directory / "metadata.sqlite", lease_ms=LEASE_MS)
@@ -62,8 +61,8 @@ class Scene:
     def _blocked(self) -> Collection[str] | None:
         return self.blocked
 
-    def told(self) -> Told:
-        return msgspec.json.decode(self.chronicle.told(), type=Told)
+    def told(self) -> ClusterEvents:
+        return self.chronicle.since()
 
     def texts(self) -> list[str]:
         return [event.text for event in self.told().events]
@@ -83,7 +82,7 @@ class Scene:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER_S", 0.01)
-    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    monkeypatch.setattr(module, "POLL_S", 0.02)
 
 
 @asynccontextmanager
@@ -108,7 +107,7 @@ def test_what_happens_to_nodes_and_logs_is_written_down_in_order(tmp_path: Path)
             scene.blocked = {"orders"}
             await scene.until(lambda: any("orders is blocked" in each for each in scene.texts()))
             scene.blocked = set()
-            await scene.until(lambda: "orders goes on" in scene.texts())
+            await scene.until(lambda: "orders continues" in scene.texts())
             async with beside(scene.keep_alive(node("a", 2))):
                 await scene.until(lambda: "node a is back" in scene.texts())
         assert any(each.startswith("log orders created: chain") for each in scene.texts())
@@ -126,7 +125,7 @@ def test_j3_a_node_that_was_lost_before_a_restart_is_not_said_to_be_back_until_i
             await first.until(lambda: "node a lost" in first.texts())
         second = Scene(tmp_path)
         async with second.running():
-            await second.until(lambda: second.chronicler.believes)
+            await second.until(lambda: second.chronicler.trusts_registry)
             said = [each for each in second.texts() if each.startswith("node a")]
             assert said == ["node a joined at a:1", "node a lost"]
             async with beside(second.keep_alive(node("a"))):
@@ -143,10 +142,10 @@ def test_j3_a_node_that_was_lost_before_a_restart_is_not_said_to_be_back_until_i
 def test_j4_rates_are_differences_of_what_nodes_count(tmp_path: Path) -> None:
     counts = {"a": [1, 100, 10], "b": [1, 50, 5]}
 
-    async def ask(info: NodeInfo) -> dict[str, Any]:
+    async def ask(info: NodeInfo) -> NodeStatus:
         start, written, read = counts[info.node]
         counts[info.node][1] += 7
-        return {"start": start, "entries_appended": written, "entries_read": read}
+        return NodeStatus(start=start, entries_appended=written, entries_read=read)
 
     async def run() -> None:
         scene = Scene(tmp_path)
@@ -169,7 +168,9 @@ def test_j4_rates_are_differences_of_what_nodes_count(tmp_path: Path) -> None:
 
 
 def test_j2_of_very_many_changes_at_once_the_rest_is_counted() -> None:
-    news = [Said("warn" if number else "bad", f"{number}", log=f"log{number}") for number in range(LOG_NEWS_MAX + 900)]
+    news = [
+        EventText("warn" if number else "bad", f"{number}", log=f"log{number}") for number in range(LOG_NEWS_MAX + 900)
+    ]
     told = limited(news)
     assert len(told) == LOG_NEWS_MAX + 1
     assert (told[-1].level, told[-1].text) == ("warn", "900 more changes at the same moment, of 900 logs")

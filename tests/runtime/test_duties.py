@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,14 +16,15 @@ from trunkline.client.cluster import connect
 from trunkline.core.effects import Effects
 from trunkline.core.messages import NodeState, Register, Swap
 from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
+from trunkline.core.status import ClusterStatus
 from trunkline.errors import ConfigError
 from trunkline.metadata.store import StoreUnavailable
 from trunkline.runtime.coordinator import (
-    LOOK_AGAIN_S,
     CoordinatorConfig,
     CoordinatorServer,
 )
 from trunkline.runtime.duties import TURNS_MAX, LogDuties
+from trunkline.runtime.duty_runner import RETRY_S
 from trunkline.runtime.node import NodeConfig, check_advertised, run_node
 
 PATIENCE_S = 20.0
@@ -56,7 +56,7 @@ def closed(log: str = "orders") -> Projection:
 async def make(server: CoordinatorServer, *logs: str) -> None:
     for log in logs:
         await server._store.handle(creation(log))
-    await until(lambda: set(logs) <= set(server._duties))
+    await until(lambda: set(logs) <= set(server._duties.logs))
 
 
 async def delete(server: CoordinatorServer, log: str) -> None:
@@ -78,14 +78,14 @@ def test_l4_a_role_that_fails_stops_the_duties_of_its_log_and_of_no_other(
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
             await make(server, "bad", "good")
-            bad, good = server._duties["bad"], server._duties["good"]
+            bad, good = server._duties.logs["bad"], server._duties.logs["good"]
             bad._coordinator.on_timer = fail  # type: ignore[method-assign]
             await until(lambda: bad.failed)
             await server._store.handle(trim(first_of("good")))
             await until(lambda: good.view is not None and good.view.epoch == 2)
             assert not stopped(server)
-            status = json.loads(await server._status())
-            assert {log["name"]: log["duty"] == "broken" for log in status["logs"]} == {"bad": True, "good": False}
+            status = await server._status()
+            assert {log.name: log.duty == "broken" for log in status.logs} == {"bad": True, "good": False}
         assert "the role coordinator of log bad failed" in caplog.text
         assert "ZeroDivisionError: a bug" in caplog.text
 
@@ -99,7 +99,7 @@ def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
             look = LogDuties._check
 
             def counted(self: LogDuties) -> None:
-                begun[self.log] = len(server._turns._running)
+                begun[self.log] = len(server._duties._turns._running)
                 look(self)
 
             names = [f"log{n:03}" for n in range(3 * TURNS_MAX)]
@@ -130,10 +130,10 @@ def test_l2_a_log_with_nothing_due_rests_until_its_projection_or_a_node_changes(
         async with coordinating(tmp_path) as server:
             await server._store.handle(Swap("orders", 0, first_of()))
             await server._store.handle(Swap("orders", 1, view := closed()))
-            await until(lambda: "orders" in server._duties)
-            duties = server._duties["orders"]
+            await until(lambda: "orders" in server._duties.logs)
+            duties = server._duties.logs["orders"]
             await until(lambda: duties.view == view and duties.duty == "idle")
-            server._duties["orders"]._coordinator.config = replace(duties._coordinator.config, rest_ms=3_600_000)
+            server._duties.logs["orders"]._coordinator.config = replace(duties._coordinator.config, rest_ms=3_600_000)
             await server._store.handle(Swap("orders", 2, view := replace(view, epoch=3)))
             await until(lambda: duties.view == view and duties.duty == "idle")
             looks = counted_looks(duties)
@@ -150,7 +150,7 @@ def test_l2_a_client_that_comes_or_goes_wakes_no_log(tmp_path: Path) -> None:
         async with coordinating(tmp_path) as server:
             await make(server, "orders")
             woken: list[str] = []
-            server._duties["orders"].wake = lambda: woken.append("orders")  # type: ignore[method-assign]
+            server._duties.logs["orders"].wake = lambda: woken.append("orders")  # type: ignore[method-assign]
             await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))
             await server._store.leave("w", 1)
             await make(server, "other")  # the watch has told everything before
@@ -168,7 +168,7 @@ def test_l5_a_log_is_blocked_as_long_as_looks_find_it_so(tmp_path: Path) -> None
                 await server._store.handle(Register(node(name, start=2)))
                 await server._store.leave(name, 2)
             await make(server, "orders")  # its sequencer is an earlier start of a, and there is no node at all
-            duties = server._duties["orders"]
+            duties = server._duties.logs["orders"]
             await until(lambda: duties.blocked)
             for name in ("a", "b"):
                 await server._store.handle(Register(node(name, start=1 + 2)))
@@ -176,7 +176,7 @@ def test_l5_a_log_is_blocked_as_long_as_looks_find_it_so(tmp_path: Path) -> None
             back = apply(first_of(), EndSegment(0, 1, first_of().last.groups, opening))
             await server._store.handle(Swap("orders", 1, back))  # nothing has to be ended any more
             await until(lambda: not duties.blocked)
-            assert [log["blocked"] for log in json.loads(await server._status())["logs"]] == [False]
+            assert [log.blocked for log in (await server._status()).logs] == [False]
 
     asyncio.run(scenario())
 
@@ -186,10 +186,10 @@ def test_l3_the_duties_of_a_deleted_log_end_and_it_is_left_out_of_the_status(tmp
         async with coordinating(tmp_path) as server:
             await make(server, "kept", "old")
             await delete(server, "old")
-            await until(lambda: "old" not in server._duties)
-            assert [log["name"] for log in json.loads(await server._status())["logs"]] == ["kept"]
-            server._look_after("old")  # the watch names it again
-            await until(lambda: "old" not in server._duties)
+            await until(lambda: "old" not in server._duties.logs)
+            assert [log.name for log in (await server._status()).logs] == ["kept"]
+            server._duties.wake("old")  # the watch names it again
+            await until(lambda: "old" not in server._duties.logs)
 
     asyncio.run(scenario())
 
@@ -201,11 +201,11 @@ def test_l3_a_deleted_log_is_looked_after_while_a_node_may_come_back_with_a_stre
             await server._store.leave("a", 1)
             await make(server, "old")
             await delete(server, "old")
-            duties = server._duties["old"]
+            duties = server._duties.logs["old"]
             await until(lambda: duties.view is not None and duties.view.deleted and duties.duty == "idle")
-            assert server._duties["old"] is duties
+            assert server._duties.logs["old"] is duties
             await server._store.set_node_state("a", NodeState.GONE)
-            await until(lambda: "old" not in server._duties)
+            await until(lambda: "old" not in server._duties.logs)
 
     asyncio.run(scenario())
 
@@ -245,7 +245,7 @@ def test_a_store_that_fails_or_ends_its_watch_is_not_asked_all_the_time(
                     await pause(0)
             monkeypatch.undo()
             assert not stopped(server)
-        assert pauses.count(LOOK_AGAIN_S) >= campaigns - 1
+        assert pauses.count(RETRY_S) >= campaigns - 1
 
     asyncio.run(scenario())
 
@@ -269,7 +269,7 @@ def test_a_client_learns_the_cluster_without_asking_for_the_status(tmp_path: Pat
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
 
-            async def too_much(*, logs: bool = True) -> bytes:
+            async def too_much(*, logs: bool = True) -> ClusterStatus:
                 raise AssertionError("nobody asked for the status")
 
             server._status = too_much  # type: ignore[method-assign]

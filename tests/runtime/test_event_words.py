@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Gap, Member, Owner, Policy, Projection, Segment, Settings
 from trunkline.core.space import Space
-from trunkline.runtime.event_words import Said, blocked_news, log_news, node_news
+from trunkline.runtime.event_words import EventText, blocked_news, log_news, node_news
 
 
 def node(name: str, *, live: bool = True, start: int = 1) -> NodeInfo:
@@ -41,8 +41,8 @@ def test_nothing_happened_between_equal_looks() -> None:
 
 
 def test_a_node_is_lost_and_comes_back() -> None:
-    assert list(node_news(node("b"), node("b", live=False))) == [Said("bad", "node b lost", node="b", live=False)]
-    assert list(node_news(node("b", live=False), node("b", start=2))) == [Said("good", "node b is back", node="b")]
+    assert list(node_news(node("b"), node("b", live=False))) == [EventText("bad", "node b lost", node="b", live=False)]
+    assert list(node_news(node("b", live=False), node("b", start=2))) == [EventText("good", "node b is back", node="b")]
 
 
 def test_a_node_restarts_joins_and_is_drained() -> None:
@@ -60,7 +60,7 @@ def test_a_name_that_says_node_already_is_not_told_twice() -> None:
 def test_a_full_disk_and_damage_are_told_once() -> None:
     full = replace(node("a"), space=Space.FULL, damaged=1)
     assert nodes_said(node("a"), full) == [
-        "node a cannot read some of what it stored; it is read from other copies",
+        "node a cannot read some of its data; other replicas serve it",
         "node a: the disk is full",
     ]
     assert nodes_said(full, replace(full, space=Space.EXHAUSTED)) == []
@@ -70,7 +70,7 @@ def test_a_full_disk_and_damage_are_told_once() -> None:
 def test_logs_come_and_go() -> None:
     assert said(None, OPEN) == ["log orders created: chain, 3 copies, on a, b, c"]
     gone = replace(OPEN, deleted=True)
-    assert log_news(OPEN, gone) == [Said("warn", "log orders deleted", log="orders")]
+    assert log_news(OPEN, gone) == [EventText("warn", "log orders deleted", log="orders")]
     assert said(gone, gone) == said(None, gone) == []
 
 
@@ -78,7 +78,7 @@ def test_a_seal_names_the_segment_that_follows() -> None:
     before = log(segment(4, 3, 1, None, "a", "b", "c"))
     now = log(segment(4, 3, 1, 10_231, "a", "c"), segment(5, 7, 10_231, None, "a", "c", "d"))
     assert log_news(before, now) == [
-        Said("warn", "segment 4 of orders sealed at 10,231; segment 5 on a, c, d (epoch 7)", log="orders")
+        EventText("warn", "segment 4 of orders sealed at 10,231; segment 5 on a, c, d (epoch 7)", log="orders")
     ]
 
 
@@ -112,8 +112,8 @@ def test_a_repair_is_told_step_by_step() -> None:
 
 def test_trims_losses_and_blocks_are_told() -> None:
     assert log_news(OPEN, replace(OPEN, trim=1_500, gaps=(Gap(1_600, 1_700),))) == [
-        Said("info", "orders trimmed up to 1,500", log="orders"),
-        Said("bad", "orders: positions 1,600 to 1,699 declared lost", log="orders"),
+        EventText("info", "orders trimmed up to 1,500", log="orders"),
+        EventText("bad", "orders: positions 1,600 to 1,699 declared lost", log="orders"),
     ]
     assert blocked_news("orders", blocked=True).level == "bad"
-    assert blocked_news("orders", blocked=False).text == "orders goes on"
+    assert blocked_news("orders", blocked=False).text == "orders continues"

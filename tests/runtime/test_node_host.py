@@ -47,7 +47,6 @@ from trunkline.net.admin import RequestRefused
 from trunkline.net.connection import Connection
 from trunkline.net.limits import KIB, MIB, Limits
 from trunkline.net.packets import Envelope, encode_message
-from trunkline.net.peers import Peers
 from trunkline.net.server import Server
 from trunkline.runtime import node_host
 from trunkline.runtime.bodies import WAITING_MAX
@@ -93,9 +92,9 @@ async def bench(directory: Path, limits: Limits | None = None, files: Files | No
     options = StorageOptions(reserve_bytes=0, margin_bytes=0)
     identity = format_directory(directory, "c1", "node-1")
     engine = Engine.open(directory, options, files)
-    peers = Peers(lambda *_: None, name="node-1")
+    links = Links("node-1")
     stops: list[str] = []
-    host = NodeHost("node-1", engine, options.sync, Links(peers), None, stops.append)
+    host = NodeHost("node-1", engine, options.sync, links, None, stops.append)
     host.process.add("storage", StorageNode("c1", "node-1", identity.incarnation, NodeImage()))
     host.process.add("sequencer", Sequencer(OWNER))
     made = Bench(engine, host, stops)
@@ -105,7 +104,7 @@ async def bench(directory: Path, limits: Limits | None = None, files: Files | No
             assert stops == []
     finally:
         host.close()
-        await peers.close()
+        await links.peers.close()
         engine.close()
 
 
@@ -207,7 +206,7 @@ def test_the_longest_answer_to_a_digest_or_a_fetch_is_one_that_every_peer_takes(
     frame = Frame(POSITION_MAX, COUNT_MAX - 1, FrameKind.DATA, "w" * 255, 2**63 - 1, 2**32 - 1)
     limits = Limits()
     fetched = Fetched("1.0.0", 1, 1 + SPAN_MAX, (frame,) * SPAN_MAX)
-    assert len(encode_message("storage", 2**63, 0, (2**18,) * SPAN_MAX, fetched)) < limits.head_bytes_max
+    assert len(encode_message("storage", 2**63, (2**18,) * SPAN_MAX, fetched)) < limits.head_bytes_max
     assert limits.attachments_max >= SPAN_MAX
 
 

@@ -91,16 +91,16 @@ def test_o6_what_finds_no_room_waits_and_is_answered_when_there_is_some(
             connection.send("storage", 2, Open(other))
             await until(lambda: bench.engine.stuck)
             connection.send("storage", 3, bench.write(1, b"x"), [b"x"])
-            bench.host.tidy_up()
+            bench.host.tick()
             await asyncio.sleep(0)
             assert bench.host.disk_is_silent()
             assert len(inbox.messages) == 1
             setattr(files, what, False)
-            bench.host.tidy_up()
+            bench.host.tick()
             await until(lambda: len(inbox.messages) == 3)
             assert inbox.messages[1] == Opened("2.0.0")
             assert isinstance(inbox.messages[2], Stored | Rejected)  # the disk is looked at now and then
-            await asyncio.to_thread(bench.engine._space.look)
+            await asyncio.to_thread(bench.engine._space.check)
             connection.send("storage", 4, bench.write(2, b"y"), [b"y"])
             await until(lambda: len(inbox.messages) == 4)
             assert isinstance(inbox.messages[3], Stored)
@@ -116,7 +116,7 @@ def test_o6_a_request_is_judged_with_its_own_bytes(tmp_path: Path) -> None:
             connection.send("storage", 1, Open(bench.descriptor))
             await until(lambda: len(inbox.messages) == 1)
             files.free_bytes = lambda path: 1 << 20  # type: ignore[method-assign]
-            await asyncio.to_thread(bench.engine._space.look)
+            await asyncio.to_thread(bench.engine._space.check)
             connection.send("storage", 2, bench.write(1, b"x" * (2 << 20)), [b"x" * (2 << 20)])
             connection.send("storage", 3, bench.write(2, b"y"), [b"y"])
             await until(lambda: len(inbox.messages) == 3)
@@ -152,14 +152,14 @@ def test_the_registry_is_told_of_less_room_and_of_a_copy_that_was_refused(tmp_pa
         async with node.bench(tmp_path) as bench:
             lease = Telling()
             bench.host.process.add("lease", lease)
-            bench.host.tidy_up()
+            bench.host.tick()
             assert lease.told == [SpaceReported(Space.ROOMY)]
             bench.host._copy_refused = asyncio.get_running_loop().time()
-            assert bench.host.told_space() is Space.TIGHT  # a status that is asked for first takes no news away
-            bench.host.tidy_up()
+            assert bench.host.reported_space() is Space.TIGHT  # a status that is asked for first takes no news away
+            bench.host.tick()
             assert lease.told[1:] == [SpaceReported(Space.TIGHT)]
             bench.host._copy_refused -= node_host.COPY_REST_S
-            bench.host.tidy_up()
+            bench.host.tick()
             assert lease.told[2:] == [SpaceReported(Space.ROOMY)]
 
     node.run(scene)

@@ -20,13 +20,12 @@ from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.delivery.config import Pipeline
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.config.tree import RoutingConfig
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.store import open_control_store
 from trunkline.delivery.deliverer.host import Deliverer
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.job.runner import JobRunner
 from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.net.peers import Peers
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.links import Links
 from trunkline.runtime.node import Node, NodeConfig
@@ -63,8 +62,7 @@ async def running_roles(directory: Path) -> set[type]:
     found |= {type(role) for role in node.host.process.roles.values()}
     await node.close()
 
-    peers = Peers(lambda *_: None, name="test")
-    links = Links(peers)
+    links = Links("test")
     for policy in Policy:
         session = Session(f"client-{policy.value}", 1, "c", "log", links, DEFAULT_TIMING, None)
         log = Log(session, projection(policy), BatchOptions(), None, partial(_this, session))
@@ -88,7 +86,7 @@ async def running_roles(directory: Path) -> set[type]:
     found |= {type(value) for value in vars(store).values() if inspect.isclass(type(value))}
     await register.close()
     await store.close()
-    await peers.close()
+    await links.peers.close()
     found.add(delivering_role(directory))
     return {each for each in found if each.__module__.startswith("trunkline.core.")}
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -14,16 +13,16 @@ from metadata.projections import OPENING, first_of, node, rolled
 from trunkline.cli.status import SEGMENTS_MANY, warnings
 from trunkline.core.messages import Register, Swap
 from trunkline.core.projection import EndSegment, Projection, Seat, apply
+from trunkline.core.status import ClusterStatus, LogStatus
 from trunkline.runtime import summaries
 from trunkline.runtime.coordinator import CoordinatorConfig, CoordinatorServer
 from trunkline.runtime.summaries import (
     PROBLEMS_SHOWN,
     SEGMENTS_SHOWN,
-    LogState,
     Summaries,
     shown_segments,
-    status_json,
     summary_of,
+    with_logs,
 )
 
 
@@ -40,32 +39,27 @@ def narrow(view: Projection, *indexes: int) -> Projection:
     return replace(view, segments=tuple(segments))
 
 
-def told(*logs: LogState) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(status_json({"cluster": "c"}, list(logs)))["logs"]
-    return found
-
-
-def state(view: Projection, *, blocked: bool = False, refused: str = "") -> LogState:
-    return LogState(summary_of(view), blocked, "idle", refused)
+def status_of(view: Projection, *, blocked: bool = False, refused: str = "") -> LogStatus:
+    [log] = with_logs(ClusterStatus(), [replace(summary_of(view).status, blocked=blocked, refused=refused)]).logs
+    return log
 
 
 def test_the_last_segments_of_a_log_are_shown_and_all_are_counted() -> None:
-    [log] = told(state(many_segments(30)))
-    assert [segment["index"] for segment in log["segments"]] == list(range(30 - SEGMENTS_SHOWN, 30))
-    assert (log["segments_total"], log["problems_total"]) == (30, 0)
-    assert (log["blocked"], log["duty"], log["refused"]) == (False, "idle", "")
+    log = status_of(many_segments(30))
+    assert [segment.index for segment in log.listed()] == list(range(30 - SEGMENTS_SHOWN, 30))
+    assert (log.segments_total, log.problems_total) == (30, 0)
 
 
 def test_an_old_segment_with_fewer_copies_is_shown_behind_many_newer_ones() -> None:
-    [log] = told(state(narrow(many_segments(60), 3)))
-    assert log["segments"][0]["index"] == 3
-    assert log["problems_total"] == 1
+    log = status_of(narrow(many_segments(60), 3))
+    assert log.listed()[0].index == 3
+    assert log.problems_total == 1
     assert warnings(log) == ["NO REDUNDANCY: orders, segment 3 has one copy; add a node, or bring lost ones back"]
 
 
 def test_of_many_problems_the_first_are_shown_and_the_others_are_counted() -> None:
-    [log] = told(state(narrow(many_segments(100), *range(70))))
-    assert [segment["index"] for segment in log["segments"]][:PROBLEMS_SHOWN] == list(range(PROBLEMS_SHOWN))
+    log = status_of(narrow(many_segments(100), *range(70)))
+    assert [segment.index for segment in log.listed()][:PROBLEMS_SHOWN] == list(range(PROBLEMS_SHOWN))
     *shown, rest = warnings(log)
     assert len(shown) == PROBLEMS_SHOWN
     assert rest == "fewer copies: orders has 50 more segments with fewer copies than it should have"
@@ -73,7 +67,7 @@ def test_of_many_problems_the_first_are_shown_and_the_others_are_counted() -> No
 
 def test_problems_come_first_the_worst_before_others() -> None:
     view = replace(narrow(many_segments(3), 1), settings=replace(first_of().settings, replicas=3))
-    found = warnings(told(state(view, blocked=True, refused="too long; trim the log"))[0])
+    found = warnings(status_of(view, blocked=True, refused="too long; trim the log"))
     assert [text.partition(":")[0] for text in found] == [
         "BLOCKED",
         "REFUSED",
@@ -84,10 +78,10 @@ def test_problems_come_first_the_worst_before_others() -> None:
 
 
 def test_a_log_with_very_many_segments_is_to_be_trimmed() -> None:
-    facts = {"name": "orders", "replicas": 2, "blocked": False, "segments_total": SEGMENTS_MANY}
-    [text] = warnings(facts)
+    long = LogStatus("orders", replicas=2, segments_total=SEGMENTS_MANY)
+    [text] = warnings(long)
     assert text.startswith("long: orders has 10,000 segments")
-    assert warnings({**facts, "segments_total": SEGMENTS_MANY - 1}) == []
+    assert warnings(replace(long, segments_total=SEGMENTS_MANY - 1)) == []
 
 
 def test_every_node_that_keeps_something_of_a_log_is_named() -> None:
@@ -112,17 +106,17 @@ def test_a_summary_is_worked_out_once_for_each_projection() -> None:
 
 
 def test_where_there_are_too_many_logs_those_in_trouble_are_told_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = state(narrow(many_segments(2, "zzz"), 0))
-    logs = [*(state(first_of(f"log{n}")) for n in range(10)), bad]
-    monkeypatch.setattr(summaries, "SEGMENTS_BYTES_MAX", len(bad.summary.text) + 10)
-    found = {log["name"]: "segments" in log for log in told(*logs)}
+    bad = status_of(narrow(many_segments(2, "zzz"), 0))
+    logs = [*(status_of(first_of(f"log{n}")) for n in range(10)), bad]
+    bad_bytes = len(msgspec.json.encode(bad))
+    monkeypatch.setattr(summaries, "SEGMENTS_BYTES_MAX", bad_bytes + 10)
+    found = {log.name: bool(log.listed()) for log in with_logs(ClusterStatus(), logs).logs}
     assert found == {**{f"log{n}": False for n in range(10)}, "zzz": True}
-    monkeypatch.setattr(summaries, "STATUS_BYTES_MAX", 2 * len(bad.summary.text))
-    status = json.loads(status_json({}, logs))
-    names = [log["name"] for log in status["logs"]]
-    assert names[-1] == "zzz"
-    assert len(names) + status["logs_left_out"] == 11
-    assert status["logs_left_out"] > 0
+    monkeypatch.setattr(summaries, "STATUS_BYTES_MAX", 2 * bad_bytes)
+    status = with_logs(ClusterStatus(), logs)
+    assert status.logs[-1].name == "zzz"
+    assert len(status.logs) + status.logs_left_out == 11
+    assert status.logs_left_out > 0
 
 
 def test_a_coordinator_tells_nodes_and_logs_or_only_the_nodes(tmp_path: Path) -> None:
@@ -132,10 +126,10 @@ def test_a_coordinator_tells_nodes_and_logs_or_only_the_nodes(tmp_path: Path) ->
             await server.start()
             await server._store.handle(Register(node("a")))
             await server._store.handle(Swap("orders", 0, replace(many_segments(30), epoch=1)))
-            status = json.loads(await server._status())
-            assert ([log["name"] for log in status["logs"]], status["logs_total"]) == (["orders"], 1)
-            assert [each["streams_named"] for each in status["nodes"]] == [30]
-            assert json.loads(await server._status(logs=False))["logs"] == []
+            status = await server._status()
+            assert ([log.name for log in status.logs], status.logs_total) == (["orders"], 1)
+            assert [each.streams_named for each in status.nodes] == [30]
+            assert (await server._status(logs=False)).logs == ()
         finally:
             await server.close()
 

@@ -37,7 +37,7 @@ def test_a_connection_and_its_logs_are_used_again(connections: Connections, plac
         assert log.name == "two"
 
 
-def test_what_failed_is_connected_anew(connections: Connections, place: ConnectionOptions) -> None:
+def test_after_an_error_the_next_use_reconnects(connections: Connections, place: ConnectionOptions) -> None:
     with connections.using(place) as (before, _):
         pass
     with pytest.raises(NoSuchLog), connections.using(replace(place, log="no-such-log")):
@@ -85,7 +85,7 @@ def test_a_reader_that_knows_of_more_does_not_wait_for_ever(connections: Connect
             assert [payload for batch in found for payload in batch.payloads()] == [b"a", b"b", b"c"]
             assert [headers for batch in found for headers in batch.headers()] == [{}, {}, {"k": b"v"}]
             assert [batch.has_headers for batch in found] == [False, True]
-            with pytest.raises(Unreachable, match=f"position {first + 3} of one did not come in time"):
+            with pytest.raises(Unreachable, match=f"position {first + 3} of one did not arrive in time"):
                 batches.some(timeout=0.05)
         with log.batches(first, first + 1) as batches:
             assert len(batches.some(timeout=WAIT_S)[0]) == 2

@@ -59,7 +59,7 @@ def test_the_example_of_the_page_runs_where_no_environment_is_activated(
         ("exit 1", "does not run"),
         ("""echo '["3.1", []]'""", "is version 3.1, but the driver is {version}"),
         ("""echo '["{version}", ["trunkline", "numpy"]]'""", "lacks trunkline, numpy"),
-        (None, "is not there"),
+        (None, "does not exist"),
     ],
 )
 @pytest.mark.parametrize("by", ["the user", "a cluster"])

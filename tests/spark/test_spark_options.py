@@ -1,4 +1,4 @@
-"""Options that are wrong are refused, each with a message that says what to do."""
+"""Invalid options are refused, each with a message that names the remedy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TABLE: list[tuple[Ends, dict[str, str], str]] = [
     (load, {"log": "no-such-log"}, GONE),
     (load, AWAY, UNREACHABLE),
     (load, {"connect": ""}, 'format trunkline needs the option connect: .option("connect", "127.0.0.1:7400")'),
-    (load, {"startingOffsets": "1"}, f"unknown option 'startingoffsets' of format trunkline; here are known: {KNOWN}"),
+    (load, {"startingOffsets": "1"}, f"unknown option 'startingoffsets' of format trunkline; choose from: {KNOWN}"),
     (load, {"startingOffset": "first"}, "option startingOffset is 'first': give oldest or a position from 1 on"),
     (load, {"endingOffset": "0"}, "option endingOffset is '0': give latest or a position from 1 on"),
     (load, {"tokenFile": "/no/such"}, "option tokenFile: cannot read /no/such: No such file or directory"),
@@ -97,14 +97,14 @@ TABLE: list[tuple[Ends, dict[str, str], str]] = [
     (
         stream,
         {"endingOffset": "7"},
-        f"unknown option 'endingoffset' of format trunkline; here are known: {', '.join(STREAM)}",
+        f"unknown option 'endingoffset' of format trunkline; choose from: {', '.join(STREAM)}",
     ),
     (write, {"log": "no-such-log"}, GONE),
     (write, AWAY, UNREACHABLE),
     (
         write,
         {"partitions": "2"},
-        f"unknown option 'partitions' of format trunkline; here are known: {', '.join(SINK)}",
+        f"unknown option 'partitions' of format trunkline; choose from: {', '.join(SINK)}",
     ),
     (write_stream, {"log": "no-such-log"}, GONE),
 ]
@@ -130,11 +130,11 @@ def test_spark_shows_in_one_line_what_is_wrong(
         ({"endingOffset": "0"}, "option endingOffset is '0': give latest or a position from 1 on"),
         ({"partitions": "0"}, "option partitions is '0': give a whole number from 1 to 10000"),
         ({"failOnTrim": "maybe"}, "option failOnTrim is 'maybe': give true or false"),
-        ({"timeout": "soon"}, "option timeout is 'soon': give a number of seconds, 0 for ever"),
+        ({"timeout": "soon"}, "option timeout is 'soon': give a number of seconds, or 0 to wait forever"),
         ({"maxEntriesPerTrigger": "5"}, "unknown option 'maxEntriesPerTrigger'"),
         (
             {"token": "secret"},
-            "unknown option 'token' of format trunkline; here are known: connect, log, timeout",
+            "unknown option 'token' of format trunkline; choose from: connect, log, timeout",
         ),
         ({"tokenEnv": "A", "tokenFile": "b"}, "options tokenEnv and tokenFile both name the cluster's secret"),
     ],

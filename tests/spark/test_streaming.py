@@ -27,7 +27,7 @@ def test_a_trigger_takes_at_most_so_many_entries(log: SparkLog, tmp_path: Path) 
     assert following.payloads == [b"%d" % number for number in range(10)]
 
 
-def test_a_stream_begins_where_it_is_told_to(log: SparkLog, tmp_path: Path) -> None:
+def test_a_stream_starts_at_its_starting_offset(log: SparkLog, tmp_path: Path) -> None:
     log.append(b"1", b"2", b"3")
     assert Following(log.stream(startingOffset=3), tmp_path / "a").payloads == [b"3"]
     assert Following(log.stream(startingOffset="latest"), tmp_path / "b").payloads == []

@@ -110,7 +110,7 @@ def test_rows_that_are_no_entries_are_refused(spark: SparkSession, log: SparkLog
 
 
 def test_a_log_is_not_overwritten(spark: SparkSession, log: SparkLog) -> None:
-    with pytest.raises(PySparkException, match="a log is only appended to"):
+    with pytest.raises(PySparkException, match="a log only takes appends"):
         numbers(spark, 1).write.format("trunkline").options(**log.options()).mode("overwrite").save()
 
 
@@ -140,6 +140,6 @@ def test_h1_headers_beyond_the_limits_of_a_log_are_refused(spark: SparkSession, 
     rows = spark.range(1).select(
         f.lit("payload").alias("payload"), f.create_map(f.lit("n" * 257), f.lit(b"x")).alias("headers")
     )
-    with pytest.raises(PySparkException, match="the name of a header has 1 to 256 characters"):
+    with pytest.raises(PySparkException, match="the name of a header must have 1 to 256 characters"):
         log.write(rows)
     assert log.entries() == []

@@ -68,7 +68,7 @@ def test_a_directory_is_formatted_once(tmp_path: Path) -> None:
     assert (identity.cluster, identity.node) == ("cluster", "n1")
     assert 0 <= identity.incarnation < 1 << 63
     assert read_identity(tmp_path / "node") == identity
-    with pytest.raises(StorageError, match="formatted already"):
+    with pytest.raises(StorageError, match="already formatted"):
         format_directory(tmp_path / "node", "cluster", "n1")
 
 
@@ -146,9 +146,9 @@ def test_tickets_grow_and_a_batch_covers_what_was_put_before_it(engine: Engine) 
     assert not engine.unsynced
 
 
-def test_one_group_commit_is_under_way_at_a_time(engine: Engine) -> None:
+def test_one_group_commit_runs_at_a_time(engine: Engine) -> None:
     batch = engine.begin_sync()
-    with pytest.raises(RuntimeError, match="under way"):
+    with pytest.raises(RuntimeError, match="is running"):
         engine.begin_sync()
     batch.run()
     engine.end_sync(batch)
@@ -170,7 +170,7 @@ def test_an_engine_whose_sync_failed_writes_nothing_more() -> None:
     batch = desk.engine.begin_sync()
     with pytest.raises(StorageError, match="check its disk"):
         batch.run()
-    with pytest.raises(StorageError, match="has failed"):
+    with pytest.raises(StorageError, match="failed"):
         desk.engine.end_sync(batch)
     files.fail_sync = None
     before = len(files.operations)

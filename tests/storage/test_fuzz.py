@@ -20,7 +20,7 @@ from trunkline.storage.layout import (
     unpack_footer,
 )
 from trunkline.storage.manifest import read_copy
-from trunkline.storage.scan import Found, scan
+from trunkline.storage.scan import ScannedFrame, scan
 
 SALT = 77
 
@@ -49,11 +49,11 @@ def test_whatever_an_extent_holds_is_scanned_to_its_end(content: bytes, chance: 
 @given(st.binary(max_size=400))
 @example(b"")
 def test_arbitrary_bytes_are_no_frames_no_footer_and_no_manifest(content: bytes) -> None:
-    assert not any(isinstance(piece, Found) for piece in scan(SALT, content, 0))
+    assert not any(isinstance(piece, ScannedFrame) for piece in scan(SALT, content, 0))
     place = footer_place(SALT, content, len(content))
     assert place is None or unpack_footer(place, content) is None
     try:
-        assert read_copy(content).facts is None
+        assert read_copy(content).state is None
     except CorruptDirectory:
         pytest.fail("a checksum of chance")
 
@@ -65,7 +65,7 @@ def test_an_extent_inside_a_body_is_not_taken_for_frames() -> None:
     outer = pack_frame_header(SALT, frame, len(inner), 0, 0, stored_writer("w")) + inner + padding(len(inner))
     damaged = bytearray(pack_extent_header(SALT, 1, 0) + outer + packed_frame(9, 8, slot=1))
     damaged[30] ^= 1
-    found = [piece.frame.frame.first for piece in scan(SALT, bytes(damaged), 0) if isinstance(piece, Found)]
+    found = [piece.frame.frame.first for piece in scan(SALT, bytes(damaged), 0) if isinstance(piece, ScannedFrame)]
     assert found == [9]
 
 

@@ -19,10 +19,10 @@ from trunkline.storage import AnotherVersion, CorruptDirectory, SyncPolicy
 from trunkline.storage.manifest import (
     VERSION,
     Copy,
-    Entry,
+    ManifestEntry,
     Snapshot,
     WrittenLate,
-    believed,
+    chosen_copy,
     entry_of,
     pack_block,
     read_copy,
@@ -32,7 +32,7 @@ KEY = key_of("s1")
 SNAPSHOT = pack_block(msgspec.msgpack.encode(Snapshot(VERSION, SyncPolicy.NEVER, "boot", clean=False)), 5)
 
 
-def batch(sequence: int, *entries: Entry) -> bytes:
+def batch(sequence: int, *entries: ManifestEntry) -> bytes:
     return pack_block(msgspec.msgpack.encode(entries), sequence)
 
 
@@ -50,20 +50,20 @@ def test_records_add_up() -> None:
         (StreamDropping(key_of("s2")), {}),
     ]
     copy = read_copy(WHOLE + batch(8, *(entry_of(record, **known) for record, known in records)))
-    assert copy.facts is not None
-    facts = copy.facts.streams[KEY]
-    assert (copy.last, copy.facts.policy, copy.facts.boot) == (8, SyncPolicy.NEVER, "boot")
-    assert (facts.salt, facts.sealed, facts.end, facts.trim, facts.mark) == (9, True, 9, 4, 4)
-    assert (facts.first_extent, facts.first_slot, facts.late, facts.data_loss) == (2, 2, True, True)
-    assert list(copy.facts.tombstones) == [key_of("s2")]
+    assert copy.state is not None
+    state = copy.state.streams[KEY]
+    assert (copy.last, copy.state.policy, copy.state.boot) == (8, SyncPolicy.NEVER, "boot")
+    assert (state.salt, state.sealed, state.end, state.trim, state.mark) == (9, True, 9, 4, 4)
+    assert (state.first_extent, state.first_slot, state.late, state.data_loss) == (2, 2, True, True)
+    assert list(copy.state.tombstones) == [key_of("s2")]
 
 
 def test_a_snapshot_says_the_same_as_the_records_that_led_to_it() -> None:
     copy = read_copy(WHOLE)
-    assert copy.facts is not None
-    again = read_copy(pack_block(msgspec.msgpack.encode(copy.facts.snapshot()), 8))
-    assert again.facts is not None
-    assert again.facts.snapshot() == copy.facts.snapshot()
+    assert copy.state is not None
+    again = read_copy(pack_block(msgspec.msgpack.encode(copy.state.snapshot()), 8))
+    assert again.state is not None
+    assert again.state.snapshot() == copy.state.snapshot()
 
 
 def test_m2_a_copy_that_ends_inside_a_block_is_torn_and_not_bad() -> None:
@@ -105,14 +105,14 @@ GONE = Copy(None)
         (BAD, SHORTER, BAD),
     ],
 )
-def test_m2_the_copy_that_holds_everything_is_believed(a: Copy, b: Copy, expected: Copy) -> None:
-    assert believed(a, b) is expected
+def test_m2_the_copy_that_holds_everything_wins(a: Copy, b: Copy, expected: Copy) -> None:
+    assert chosen_copy(a, b) is expected
 
 
 @pytest.mark.parametrize(("a", "b"), [(BAD, BAD), (BAD, GONE), (GONE, BAD), (GONE, GONE)])
-def test_m2_two_damaged_copies_are_not_believed(a: Copy, b: Copy) -> None:
+def test_m2_two_damaged_copies_are_rejected(a: Copy, b: Copy) -> None:
     with pytest.raises(CorruptDirectory, match="replace the node"):
-        believed(a, b)
+        chosen_copy(a, b)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from storage.workloads import BOOT, NEXT_BOOT, ROOT, SMALL, Desk, faults, format
 from trunkline.core.messages import Space
 from trunkline.storage import Engine, StorageError, StorageOptions, SyncPolicy
 from trunkline.storage.options import KIB
-from trunkline.storage.space import LOOK_AGAIN_S, DiskSpace
+from trunkline.storage.space import CHECK_S, DiskSpace
 
 OPTIONS = StorageOptions(extent_bytes=4 * KIB, reserve_bytes=64 * KIB, margin_bytes=16 * KIB)
 MANIFEST_PART = 8 * KIB  # of the reserve
@@ -39,10 +39,10 @@ def test_a_disk_is_full_when_only_the_reserve_and_the_margin_are_left() -> None:
     assert space.level() < Space.FULL
     files.free = 15 * KIB
     assert space.level() < Space.FULL  # it has looked just now
-    now += LOOK_AGAIN_S
+    now += CHECK_S
     assert space.level() is Space.FULL
     files.free = 16 * KIB
-    now += LOOK_AGAIN_S
+    now += CHECK_S
     assert space.level() is Space.TIGHT
 
 
@@ -67,10 +67,10 @@ def test_a_disk_on_which_no_file_can_be_made_is_exhausted() -> None:
     files = small_disk(500 * KIB)
     space = DiskSpace(files, ROOT, OPTIONS, clock=lambda: now)
     files.files_left = 2
-    now += LOOK_AGAIN_S
-    assert (space.level(), space.told()) == (Space.EXHAUSTED, Space.FULL)
+    now += CHECK_S
+    assert (space.level(), space.reported()) == (Space.EXHAUSTED, Space.FULL)
     files.files_left = 1000
-    now += LOOK_AGAIN_S
+    now += CHECK_S
     assert space.level() is Space.ROOMY
 
 
@@ -81,8 +81,8 @@ def test_others_are_told_of_more_room_only_with_a_margin_to_spare() -> None:
     told = []
     for left in (TIGHT, TIGHT - 1, TIGHT, TIGHT + 16 * KIB, 79 * KIB, 80 * KIB, 96 * KIB, 10 * KIB):
         files.free = left - space.reserved_bytes
-        now += LOOK_AGAIN_S
-        told.append(space.told())
+        now += CHECK_S
+        told.append(space.reported())
     roomy, tight, full = Space.ROOMY, Space.TIGHT, Space.FULL
     assert told == [roomy, tight, tight, roomy, full, full, tight, full]
 
@@ -223,10 +223,10 @@ def test_the_reserve_is_taken_in_steps_and_filled_again_when_there_is_space() ->
     space.write(fd, [b"x" * 100], 0)
     assert (space.level(), space.reserved_bytes) == (Space.FULL, 60 * KIB)
     files.free = 10 * KIB  # not enough for reserve and margin
-    now += LOOK_AGAIN_S
+    now += CHECK_S
     assert (space.level(), space.reserved_bytes) == (Space.FULL, 60 * KIB)
     files.free = 100 * KIB
-    now += LOOK_AGAIN_S
+    now += CHECK_S
     assert (space.level(), space.reserved_bytes) == (Space.ROOMY, 64 * KIB)
 
 

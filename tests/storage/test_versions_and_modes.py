@@ -39,8 +39,8 @@ def extents(directory: Path) -> list[Path]:
 
 def with_version(directory: Path, path: Path, version: int) -> None:
     """As another version would have written it, with the right checksum."""
-    facts, *_ = read_manifest(RealFiles(), directory)
-    [stream] = facts.streams.values()
+    state, *_ = read_manifest(RealFiles(), directory)
+    [stream] = state.streams.values()
     content = bytearray(path.read_bytes())
     content[8:12] = version.to_bytes(4, "little")
     rest = bytes(content[8 : EXTENT_HEADER.size])

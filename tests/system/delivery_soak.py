@@ -33,7 +33,8 @@ from deltalake import DeltaTable
 from postgres_server import PostgresServer
 from system import delivery_workload
 from system.delivery_workload import Writer
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.config.addresses import LakeAddress
 
 REST_S = (2.0, 8.0)  # between two faults
@@ -212,7 +213,7 @@ class Soak:
                 raise Wrong(f"`deliver {step[0]}` ended with {done.returncode}: {done.stderr[-3000:]}")
 
     def _compare(self) -> None:
-        with connect("ducklake", "sqlite_scanner") as lake:
+        with new_duckdb("ducklake", "sqlite_scanner") as lake:
             attach_lake(lake, self._address, "lake", read_only=True)
             for target in TARGETS:
                 lake.register("held", self._held(target))
@@ -230,7 +231,7 @@ class Soak:
         match target.kind:
             case "ducklake":
                 address = LakeAddress(f"sqlite:{self._directory / target.name}.sqlite", "orders")
-                with connect("ducklake", "sqlite_scanner") as lake:
+                with new_duckdb("ducklake", "sqlite_scanner") as lake:
                     attach_lake(lake, address, "lake", read_only=True)
                     return lake.sql(f"SELECT {COLUMNS} FROM lake.orders").to_arrow_table()
             case "delta":

@@ -14,7 +14,8 @@ from pathlib import Path
 import duckdb
 
 from system.parent import die_with
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import Unreachable
 
@@ -54,7 +55,7 @@ class Writer:
                 lake.execute(statement)
 
     def _lake(self) -> duckdb.DuckDBPyConnection:
-        connection = connect("ducklake", "sqlite_scanner")
+        connection = new_duckdb("ducklake", "sqlite_scanner")
         attach_lake(connection, self._address, "lake", read_only=False)
         return connection
 

@@ -62,7 +62,7 @@ async def peer_of(address: str, name: str = "evil") -> AsyncIterator[Peer]:
         yield Peer(connection, inbox)
     finally:
         connection.close()
-        await connection.gone()
+        await connection.wait_closed()
 
 
 def ask(address: str, *messages: Message) -> list[Message]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from trunkline.check.history import HistoryVerdict, judge_histories
-from trunkline.check.history_file import Line, read_lines
+from trunkline.check.history_file import HistoryLine, read_lines
 from trunkline.check.recording import open_recording
 from trunkline.check.recording_judge import LogVerdict, RecordingVerdict, judge_recording
 
@@ -97,12 +97,12 @@ def appends_of(histories: Path, client: str) -> int:
     return sum(end is not None and end.glsn is not None for end in _ends(histories, client))
 
 
-def _ends(histories: Path, client: str = "*") -> Iterator[Line | None]:
+def _ends(histories: Path, client: str = "*") -> Iterator[HistoryLine | None]:
     """How each append of each client ended; None if nothing was told."""
     for path in sorted(histories.glob(f"{client}-*.history")):
         if path.stat().st_size == 0:
             continue
-        begun: dict[int, Line | None] = {}
+        begun: dict[int, HistoryLine | None] = {}
         for _, line in read_lines(path)[1]:
             if line.begin is not None and line.op == "append":
                 begun[line.begin] = None

@@ -29,6 +29,7 @@ import msgspec
 import trunkline
 from stopping import stop_and_wait
 from trunkline.client.cluster import ClientOptions
+from trunkline.core.status import ClusterStatus, LogStatus
 from trunkline.errors import TrunklineError
 
 T = TypeVar("T")
@@ -228,11 +229,9 @@ class Processes:
             dead = [name for name in self._running if self.ended(name) is not None]
             if dead:
                 raise Failed(f"{', '.join(dead)} ended by itself")
-            known = {node["name"]: node for node in (self.status() or {"nodes": ()})["nodes"]}
-            return all(
-                name in known and known[name]["live"] and known[name]["start"] >= self._started_ns[name]
-                for name in names
-            )
+            status = self.status() or ClusterStatus()
+            known = {node.name: node.start for node in status.nodes if node.live}
+            return all(known.get(name, -1) >= self._started_ns[name] for name in names)
 
         self.wait(live, f"{', '.join(names)} to be live", within_s)
 
@@ -247,10 +246,10 @@ class Processes:
                 raise Failed(f"waited {within_s:.0f} s for {what}")
             time.sleep(LOOK_AGAIN_S)
 
-    def status(self) -> dict[str, Any] | None:
-        """What a coordinator says now; None if none of them answers."""
+    def status(self) -> ClusterStatus | None:
+        """What a coordinator reports now; None if none of them answers."""
 
-        async def asked() -> dict[str, Any]:
+        async def asked() -> ClusterStatus:
             options = ClientOptions(connect_timeout=1.0, timeout=2.0)
             async with trunkline.connect(self.coordinators, options=options) as cluster:
                 return await cluster.status()
@@ -260,9 +259,9 @@ class Processes:
         except TrunklineError:
             return None
 
-    def log_facts(self, log: str) -> dict[str, Any] | None:
-        status = self.status()
-        return next((each for each in status["logs"] if each["name"] == log), None) if status else None
+    def log_status(self, log: str) -> LogStatus | None:
+        status = self.status() or ClusterStatus()
+        return next((each for each in status.logs if each.name == log), None)
 
     def print_errors(self, names: Iterable[str] = ()) -> None:
         for name in names or self._programs:

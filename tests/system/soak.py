@@ -142,10 +142,10 @@ class Soak:
         if len(here) <= 1:
             return None
         if whom == "owner":
-            facts = self._processes.log_facts(LOG) if "c1" not in self._away else None
-            if facts is not None:
-                last = facts["segments"][-1]
-                wanted = last["owner"] if self._plan.policy == "chain" else last["groups"][0][0]["node"]
+            status = self._processes.log_status(LOG) if "c1" not in self._away else None
+            if status is not None:
+                last = status.listed()[-1]
+                wanted = last.owner if self._plan.policy == "chain" else last.groups[0][0].node
                 return wanted if wanted in here else None
         return self._drawn.choice(here)
 
@@ -204,14 +204,14 @@ class Soak:
         self._processes.stop_servers()
 
     def _settled(self) -> bool:
-        facts = self._processes.log_facts(LOG)
-        if facts is None:
+        status = self._processes.log_status(LOG)
+        if status is None:
             return False
-        self.segments = facts["segments"][-1]["index"] + 1
-        *ended, last = facts["segments"]
-        members = [member for segment in facts["segments"] for group in segment["groups"] for member in group]
-        complete = all(len(group) == 3 for group in last["groups"])
-        return complete and all(each["repaired"] for each in ended) and not any(each["joining"] for each in members)
+        self.segments = status.listed()[-1].index + 1
+        *ended, last = status.listed()
+        members = [member for segment in status.listed() for group in segment.groups for member in group]
+        complete = all(len(group) == 3 for group in last.groups)
+        return complete and all(each.repaired for each in ended) and not any(each.joining for each in members)
 
     def _expect_orderly(self, codes: dict[str, int]) -> None:
         orderly = (0, -signal.SIGTERM)  # the latter: it was told to stop before it had begun to listen to signals

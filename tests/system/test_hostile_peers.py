@@ -7,7 +7,6 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -69,7 +68,7 @@ def test_registrations_out_of_bounds_are_refused_and_the_cluster_goes_on(process
     assert append(processes) == 2
     status = processes.status()
     assert status is not None
-    assert [node["name"] for node in status["nodes"]] == ["n1", "n2", "n3"]
+    assert [node.name for node in status.nodes] == ["n1", "n2", "n3"]
 
 
 def test_bad_registrations_of_an_older_version_are_dropped_at_the_start(processes: Processes) -> None:
@@ -86,7 +85,7 @@ def test_bad_registrations_of_an_older_version_are_dropped_at_the_start(processe
     append(processes, create=True)
     status = processes.status()
     assert status is not None
-    assert [node["name"] for node in status["nodes"]] == ["n1"]
+    assert [node.name for node in status.nodes] == ["n1"]
     assert "dropped from the registry: the registration of 'evil4' has an address of more than" in said(processes, "c1")
 
 
@@ -116,7 +115,7 @@ def test_a_node_is_forgotten_when_it_is_gone_and_no_log_names_it(processes: Proc
     assert asyncio.run(forget(other)) == ""
     status = processes.status()
     assert status is not None
-    assert [node["name"] for node in status["nodes"]] == [keeper]
+    assert [node.name for node in status.nodes] == [keeper]
 
 
 # --------------------------------------------------------------------------------------------------------------- maps
@@ -203,13 +202,13 @@ def test_a_coordinator_that_lost_its_metadata_gets_no_old_nodes_and_everybody_sa
 
     def refused() -> bool:
         status = processes.status()
-        return status is not None and [each["name"] for each in status["refused"]] == ["n1"]
+        return status is not None and [each.name for each in status.refused] == ["n1"]
 
     processes.wait(refused, "the coordinator to tell of the node that it refuses")
     status = processes.status()
     assert status is not None
-    assert status["nodes"] == []
-    assert "the coordinator has lost its metadata" in status["refused"][0]["why"]
+    assert status.nodes == ()
+    assert "the coordinator has lost its metadata" in status.refused[0].why
     assert "c1 refused a connection of n1" in said(processes, "c1")
     processes.wait(lambda: "node n1 is not registered, and no log uses it" in said(processes, "n1"), "n1 to say why")
     processes.stop("c1")
@@ -243,9 +242,11 @@ def test_a_client_of_the_old_cluster_is_told_that_this_is_another(processes: Pro
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_a_peer_sends_servers_live_and_serve_others_and_do_not_grow(processes: Processes, seed: int) -> None:
     processes.start_cluster(nodes=2)
-    facts = _facts(processes, "n1")
-    targets = {"c1": processes.coordinators[0], "n1": str(facts["address"])}
-    known = {"cluster": facts["cluster"], "incarnation": facts["incarnation"]}
+    status = processes.status()
+    assert status is not None
+    (node,) = status.nodes
+    targets = {"c1": processes.coordinators[0], "n1": node.address}
+    known = {"cluster": status.cluster, "incarnation": node.incarnation}
 
     async def attack(drawn: random.Random, address: str, packets: int) -> None:
         async with peer_of(address) as peer:
@@ -271,15 +272,9 @@ def test_whatever_a_peer_sends_servers_live_and_serve_others_and_do_not_grow(pro
             assert appended == list(range(1, 101))
             assert [entry.payload async for entry in log.subscribe(to_tail=True)] == [b"%d" % n for n in range(100)]
             assert (await cluster.describe("orders")).epoch == 1  # nobody had to fail over
-            assert (await cluster.node_status("n1", timeout=20.0))["streams"] > 5  # much of it was taken for good
+            assert (await cluster.node_status("n1", timeout=20.0)).streams > 5  # much of it was taken for good
             for name, kib in before.items():
                 assert memory_kib(processes.pid(name)) - kib < GROWTH_KIB_MAX, name
 
     run(scene())
     assert [processes.ended(name) for name in targets] == [None, None]
-
-
-def _facts(processes: Processes, node: str) -> dict[str, Any]:
-    status = processes.status()
-    assert status is not None
-    return {"cluster": status["cluster"], **next(each for each in status["nodes"] if each["name"] == node)}

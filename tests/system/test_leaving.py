@@ -42,7 +42,7 @@ def _start(processes: Processes, etcd: tuple[str, ...]) -> None:
 def live(processes: Processes) -> set[str]:
     status = processes.status()
     assert status is not None
-    return {node["name"] for node in status["nodes"] if node["live"]}
+    return {node.name for node in status.nodes if node.live}
 
 
 def test_a_node_that_is_stopped_is_dead_at_once_and_one_that_is_killed_is_not(processes: Processes) -> None:
@@ -86,8 +86,8 @@ def test_c9_a_node_that_is_away_for_a_moment_keeps_its_places_in_repaired_segmen
         return [member.stream for member in asyncio.run(described()).segments[0].members()]
 
     def nothing_is_due() -> bool:
-        facts = processes.log_facts("orders")
-        return facts is not None and facts["duty"] == "idle"
+        status = processes.log_status("orders")
+        return status is not None and status.duty == "idle"
 
     def is_open_without(node: str) -> bool:
         last = asyncio.run(described()).last

@@ -59,9 +59,9 @@ def test_appends_to_a_log_of_20_000_segments_go_on_after_a_node_is_killed(
             view = await cluster.describe("orders")
             assert len(view.segments) > SEGMENTS
             assert killed not in {member.node for member in view.last.members()}
-            [facts] = (await cluster.status())["logs"]
-            assert facts["segments_total"] == len(view.segments)
-            assert any(text.startswith("long: orders has 20,0") for text in warnings(facts))
+            [status] = (await cluster.status()).logs
+            assert status.segments_total == len(view.segments)
+            assert any(text.startswith("long: orders has 20,0") for text in warnings(status))
 
     asyncio.run(run())
 

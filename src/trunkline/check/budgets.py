@@ -1,4 +1,4 @@
-"""What the world may still do to the processes: what is left of each fault budget, and the cut that lasts now."""
+"""The faults that may still happen: what is left of each fault budget, and the present network cut."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trunkline.check.views import NamedTexts
 NAMES = tuple(field.name for field in dataclasses.fields(Faults))
 
 
-class Left(NamedTuple):
-    """``cut`` is the place of the lasting cut in ``Scenario.cuts``, plus one; 0: the network is whole.
+class RemainingBudget(NamedTuple):
+    """``cut`` is one plus the index of the present cut in ``Scenario.cuts``; 0: no cut.
 
     ``healing``: faults are over, and restarts cost nothing.
     """
@@ -25,15 +25,15 @@ class Left(NamedTuple):
     drops: tuple[int, ...] = ()
 
 
-class FreeFire(NamedTuple):
-    """The budgets after a free timer fired, and after a crash inside of its step."""
+class FreeTimerBudget(NamedTuple):
+    """The budgets after a free timer fired, and after a crash inside its step."""
 
     fired: int
     crashed: int | None
 
 
 class Budget:
-    """One ``Left`` made ready for the hot path: the number of the budget that remains after each spending, or None."""
+    """One ``RemainingBudget``, prepared for the hot path: the number of the budget after each expense, or None."""
 
     __slots__ = (
         *NAMES,
@@ -48,7 +48,7 @@ class Budget:
     )
 
     def __init__(self) -> None:
-        self.cut_now = 0  # as in Left.cut
+        self.cut_now = 0  # as in RemainingBudget.cut
         self.blocked: frozenset[tuple[str, str]] = frozenset()
         self.faulty = False  # some fault can still happen
         self.loss: int | None = None
@@ -60,23 +60,23 @@ class Budget:
         self.rot: int | None = None
         self.cut: int | None = None
         self.early_timer: int | None = None
-        self.early_crash: int | None = None  # an early timer and a crash inside its step
+        self.early_crash: int | None = None  # an early timer with a crash inside its step
         self.restart_crash: int | None = None
-        self.healed: int | None = None  # without the cut that lasts now
-        self.free_timers: dict[int, FreeFire] = {}  # by place in Scenario.free_timers, where some are left
-        self.drops: dict[int, int] = {}  # by place in Scenario.drops, where some are left
+        self.healed: int | None = None  # without the present cut
+        self.free_timers: dict[int, FreeTimerBudget] = {}  # by index in Scenario.free_timers
+        self.drops: dict[int, int] = {}  # by index in Scenario.drops
 
 
 class Budgets:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._numbers: Interner[Left] = Interner()
+        self._numbers: Interner[RemainingBudget] = Interner()
         self._ready: dict[int, Budget] = {}
 
     def initial(self) -> int:
         scenario = self._scenario
         return self._numbers.intern(
-            Left(
+            RemainingBudget(
                 tuple(getattr(scenario.faults, name) for name in NAMES),
                 free_timers=tuple(each.count for each in scenario.free_timers),
                 drops=tuple(each.count for each in scenario.drops),
@@ -90,11 +90,11 @@ class Budgets:
         return budget
 
     def cut(self, number: int, index: int) -> int:
-        """``number`` with the cut of that place in ``Scenario.cuts`` begun; its cost was already spent."""
+        """``number`` while ``Scenario.cuts[index]`` lasts; its cost is already spent."""
         return self._numbers.intern(self._numbers.values[number]._replace(cut=index + 1))
 
     def healing(self) -> int:
-        return self._numbers.intern(Left(tuple(0 for _ in NAMES), healing=True))
+        return self._numbers.intern(RemainingBudget(tuple(0 for _ in NAMES), healing=True))
 
     def described(self, number: int) -> NamedTexts:
         left = self._numbers.values[number]
@@ -108,18 +108,18 @@ class Budgets:
             texts.append(("healing", "faults are over"))
         return tuple(texts)
 
-    def _make_ready(self, left: Left) -> Budget:
+    def _make_ready(self, left: RemainingBudget) -> Budget:
         budget = Budget()
         for name in NAMES:
             setattr(budget, name, self._spent(left, name))
         budget.faulty = any(count for name, count in zip(NAMES, left.faults, strict=True) if name != "restart")
         budget.drops = {
-            place: self._numbers.intern(left._replace(drops=_one_less(left.drops, place)))
-            for place, count in enumerate(left.drops)
+            index: self._numbers.intern(left._replace(drops=_one_less(left.drops, index)))
+            for index, count in enumerate(left.drops)
             if count
         }
         budget.faulty = budget.faulty or bool(budget.drops)
-        budget.free_timers = {place: self._fired(left, place) for place, count in enumerate(left.free_timers) if count}
+        budget.free_timers = {index: self._fired(left, index) for index, count in enumerate(left.free_timers) if count}
         budget.early_crash = self._spent(left, "early_timer", "crash")
         if left.healing:
             budget.restart = self._numbers.intern(left)
@@ -131,19 +131,19 @@ class Budgets:
             budget.blocked = frozenset(self._scenario.cuts[left.cut - 1].blocked)
         return budget
 
-    def _fired(self, left: Left, place: int) -> FreeFire:
-        after = left._replace(free_timers=_one_less(left.free_timers, place))
-        return FreeFire(self._numbers.intern(after), self._spent(after, "crash"))
+    def _fired(self, left: RemainingBudget, index: int) -> FreeTimerBudget:
+        after = left._replace(free_timers=_one_less(left.free_timers, index))
+        return FreeTimerBudget(self._numbers.intern(after), self._spent(after, "crash"))
 
-    def _spent(self, left: Left, *names: str) -> int | None:
+    def _spent(self, left: RemainingBudget, *names: str) -> int | None:
         faults = list(left.faults)
         for name in names:
-            place = NAMES.index(name)
-            if not faults[place]:
+            index = NAMES.index(name)
+            if not faults[index]:
                 return None
-            faults[place] -= 1
+            faults[index] -= 1
         return self._numbers.intern(left._replace(faults=tuple(faults)))
 
 
-def _one_less(counts: tuple[int, ...], place: int) -> tuple[int, ...]:
-    return (*counts[:place], counts[place] - 1, *counts[place + 1 :])
+def _one_less(counts: tuple[int, ...], index: int) -> tuple[int, ...]:
+    return (*counts[:index], counts[index] - 1, *counts[index + 1 :])

@@ -27,7 +27,7 @@ TELL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Bounds:
+class SearchBounds:
     """How far to look. None: as far as the scenario's own bounds go."""
 
     max_states: int | None = None
@@ -37,7 +37,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulePlan:
     """Which random schedules to run."""
 
     strategy: Strategy
@@ -45,7 +45,7 @@ class Plan:
     schedules: int
 
 
-def check_exhaustively(scenario: Scenario, bounds: Bounds, tell: Tell) -> ScenarioReport:
+def check_exhaustively(scenario: Scenario, bounds: SearchBounds, tell: Tell) -> ScenarioReport:
     """Breadth-first, with liveness on the explored graph when nothing was cut off."""
     world = World(scenario)
     explored = explore(
@@ -74,7 +74,7 @@ def check_exhaustively(scenario: Scenario, bounds: Bounds, tell: Tell) -> Scenar
     return replace(report, violations=(_violation(scenario, failure),)) if failure else report
 
 
-def check_schedules(scenario: Scenario, plan: Plan, bounds: Bounds, tell: Tell) -> ScenarioReport:
+def check_schedules(scenario: Scenario, plan: SchedulePlan, bounds: SearchBounds, tell: Tell) -> ScenarioReport:
     """Random schedules of consecutive seeds, up to the first finding."""
     found = _search(World(scenario), plan, bounds, tell)
     report = ScenarioReport(
@@ -101,15 +101,15 @@ def check_schedules(scenario: Scenario, plan: Plan, bounds: Bounds, tell: Tell) 
     return replace(report, violations=(violation,))
 
 
-def check_by_default(scenario: Scenario, bounds: Bounds, schedules: int, tell: Tell) -> ScenarioReport:
+def check_by_default(scenario: Scenario, bounds: SearchBounds, schedules: int, tell: Tell) -> ScenarioReport:
     """Breadth-first up to the bound, then swarm schedules if that was not everything. Vacuity is a violation here."""
     report = check_exhaustively(scenario, bounds, tell)
     if not report.complete and not report.violations:
-        report = merged([report, check_schedules(scenario, Plan("swarm", 0, schedules), bounds, tell)])
+        report = merged([report, check_schedules(scenario, SchedulePlan("swarm", 0, schedules), bounds, tell)])
     return with_vacuity(report)
 
 
-def hunt(mutant: Mutant, build: Callable[[], Scenario], bounds: Bounds, tell: Tell) -> MutantReport:
+def hunt(mutant: Mutant, build: Callable[[], Scenario], bounds: SearchBounds, tell: Tell) -> MutantReport:
     """Put the bug back and look for it within its budget."""
     with mutant.patch():
         report, after = _within(build(), mutant.strategy, mutant.budget, bounds, tell)
@@ -129,7 +129,7 @@ def hunt(mutant: Mutant, build: Callable[[], Scenario], bounds: Bounds, tell: Te
     )
 
 
-def survive(scenario: Scenario, strategy: Strategy, budget: int, bounds: Bounds, tell: Tell) -> SurvivalReport:
+def survive(scenario: Scenario, strategy: Strategy, budget: int, bounds: SearchBounds, tell: Tell) -> SurvivalReport:
     """The correct code under the same search as its mutants, with a larger budget."""
     report, reached = _within(scenario, strategy, budget, bounds, tell)
     finding = report.violations[0].finding if report.violations else None
@@ -137,17 +137,17 @@ def survive(scenario: Scenario, strategy: Strategy, budget: int, bounds: Bounds,
 
 
 def _within(
-    scenario: Scenario, strategy: Strategy, budget: int, bounds: Bounds, tell: Tell
+    scenario: Scenario, strategy: Strategy, budget: int, bounds: SearchBounds, tell: Tell
 ) -> tuple[ScenarioReport, int]:
     """A search with a budget of states or schedules, and how much of it was used."""
     if strategy == "breadth":
         report = check_exhaustively(scenario, replace(bounds, max_states=budget), tell)
         return report, report.states
-    report = check_schedules(scenario, Plan(strategy, 0, budget), bounds, tell)
+    report = check_schedules(scenario, SchedulePlan(strategy, 0, budget), bounds, tell)
     return report, report.schedules
 
 
-def _search(world: World, plan: Plan, bounds: Bounds, tell: Tell) -> RandomSearch:
+def _search(world: World, plan: SchedulePlan, bounds: SearchBounds, tell: Tell) -> RandomSearch:
     told_at = 0.0
 
     def progress(found: RandomSearch) -> None:

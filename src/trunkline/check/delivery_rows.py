@@ -42,7 +42,7 @@ class Edit(NamedTuple):
         return f"-{self.key}" if self.row is None else f"{'~' if self.replaces else '+'}{self.row.brief()}"
 
 
-class History(NamedTuple):
+class SourceScript(NamedTuple):
     """``versions[v]``: all rows at version v, from 1 on. ``stops``: versions that no window may cross.
 
     ``another``: what they are in the source's second life, which begins after version ``shared``.
@@ -59,11 +59,11 @@ class History(NamedTuple):
             return ""
         return f"{version}'" if life and version > self.shared else f"{version}"
 
-    def lived(self, life: int) -> History:
+    def lived(self, life: int) -> SourceScript:
         """The history of one life."""
-        return History(self.another, self.stops) if life else self
+        return SourceScript(self.another, self.stops) if life else self
 
-    def of(self, mark: str) -> History:
+    def of(self, mark: str) -> SourceScript:
         """The history that has the version of this mark."""
         return self.lived(1 if mark.endswith("'") else 0)
 
@@ -81,7 +81,7 @@ class History(NamedTuple):
         return (*removed, *arrived)
 
 
-def history(first: tuple[Change, ...], *steps: tuple[Change, ...], stops: tuple[int, ...] = ()) -> History:
+def history(first: tuple[Change, ...], *steps: tuple[Change, ...], stops: tuple[int, ...] = ()) -> SourceScript:
     """Version 1 is ``first``, and each step makes one more."""
     versions: list[Rows] = [()]
     for version, changes in enumerate((first, *steps), start=1):
@@ -91,4 +91,4 @@ def history(first: tuple[Change, ...], *steps: tuple[Change, ...], stops: tuple[
             if change.tenant:
                 rows[change.key] = Row(change.key, change.tenant, version)
         versions.append(tuple(sorted(rows.values())))
-    return History(tuple(versions), stops)
+    return SourceScript(tuple(versions), stops)

@@ -16,7 +16,7 @@ from importlib import resources
 from string import Template
 
 from trunkline.check.diagram_svg import BANDS, SYMBOLS, Drawing, draw, icon
-from trunkline.check.views import Finding, ProcessView, StateView, Step
+from trunkline.check.views import Finding, ProcessView, StateView, StepView
 
 FAULT_WORDS = {
     "lose": "message lost",
@@ -59,7 +59,7 @@ LEGEND_LINES = (
 
 
 def render(
-    title: str, finding: Finding, steps: Sequence[Step], states: Sequence[StateView], *, replay: str = ""
+    title: str, finding: Finding, steps: Sequence[StepView], states: Sequence[StateView], *, replay: str = ""
 ) -> str:
     """The page as text. ``states`` holds the initial state and then the state after each step.
 
@@ -97,7 +97,7 @@ def _policy_hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _facts(steps: Sequence[Step], states: Sequence[StateView]) -> str:
+def _facts(steps: Sequence[StepView], states: Sequence[StateView]) -> str:
     words = [FAULT_WORDS[step.kind] for step in steps if step.kind in FAULT_WORDS]
     faults = [f"{word} ×{words.count(word)}" if words.count(word) > 1 else word for word in dict.fromkeys(words)]
     sizes = [f"{len(steps)} step{'s' * (len(steps) != 1)}", f"{len(states[0].processes)} processes"]
@@ -125,7 +125,7 @@ def _names(drawing: Drawing, states: Sequence[StateView]) -> str:
     )
 
 
-def _data(finding: Finding, steps: Sequence[Step], states: Sequence[StateView]) -> str:
+def _data(finding: Finding, steps: Sequence[StepView], states: Sequence[StateView]) -> str:
     """The run as JSON. Each distinct process state is written once: most steps change only one process."""
     numbers: dict[ProcessView, int] = {}
     shown = [

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from trunkline.check.diagram_arrows import Arrow, Fate, trace_arrows
-from trunkline.check.views import Finding, RoleView, StateView, Step
+from trunkline.check.diagram_arrows import Arrow, MessageFate, trace_arrows
+from trunkline.check.views import Finding, RoleView, StateView, StepView
 
 FIRST = 108  # where the first life line stands: room for step numbers and half a name
 LAST = 212  # right of the last life line: room for its pills
@@ -58,8 +58,8 @@ class Pill:
 
 
 @dataclass(frozen=True)
-class Row:
-    step: Step | None  # None: the initial state
+class DiagramRow:
+    step: StepView | None  # None: the initial state
     top: float
     bottom: float
     texts: float  # where caption and pills begin: below the label of a message that came from their side
@@ -73,7 +73,7 @@ class Drawing:
     lines: tuple[tuple[str, float], ...]  # each process and where its life line stands
 
 
-def draw(finding: Finding, steps: Sequence[Step], states: Sequence[StateView]) -> Drawing:
+def draw(finding: Finding, steps: Sequence[StepView], states: Sequence[StateView]) -> Drawing:
     return _Canvas(finding, steps, states).drawing()
 
 
@@ -86,7 +86,7 @@ def icon(kind: str, x: float, y: float) -> str:
 
 
 class _Canvas:
-    def __init__(self, finding: Finding, steps: Sequence[Step], states: Sequence[StateView]) -> None:
+    def __init__(self, finding: Finding, steps: Sequence[StepView], states: Sequence[StateView]) -> None:
         self.finding = finding
         self.steps = steps
         self.states = states
@@ -117,18 +117,18 @@ class _Canvas:
 
     # where things stand
 
-    def _rows(self) -> list[Row]:
-        rows = [Row(None, 14, 14 + BAR, 14, ())]
+    def _rows(self) -> list[DiagramRow]:
+        rows = [DiagramRow(None, 14, 14 + BAR, 14, ())]
         for at, step in enumerate(self.steps):
             pills = tuple(self._pills(step, self.states[at], self.states[at + 1]))
             stubs = len([arrow for arrow in self.stubs if arrow.sent_at == at])
             top = rows[-1].bottom + GAP + STUB_GAP * max(0, stubs - 1)
             texts = top + CAPTION * self._label_is_right(step)
             bottom = texts + CAPTION * (step.kind not in UNCAPTIONED) + PILL * len(pills)
-            rows.append(Row(step, top, max(top + BAR, bottom), texts, pills))
+            rows.append(DiagramRow(step, top, max(top + BAR, bottom), texts, pills))
         return rows
 
-    def _pills(self, step: Step, before: StateView, after: StateView) -> Iterator[Pill]:
+    def _pills(self, step: StepView, before: StateView, after: StateView) -> Iterator[Pill]:
         yield from (Pill("phase", text) for text in _phase_changes(step.process, before, after))
         yield from (Pill("disk", text) for text in step.persisted)
         yield from (Pill("event", text) for text in step.announced)
@@ -136,10 +136,10 @@ class _Canvas:
         if step is self.steps[-1]:
             yield Pill("bad", f"✗ {self.finding.monitor}")
 
-    def _label_is_right(self, step: Step) -> bool:
+    def _label_is_right(self, step: StepView) -> bool:
         """Does the message come from the right, so that its label stands where the pills would?"""
         arrow = self.arrived.get(step.index)
-        return arrow is not None and arrow.fate is not Fate.LOST and self._from(arrow) > self._to(arrow)
+        return arrow is not None and arrow.fate is not MessageFate.LOST and self._from(arrow) > self._to(arrow)
 
     def _from(self, arrow: Arrow) -> float:
         return self.x.get(arrow.message.source, 0.0)
@@ -149,7 +149,7 @@ class _Canvas:
 
     # what is drawn
 
-    def _background(self, row: Row) -> str:
+    def _background(self, row: DiagramRow) -> str:
         index = row.step.index if row.step else 0
         styles = ["row"]
         if row.step and row.step.kind in BANDS:
@@ -183,9 +183,9 @@ class _Canvas:
         if arrow.ended_at is None:
             nth = [other for other in self.stubs if other.sent_at == arrow.sent_at].index(arrow)
             end_x, end_y = start_x + side * STUB, start_y + 10 + STUB_GAP * nth
-        if arrow.fate is Fate.LOST:
+        if arrow.fate is MessageFate.LOST:
             end_x = start_x + (target_x - start_x) * 0.62
-        label = f"{arrow.message.label} ×2" if arrow.fate is Fate.DOUBLED else arrow.message.label
+        label = f"{arrow.message.label} ×2" if arrow.fate is MessageFate.DOUBLED else arrow.message.label
         hue = self.hue[_first_word(arrow.message.label)]
         return (
             f'<g class="message m{hue} {arrow.fate.value}" data-from="{_index(arrow.sent_at)}" '
@@ -195,7 +195,7 @@ class _Canvas:
             f"{_label(arrow, label, end_x, end_y, side)}</g>"
         )
 
-    def _mark(self, row: Row) -> str:
+    def _mark(self, row: DiagramRow) -> str:
         """All that stands on life lines because of one step: its bar, its icons, its texts."""
         step = row.step
         if step is None:
@@ -213,7 +213,7 @@ class _Canvas:
         parts.extend(_pill(pill, x + 12, pills_top + at * PILL) for at, pill in enumerate(row.pills))
         return f'<g class="mark" data-step="{step.index}">{"".join(parts)}</g>'
 
-    def _also_ended(self, step: Step) -> Iterator[tuple[str, str]]:
+    def _also_ended(self, step: StepView) -> Iterator[tuple[str, str]]:
         """The processes that went down (or came up) in a step that names no process, or another one."""
         before, after = self.states[step.index - 1], self.states[step.index]
         for old, new in zip(before.processes, after.processes, strict=True):
@@ -221,7 +221,7 @@ class _Canvas:
                 yield new.name, "restart" if new.up else "crash"
 
 
-def _bar(row: Row, x: float, kind: str) -> str:
+def _bar(row: DiagramRow, x: float, kind: str) -> str:
     height = row.bottom - row.top
     bar = f'<rect class="active" x="{x - 5:g}" y="{row.top:g}" width="10" height="{height:g}" rx="4"/>'
     if kind not in ICONS:
@@ -230,7 +230,7 @@ def _bar(row: Row, x: float, kind: str) -> str:
     return bar + drawn if row.pills or kind == "crash_in" else drawn
 
 
-def _caption(step: Step, x: float, y: float) -> str:
+def _caption(step: StepView, x: float, y: float) -> str:
     if step.kind in BANDS:
         style, text = f"band {BANDS[step.kind]}", escape(SYMBOLS[step.kind] + step.action)
     else:
@@ -251,21 +251,21 @@ def _pill(pill: Pill, x: float, y: float) -> str:
 
 def _label(arrow: Arrow, label: str, end_x: float, end_y: float, side: int) -> str:
     """Beside the head, on the arrow's own side of the life line; after the end for what did not arrive."""
-    if arrow.fate in (Fate.ARRIVED, Fate.DOUBLED):
+    if arrow.fate in (MessageFate.ARRIVED, MessageFate.DOUBLED):
         x, y, anchor = end_x - side * 8, end_y + 12, "end" if side > 0 else "start"
     else:
         x, y, anchor = end_x + side * 9, end_y + 4, "start" if side > 0 else "end"
-        label = f"{label} lost" if arrow.fate is Fate.LOST else f"{label} → {arrow.message.target}"
+        label = f"{label} lost" if arrow.fate is MessageFate.LOST else f"{label} → {arrow.message.target}"
     return f'<text class="label" x="{x:g}" y="{y:g}" text-anchor="{anchor}">{_shortened(label)}</text>'
 
 
-def _arrow_end(fate: Fate, start: tuple[float, float], end: tuple[float, float]) -> str:
+def _arrow_end(fate: MessageFate, start: tuple[float, float], end: tuple[float, float]) -> str:
     x, y = end
-    if fate is Fate.LOST:
+    if fate is MessageFate.LOST:
         return f'<path class="cross" d="M{x - 5:g} {y - 5:g}l10 10m0-10l-10 10"/>'
-    if fate is Fate.PENDING:
+    if fate is MessageFate.PENDING:
         return f'<circle class="end" cx="{x:g}" cy="{y:g}" r="3.5"/>'
-    if fate is Fate.DROPPED:
+    if fate is MessageFate.DROPPED:
         return f'<path d="M{x:g} {y - 5:g}v10"/>'
     length = ((x - start[0]) ** 2 + (y - start[1]) ** 2) ** 0.5 or 1.0
     along_x, along_y = (x - start[0]) / length, (y - start[1]) / length

@@ -67,7 +67,7 @@ class FoldingDisk:
         return value
 
 
-class Nothing:
+class NoDisk:
     """The disk of a process that keeps nothing."""
 
     def write(self, image: Any, record: Record) -> Hashable:
@@ -89,7 +89,7 @@ class Nothing:
         return None
 
 
-class StreamFiles(NamedTuple):
+class StoredStream(NamedTuple):
     """One stream on disk: the manifest's facts, and the slots of its file."""
 
     facts: StreamImage  # its frames are not used: the slots are the frames
@@ -98,7 +98,7 @@ class StreamFiles(NamedTuple):
 
 
 class NodeFiles(NamedTuple):
-    streams: tuple[tuple[Key, StreamFiles], ...] = ()
+    streams: tuple[tuple[Key, StoredStream], ...] = ()
     tombstones: tuple[Key, ...] = ()
     pending: tuple[tuple[Record, int], ...] = ()  # with the synced mark at the time of writing
 
@@ -208,7 +208,7 @@ def _put(image: NodeFiles, record: Record, mark: int, condition: Condition) -> N
     match record:
         case StreamOpened(descriptor):
             key = (descriptor.target.log, descriptor.target.stream)
-            streams[key] = StreamFiles(StreamImage(descriptor))
+            streams[key] = StoredStream(StreamImage(descriptor))
         case StreamDropping(key):
             streams.pop(key, None)
             image = image._replace(tombstones=(*image.tombstones, key))
@@ -219,7 +219,7 @@ def _put(image: NodeFiles, record: Record, mark: int, condition: Condition) -> N
     return image._replace(streams=tuple(streams.items()))
 
 
-def _put_in_stream(files: StreamFiles, record: Record, mark: int, condition: Condition) -> StreamFiles:
+def _put_in_stream(files: StoredStream, record: Record, mark: int, condition: Condition) -> StoredStream:
     facts, slots, _ = files
     match record:
         case FrameWritten(_, frame):
@@ -229,13 +229,13 @@ def _put_in_stream(files: StreamFiles, record: Record, mark: int, condition: Con
             return files._replace(facts=replace(facts, sealed=True), mark=len(slots))
         case StreamLosing(_, lost):
             kept = tuple(slot for slot in slots if slot.frame not in lost)
-            return StreamFiles(replace(facts, data_loss=True), _marked(kept), min(files.mark, len(kept)))
+            return StoredStream(replace(facts, data_loss=True), _marked(kept), min(files.mark, len(kept)))
         case StreamEnding(_, end):
             kept = tuple(slot for slot in slots if slot.frame.first < end)
-            return StreamFiles(replace(facts, sealed=True, end=end), _marked(kept), len(kept))
+            return StoredStream(replace(facts, sealed=True, end=end), _marked(kept), len(kept))
         case StreamTrimming(_, point):
             kept = tuple(slot for slot in slots if slot.frame.next > point + 1)
-            return StreamFiles(replace(facts, trim=point), _marked(kept), min(files.mark, len(kept)))
+            return StoredStream(replace(facts, trim=point), _marked(kept), min(files.mark, len(kept)))
     return files
 
 
@@ -249,7 +249,7 @@ def _settled(image: NodeFiles) -> NodeFiles:
     return image._replace(streams=tuple((key, _judged(files)) for key, files in image.streams))
 
 
-def _judged(files: StreamFiles) -> StreamFiles:
+def _judged(files: StoredStream) -> StoredStream:
     if all(slot.condition is Condition.GOOD for slot in files.slots):
         return files
     found = recover(files.slots, files.mark)
@@ -259,7 +259,7 @@ def _judged(files: StreamFiles) -> StreamFiles:
         uncertain=files.facts.uncertain or found.uncertain,
     )
     slots = tuple(slot for slot in files.slots[: found.kept] if slot.frame in found.frames)
-    return StreamFiles(facts, _marked(slots), min(files.mark, len(slots)))
+    return StoredStream(facts, _marked(slots), min(files.mark, len(slots)))
 
 
 def _with_condition(image: NodeFiles, key: Key, at: int, condition: Condition) -> NodeFiles:

@@ -45,14 +45,14 @@ class HistoryError(ValueError):
     """The history cannot be read; the text names file and line, and what is wrong with it."""
 
 
-class Header(Struct, frozen=True, forbid_unknown_fields=True):
+class HistoryHeader(Struct, frozen=True, forbid_unknown_fields=True):
     format: str
     version: int
     client: str
     log: str
 
 
-class Line(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class HistoryLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Exactly one of ``begin``, ``got`` and ``end`` is the number of an operation of this client."""
 
     at: int
@@ -82,7 +82,7 @@ class HistoryWriter:
         self._clock_ns = clock_ns
         self._begun = 0
         self._file = (directory / f"{client}-{log}.history").open("xb", buffering=0)
-        self._file.write(msgspec.json.encode(Header(FORMAT, VERSION, client, log)) + b"\n")
+        self._file.write(msgspec.json.encode(HistoryHeader(FORMAT, VERSION, client, log)) + b"\n")
 
     def append(self, payloads: Sequence[str]) -> int:
         return self._begin(op="append", payloads=tuple(payloads))
@@ -104,7 +104,7 @@ class HistoryWriter:
 
     def got(self, number: int, first: int, values: Sequence[str]) -> None:
         """A subscription or the final reading returned these."""
-        self._write(Line(self._clock_ns(), got=number, first=first, values=tuple(values)))
+        self._write(HistoryLine(self._clock_ns(), got=number, first=first, values=tuple(values)))
 
     def end(
         self,
@@ -115,7 +115,7 @@ class HistoryWriter:
         refused: str | None = None,
         unknown: str | None = None,
     ) -> None:
-        self._write(Line(self._clock_ns(), end=number, glsn=glsn, value=value, refused=refused, unknown=unknown))
+        self._write(HistoryLine(self._clock_ns(), end=number, glsn=glsn, value=value, refused=refused, unknown=unknown))
 
     def close(self) -> None:
         self._file.close()
@@ -130,29 +130,29 @@ class HistoryWriter:
 
     def _begin(self, **fields: object) -> int:
         self._begun += 1
-        self._write(msgspec.convert({"at": self._clock_ns(), "begin": self._begun, **fields}, Line))
+        self._write(msgspec.convert({"at": self._clock_ns(), "begin": self._begun, **fields}, HistoryLine))
         return self._begun
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: HistoryLine) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")
 
 
-def read_lines(path: Path) -> tuple[Header, Iterator[tuple[int, Line]]]:
+def read_lines(path: Path) -> tuple[HistoryHeader, Iterator[tuple[int, HistoryLine]]]:
     """The header, and the numbered lines. A last line without its end was cut by a kill, and is left out."""
     with path.open("rb") as file:
-        header = _decoded(path, 1, file.readline(), Header)
+        header = _decoded(path, 1, file.readline(), HistoryHeader)
     if (header.format, header.version) != (FORMAT, VERSION):
         raise HistoryError(f"{path.name} line 1: not a history (expected {FORMAT}, version {VERSION})")
     return header, _lines(path)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Line]]:
+def _lines(path: Path) -> Iterator[tuple[int, HistoryLine]]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             if not raw.endswith(b"\n"):
                 return
             if number > 1:
-                line = _decoded(path, number, raw, Line)
+                line = _decoded(path, number, raw, HistoryLine)
                 if sum(each is not None for each in (line.begin, line.got, line.end)) != 1:
                     raise HistoryError(f"{path.name} line {number}: expected one of begin, got and end")
                 yield number, line

@@ -9,10 +9,10 @@ from trunkline.check.actions import OF_TIMER, Action, is_fault
 from trunkline.check.budgets import Budget
 from trunkline.check.interner import Interner
 from trunkline.check.network import Network
-from trunkline.check.process_values import Cause, Process, Told
+from trunkline.check.process_values import Notice, ProcessState, StepCause
 from trunkline.check.processes import Processes
 from trunkline.check.role_steps import Alarm, Arrival, Coverage
-from trunkline.check.scenario import Completed, Ended, Scenario
+from trunkline.check.scenario import Completed, OperationEnd, Scenario
 from trunkline.check.verdicts import Verdicts
 
 
@@ -33,7 +33,7 @@ class Handled(NamedTuple):
     crashes: Moves
 
 
-class Delivery(NamedTuple):
+class DeliveryMove(NamedTuple):
     """A move that takes a message out of the process's own inbox."""
 
     action: int
@@ -43,14 +43,14 @@ class Delivery(NamedTuple):
     story: int
 
 
-class Free(NamedTuple):
+class FreeTimerMoves(NamedTuple):
     """A timer that may fire at any moment, as long as one of these is left."""
 
     places: tuple[int, ...]  # in Scenario.free_timers
     handled: Handled
 
 
-class Found(NamedTuple):
+class DiskAfterPowerCut(NamedTuple):
     """How a disk may be found after the power went."""
 
     label: str
@@ -81,24 +81,24 @@ class Local:
         "wipe",
     )
 
-    def __init__(self, process: Process, *, may_ignore: bool) -> None:
+    def __init__(self, process: ProcessState, *, may_ignore: bool) -> None:
         self.process = process
         self.up = process.up
         self.attention = may_ignore or not process.up  # messages to it may have to be dropped
         self.arrivals: dict[int, Handled] = {}  # by message
-        self.deliveries: dict[tuple[int, int], tuple[Delivery, ...]] = {}  # by inbox and lasting cut
+        self.deliveries: dict[tuple[int, int], tuple[DeliveryMove, ...]] = {}  # by inbox and lasting cut
         self.doubles: dict[int, Moves] = {}
         self.kept: dict[int, int] = {}  # by inbox: what of it is not ignored
         self.waiting: tuple[Handled, ...] | None = None
         self.timers: tuple[Handled, ...] | None = None
         self.early_timers: tuple[Handled, ...] | None = None
-        self.free_timers: tuple[Free, ...] | None = None
+        self.free_timers: tuple[FreeTimerMoves, ...] | None = None
         self.gated: tuple[Handled, ...] | None = None
         self.restart: Handled | None = None
         self.wipe: Handled | None = None
         self.crash: Moves | None = None
         self.rot: Moves | None = None
-        self.power_cut: tuple[Found, ...] | None = None
+        self.power_cut: tuple[DiskAfterPowerCut, ...] | None = None
 
 
 class LocalMoves:
@@ -120,12 +120,12 @@ class LocalMoves:
         self._verdicts = verdicts
         self._coverage = coverage
         self._memo = memo
-        self._numbers: Interner[Process] = Interner()
+        self._numbers: Interner[ProcessState] = Interner()
         self.locals: list[Local] = []
         self.actions: Interner[Action] = Interner()
         self.faults: list[bool] = []
 
-    def number(self, process: Process) -> int:
+    def number(self, process: ProcessState) -> int:
         number = self._numbers.intern(process)
         if number == len(self.locals):
             self.locals.append(Local(process, may_ignore=process.up and self._processes.may_ignore(process)))
@@ -137,15 +137,15 @@ class LocalMoves:
             self.faults.append(is_fault(action))
         return number
 
-    def cause(self, action: Action, message: int | None) -> Cause:
+    def cause(self, action: Action, message: int | None) -> StepCause:
         """What the process of an action is told; ``message`` is the number of the one that the action names, if any."""
         if message is not None:
             envelope = self._network.messages.values[message]
-            return Cause("deliver", envelope.target.role, Arrival(envelope.source, envelope.message))
+            return StepCause("deliver", envelope.target.role, Arrival(envelope.source, envelope.message))
         if action.kind in OF_TIMER:
             role, _, key = action.subject.partition(" ")
-            return Cause("timer", role, Alarm(key))
-        return Cause(action.kind)
+            return StepCause("timer", role, Alarm(key))
+        return StepCause(action.kind)
 
     # What a process can do. Without ``memo`` nothing is kept, so that each question runs its handlers again.
 
@@ -158,13 +158,13 @@ class LocalMoves:
                 here.arrivals[message] = handled
         return handled
 
-    def deliveries(self, here: Local, inbox: int, budget: Budget) -> tuple[Delivery, ...]:
+    def deliveries(self, here: Local, inbox: int, budget: Budget) -> tuple[DeliveryMove, ...]:
         """Every way in which a process that is up may take a message out of its inbox."""
         key = (inbox, budget.cut_now)
         found = here.deliveries.get(key)
         if found is None:
             found = tuple(
-                Delivery(move.action, move.process, self.kept(move.process, rest), move.bundle, move.story)
+                DeliveryMove(move.action, move.process, self.kept(move.process, rest), move.bundle, move.story)
                 for message, rest in self._network.flights(inbox)
                 if self._network.channels[message] not in budget.blocked
                 for move in self.arrival(here, message).moves
@@ -202,9 +202,9 @@ class LocalMoves:
             return here.waiting
         found: list[Handled] = []
         if here.up and self._processes.unsynced(here.process):
-            found.append(self._handled(here.process, Cause("sync"), Action("sync", self._name(here))))
+            found.append(self._handled(here.process, StepCause("sync"), Action("sync", self._name(here))))
         if not self._scenario.eager_operations and self._processes.may_operate(here.process, gated=False):
-            found.append(self._handled(here.process, Cause("operate"), Action("operate", self._name(here))))
+            found.append(self._handled(here.process, StepCause("operate"), Action("operate", self._name(here))))
         handled = tuple(found)
         if self._memo:
             here.waiting = handled
@@ -216,12 +216,12 @@ class LocalMoves:
             return here.gated
         handled: tuple[Handled, ...] = ()
         if self._processes.may_operate(here.process, gated=True):
-            handled = (self._handled(here.process, Cause("operate"), Action("operate", self._name(here))),)
+            handled = (self._handled(here.process, StepCause("operate"), Action("operate", self._name(here))),)
         if self._memo:
             here.gated = handled
         return handled
 
-    def gate(self, here: Local) -> tuple[Ended, ...]:
+    def gate(self, here: Local) -> tuple[OperationEnd, ...]:
         """What the operation of ``gated`` has to wait for."""
         return self._processes.gate(here.process)
 
@@ -241,16 +241,16 @@ class LocalMoves:
             here.early_timers = found
         return found
 
-    def free_timers(self, here: Local) -> tuple[Free, ...]:
+    def free_timers(self, here: Local) -> tuple[FreeTimerMoves, ...]:
         if here.free_timers is not None:
             return here.free_timers
         process, name, entries = here.process, self._name(here), self._scenario.free_timers
-        found: list[Free] = []
+        found: list[FreeTimerMoves] = []
         for role, key in process.timers:
             places = tuple(place for place, each in enumerate(entries) if each.matches(name, role, key))
             if places:
                 action = Action("free_timer", name, f"{role} {key}")
-                found.append(Free(places, self._handled(process, self.cause(action, None), action)))
+                found.append(FreeTimerMoves(places, self._handled(process, self.cause(action, None), action)))
         free = tuple(found)
         if self._memo:
             here.free_timers = free
@@ -259,7 +259,7 @@ class LocalMoves:
     def restart(self, here: Local) -> Handled:
         if here.restart is not None:
             return here.restart
-        found = self._handled(here.process, Cause("restart"), Action("restart", self._name(here)))
+        found = self._handled(here.process, StepCause("restart"), Action("restart", self._name(here)))
         if self._memo:
             here.restart = found
         return found
@@ -267,7 +267,7 @@ class LocalMoves:
     def wipe(self, here: Local) -> Handled:
         if here.wipe is not None:
             return here.wipe
-        found = self._handled(here.process, Cause("wipe"), Action("wipe", self._name(here)))
+        found = self._handled(here.process, StepCause("wipe"), Action("wipe", self._name(here)))
         if self._memo:
             here.wipe = found
         return found
@@ -293,11 +293,11 @@ class LocalMoves:
         here.rot = tuple(self._move(action, process, (), ()) for action, process in pairs)
         return here.rot
 
-    def power_cut(self, here: Local) -> tuple[Found, ...]:
+    def power_cut(self, here: Local) -> tuple[DiskAfterPowerCut, ...]:
         """Each image that may be found, once."""
         if here.power_cut is not None:
             return here.power_cut
-        told: tuple[Told, ...] = ()
+        told: tuple[Notice, ...] = ()
         process = here.process
         if process.up:
             process, told = self._processes.ended(process, "power_cut")
@@ -307,7 +307,7 @@ class LocalMoves:
         for label, image in self._processes.spec(process).disk.after_power_cut(process.image):
             labels.setdefault(image, label)
         numbers = [(label, self.number(process._replace(image=image))) for image, label in labels.items()]
-        here.power_cut = tuple(Found(label, number, story) for label, number in numbers)
+        here.power_cut = tuple(DiskAfterPowerCut(label, number, story) for label, number in numbers)
         return here.power_cut
 
     # How it is found
@@ -320,7 +320,7 @@ class LocalMoves:
         actions = [Action(kind, self._name(here), f"{role} {key}") for role, key in here.process.timers]
         return tuple(self._handled(here.process, self.cause(action, None), action) for action in actions)
 
-    def _handled(self, process: Process, cause: Cause, action: Action) -> Handled:
+    def _handled(self, process: ProcessState, cause: StepCause, action: Action) -> Handled:
         crashable = self._scenario.faults.crash > 0 and action.actor in self._scenario.crashable
         moves: list[Move] = []
         crashes: list[Move] = []
@@ -336,7 +336,7 @@ class LocalMoves:
                 self._count(crash.told[-1:])
         return Handled(tuple(moves), tuple(crashes))
 
-    def _count(self, told: tuple[Told, ...]) -> None:
+    def _count(self, told: tuple[Notice, ...]) -> None:
         for each in told:
             if each.observed is not None:
                 event = each.observed.event
@@ -344,7 +344,7 @@ class LocalMoves:
                     name = type(seen).__name__
                     self._coverage.events[name] = self._coverage.events.get(name, 0) + 1
 
-    def _move(self, action: Action, process: Process, sent: tuple[int, ...], told: tuple[Told, ...]) -> Move:
+    def _move(self, action: Action, process: ProcessState, sent: tuple[int, ...], told: tuple[Notice, ...]) -> Move:
         bundle, story = self._network.bundle(sent), self._verdicts.story(told)
         return Move(self.action(action), self.number(process), bundle, story)
 

@@ -10,12 +10,12 @@ from trunkline.check.budgets import Budgets
 from trunkline.check.frozen import fields_of, text
 from trunkline.check.moves import LocalMoves
 from trunkline.check.network import Network
-from trunkline.check.process_values import Crash, Outcome, Process
+from trunkline.check.process_values import Crash, ProcessState, StepOutcome
 from trunkline.check.processes import Processes
 from trunkline.check.role_steps import RoleSteps
 from trunkline.check.scenario import Completed
 from trunkline.check.verdicts import Verdicts
-from trunkline.check.views import NamedTexts, ProcessView, RoleView, Sent, StateView, Step
+from trunkline.check.views import MessageView, NamedTexts, ProcessView, RoleView, StateView, StepView
 
 # What a message is about, the most telling field first.
 _ABOUT = (
@@ -62,15 +62,15 @@ class Narrator:
             self._verdicts.described(state[-1]),
         )
 
-    def explain(self, state: Sequence[int], action: Action, index: int) -> Step:
+    def explain(self, state: Sequence[int], action: Action, index: int) -> StepView:
         step = action.cause or action
         message = self._message(step)
         handled = None if message is None else self._sent(message)
         before = self._actor(state, action.actor)
         if before is None or action.kind in ("lose", "drop", "crash", "rot"):
-            return Step(index, action.text(), action.kind, action.actor or None, None, handled, notes=_note(action))
+            return StepView(index, action.text(), action.kind, action.actor or None, None, handled, notes=_note(action))
         outcome = self._outcome(before, step, message)
-        told: Outcome | Crash = outcome
+        told: StepOutcome | Crash = outcome
         notes = outcome.notes
         if action.cause is not None:
             told = next(each for each in outcome.crashes if each.effects == action.effects)
@@ -83,13 +83,13 @@ class Narrator:
         index: int,
         action: Action,
         role: str | None,
-        handled: Sent | None,
-        told: Outcome | Crash,
+        handled: MessageView | None,
+        told: StepOutcome | Crash,
         notes: tuple[str, ...],
-    ) -> Step:
+    ) -> StepView:
         observed = [each.observed for each in told.told if each.observed is not None]
         failures = tuple(each.finding.text for each in told.told if each.finding is not None)
-        return Step(
+        return StepView(
             index,
             action.text(),
             action.kind,
@@ -103,14 +103,14 @@ class Narrator:
             notes=notes + failures,
         )
 
-    def _outcome(self, process: Process, step: Action, message: int | None) -> Outcome:
+    def _outcome(self, process: ProcessState, step: Action, message: int | None) -> StepOutcome:
         outcomes = self._processes.step(process, self._moves.cause(step, message))
         return next(each for each in outcomes if each.choice == step.choice)
 
-    def _actor(self, state: Sequence[int], name: str) -> Process | None:
+    def _actor(self, state: Sequence[int], name: str) -> ProcessState | None:
         return next((each for each in self._decoded(state) if self._processes.spec(each).name == name), None)
 
-    def _decoded(self, state: Sequence[int]) -> list[Process]:
+    def _decoded(self, state: Sequence[int]) -> list[ProcessState]:
         return [self._moves.locals[each].process for each in state[: len(state) // 2 - 1]]
 
     def _message(self, step: Action) -> int | None:
@@ -118,11 +118,11 @@ class Narrator:
             return None
         return self._network.texts.index(step.subject)
 
-    def _sent(self, message: int) -> Sent:
+    def _sent(self, message: int) -> MessageView:
         source, target, content = self._network.messages.values[message]
-        return Sent(message, *source, *target, label(content), text(content))
+        return MessageView(message, *source, *target, label(content), text(content))
 
-    def _process(self, process: Process) -> ProcessView:
+    def _process(self, process: ProcessState) -> ProcessView:
         timers = tuple(f"{role}.{key}" for role, key in process.timers)
         roles = tuple(self._role(name, number) for name, number in process.roles)
         name = self._processes.spec(process).name

@@ -6,12 +6,12 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from trunkline.check.role_steps import RoleEvent
-from trunkline.check.scenario import Observed
+from trunkline.check.scenario import ObservedEvent
 from trunkline.check.views import Finding
 from trunkline.core.effects import Effect
 
 
-class Process(NamedTuple):
+class ProcessState(NamedTuple):
     """The whole state of one process."""
 
     place: int  # among the scenario's processes
@@ -25,11 +25,11 @@ class Process(NamedTuple):
     busy: bool = False
     withheld: tuple[tuple[str, Effect], ...] = ()  # (role, effect)
 
-    def ended(self) -> Process:
-        return Process(self.place, False, self.incarnation, self.start, self.image, (), (), self.operations_begun)
+    def ended(self) -> ProcessState:
+        return ProcessState(self.place, False, self.incarnation, self.start, self.image, (), (), self.operations_begun)
 
 
-class Cause(NamedTuple):
+class StepCause(NamedTuple):
     """What a process is told: exactly one of the handlers of one role, or of the host itself."""
 
     kind: str  # deliver, timer, operate, sync, restart, wipe
@@ -37,10 +37,10 @@ class Cause(NamedTuple):
     event: RoleEvent | None = None
 
 
-class Told(NamedTuple):
+class Notice(NamedTuple):
     """One thing that monitors are told; a role's own failure ends the list."""
 
-    observed: Observed | None
+    observed: ObservedEvent | None
     finding: Finding | None = None
 
 
@@ -48,19 +48,19 @@ class Crash(NamedTuple):
     """The process ended after ``effects`` effects."""
 
     effects: int
-    process: Process
+    process: ProcessState
     sent: tuple[int, ...]
-    told: tuple[Told, ...]
+    told: tuple[Notice, ...]
     persisted: tuple[str, ...]
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """One way in which a step may go; ``crashes`` are the points where it may break off."""
 
     choice: tuple[int, ...]
-    process: Process
+    process: ProcessState
     sent: tuple[int, ...]
-    told: tuple[Told, ...]
+    told: tuple[Notice, ...]
     persisted: tuple[str, ...]
     crashes: tuple[Crash, ...]
     notes: tuple[str, ...]  # phase changes and choices, for people

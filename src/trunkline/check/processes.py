@@ -20,9 +20,18 @@ from typing import NamedTuple
 
 from trunkline.check.frozen import text
 from trunkline.check.network import Network
-from trunkline.check.process_values import Cause, Crash, Outcome, Process, Told
+from trunkline.check.process_values import Crash, Notice, ProcessState, StepCause, StepOutcome
 from trunkline.check.role_steps import Alarm, Arrival, Chosen, Coverage, RoleEvent, RoleSteps, Start, last_line
-from trunkline.check.scenario import Boot, Completed, Ended, Invoked, Observed, ProcessEnded, ProcessSpec, Scenario
+from trunkline.check.scenario import (
+    Boot,
+    Completed,
+    Invoked,
+    ObservedEvent,
+    OperationEnd,
+    ProcessEnded,
+    ProcessSpec,
+    Scenario,
+)
 from trunkline.check.views import Finding
 from trunkline.core.effects import (
     SELF,
@@ -47,7 +56,7 @@ APPLICATION = "application"
 class _Point(NamedTuple):
     """Where a step may break off: the process, and how much had gone out by then."""
 
-    process: Process
+    process: ProcessState
     sent: int
     told: int
     persisted: int
@@ -57,13 +66,13 @@ class _Point(NamedTuple):
 class _Run:
     """A step under way. Everything in it is a value, a list of values or a number, so that a choice can fork it."""
 
-    process: Process
+    process: ProcessState
     roles: dict[str, int]
     timers: set[tuple[str, str]]
     queue: deque[tuple[str, RoleEvent] | None]  # None: begin the next operation
     withheld: list[tuple[str, Effect]]
     sent: list[int]
-    told: list[Told]
+    told: list[Notice]
     points: list[_Point]
     choice: tuple[int, ...]
     notes: list[str]
@@ -98,38 +107,38 @@ class Processes:
         self._coverage = coverage
         self._names = {spec.name for spec in scenario.processes}
 
-    def spec(self, process: Process) -> ProcessSpec:
+    def spec(self, process: ProcessState) -> ProcessSpec:
         return self._scenario.processes[process.place]
 
-    def at_beginning(self, place: int) -> Process:
+    def at_beginning(self, place: int) -> ProcessState:
         """Not started yet."""
-        return Process(place, False, 1, 0, self._scenario.processes[place].image)
+        return ProcessState(place, False, 1, 0, self._scenario.processes[place].image)
 
-    def unsynced(self, process: Process) -> bool:
+    def unsynced(self, process: ProcessState) -> bool:
         return not self._scenario.atomic_disk and not self.spec(process).disk.synced(process.image)
 
-    def may_operate(self, process: Process, *, gated: bool) -> bool:
+    def may_operate(self, process: ProcessState, *, gated: bool) -> bool:
         """Whether it has another operation to begin now. ``gated``: one that others' operations must precede."""
         if not process.up or process.busy or process.operations_begun >= len(self.spec(process).operations):
             return False
         return bool(self.gate(process)) == gated
 
-    def gate(self, process: Process) -> tuple[Ended, ...]:
+    def gate(self, process: ProcessState) -> tuple[OperationEnd, ...]:
         """The operations that must have ended before the process may begin its next one."""
         return self.spec(process).operations[process.operations_begun].after
 
-    def ignores(self, process: Process, source: Address, role: str, message: Message) -> bool:
+    def ignores(self, process: ProcessState, source: Address, role: str, message: Message) -> bool:
         number = dict(process.roles).get(role)
         return number is not None and self._roles.ignores(number, source, message)
 
-    def may_ignore(self, process: Process) -> bool:
+    def may_ignore(self, process: ProcessState) -> bool:
         return any(hasattr(self._roles.roles[number], "ignores") for _, number in process.roles)
 
-    def ended(self, process: Process, kind: str) -> tuple[Process, tuple[Told, ...]]:
+    def ended(self, process: ProcessState, kind: str) -> tuple[ProcessState, tuple[Notice, ...]]:
         """The process ends between two steps."""
         return process.ended(), (self._told(process, "", ProcessEnded(kind)),)
 
-    def step(self, process: Process, cause: Cause) -> list[Outcome]:
+    def step(self, process: ProcessState, cause: StepCause) -> list[StepOutcome]:
         """Every outcome, in the order of the options chosen. A failing role gives an outcome told last."""
         run = self._begin(process, cause)
         finished: list[_Run] = []
@@ -141,8 +150,8 @@ class Processes:
 
     # How a step begins
 
-    def _begin(self, process: Process, cause: Cause) -> _Run:
-        told: list[Told] = []
+    def _begin(self, process: ProcessState, cause: StepCause) -> _Run:
+        told: list[Notice] = []
         if cause.kind == "wipe":
             told.append(self._told(process, "", ProcessEnded("wipe")))
             spec = self.spec(process)
@@ -155,7 +164,7 @@ class Processes:
         run.mark()
         return run
 
-    def _first(self, run: _Run, cause: Cause, finished: list[_Run]) -> Finding | None:
+    def _first(self, run: _Run, cause: StepCause, finished: list[_Run]) -> Finding | None:
         if cause.kind in ("restart", "wipe"):
             failure = self._boot(run)
             if failure is not None:
@@ -303,12 +312,12 @@ class Processes:
 
     # How it ends
 
-    def _fail(self, run: _Run, failure: Finding, process: Process, finished: list[_Run]) -> None:
-        run.told.append(Told(None, failure))
+    def _fail(self, run: _Run, failure: Finding, process: ProcessState, finished: list[_Run]) -> None:
+        run.told.append(Notice(None, failure))
         run.process = process
         finished.append(run)
 
-    def _outcome(self, run: _Run, cause: Cause, seen: set[Hashable]) -> Outcome:
+    def _outcome(self, run: _Run, cause: StepCause, seen: set[Hashable]) -> StepOutcome:
         process = run.process._replace(
             roles=tuple(run.roles.items()),
             timers=tuple(sorted(run.timers)),
@@ -316,9 +325,9 @@ class Processes:
         )
         crashes = self._crashes(run, cause, seen)
         told, persisted = tuple(run.told), tuple(run.persisted)
-        return Outcome(run.choice, process, tuple(run.sent), told, persisted, crashes, tuple(run.notes))
+        return StepOutcome(run.choice, process, tuple(run.sent), told, persisted, crashes, tuple(run.notes))
 
-    def _crashes(self, run: _Run, cause: Cause, seen: set[Hashable]) -> tuple[Crash, ...]:
+    def _crashes(self, run: _Run, cause: StepCause, seen: set[Hashable]) -> tuple[Crash, ...]:
         """The points of this run that leave a world that no other point (of another choice, too) leaves.
 
         The last point is no crash inside the step: the step and then a crash reach the same. The first is one only
@@ -342,8 +351,8 @@ class Processes:
         process = point.process
         return process.image, process.operations_begun, tuple(run.sent[: point.sent]), tuple(run.told[: point.told])
 
-    def _told(self, process: Process, role: str, event: Event) -> Told:
-        return Told(Observed(self.spec(process).name, role, event))
+    def _told(self, process: ProcessState, role: str, event: Event) -> Notice:
+        return Notice(ObservedEvent(self.spec(process).name, role, event))
 
     def _note(self, role: str, event: RoleEvent, before: int, after: int) -> str:
         phases = [self._roles.roles[number].phase for number in (before, after)]

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from trunkline.check.monitors import safety
-from trunkline.check.recording import Place, Recorded, Recording, merged
-from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
-from trunkline.check.trace import TraceError
+from trunkline.check.recording import LineRef, Recorded, Recording, RecordingError, merged
+from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, Violation
 from trunkline.check.views import Finding
 from trunkline.core.effects import Event
 from trunkline.core.events import Committed, EntriesRead, PositionsSkipped, Projected, StreamFinalized
@@ -33,7 +32,7 @@ class LogVerdict:
     committed: int  # frames, as often as an appender was told
     read: int  # frames, as often as one was returned
     finding: Finding | None
-    place: Place | None  # of the event that broke the property; monitors of this log saw nothing after it
+    place: LineRef | None  # of the event that broke the property; monitors of this log saw nothing after it
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class RecordingVerdict:
 
 
 def judge_recording(recording: Recording) -> RecordingVerdict:
-    """Raises ``TraceError`` for a recording that cannot be understood."""
+    """Raises ``RecordingError`` for a recording that cannot be understood."""
     judges: dict[str, _LogJudge] = {}
     split = _Split()
     events = 0
@@ -87,18 +86,18 @@ class _Split:
             case Invoked(operation, request):
                 log, number = getattr(request, "log", None), next(self._numbers)
                 if (process, role, operation) in self._pending:
-                    raise TraceError(
+                    raise RecordingError(
                         f"{recorded.place}: operation {operation} of {process} {role} is under way already"
                     )
                 self._pending[process, role, operation] = log, number
-                return log, recorded._replace(observed=Observed(process, role, Invoked(number, request)))
+                return log, recorded._replace(observed=ObservedEvent(process, role, Invoked(number, request)))
             case Completed(operation, result):
                 log, number = self._pending.pop((process, role, operation), (None, 0))
                 if number == 0:
-                    raise TraceError(
+                    raise RecordingError(
                         f"{recorded.place}: operation {operation} of {process} {role} ended, but never began"
                     )
-                return log, recorded._replace(observed=Observed(process, role, Completed(number, result)))
+                return log, recorded._replace(observed=ObservedEvent(process, role, Completed(number, result)))
         return getattr(event, "log", None), recorded
 
     def ended(self, process: str) -> None:
@@ -120,7 +119,7 @@ class _LogJudge:
         self._states: list[Hashable] = [monitor.initial() for monitor in self._monitors]
         self._events = self._committed = self._read = 0
         self._finding: Finding | None = None
-        self._place: Place | None = None
+        self._place: LineRef | None = None
 
     def observe(self, recorded: Recorded) -> None:
         if self._finding is not None:
@@ -149,7 +148,7 @@ class _LogJudge:
         while self._next < len(self._epochs) and self._epochs[self._next] <= epoch:
             self._current = self._projections[self._epochs[self._next]]
             self._next += 1
-            self._tell(recorded._replace(observed=Observed("metadata", "register", Projected(self._current))))
+            self._tell(recorded._replace(observed=ObservedEvent("metadata", "register", Projected(self._current))))
 
     def _tell(self, recorded: Recorded) -> None:
         if self._finding is not None:

@@ -10,7 +10,7 @@ from trunkline.check.action_file import ActionFile, ActionFileError
 from trunkline.check.actions import Action
 from trunkline.check.heal import Healer
 from trunkline.check.random_search import Walk
-from trunkline.check.views import Finding, StateView, Step
+from trunkline.check.views import Finding, StateView, StepView
 from trunkline.check.world import State, World
 
 
@@ -18,7 +18,7 @@ from trunkline.check.world import State, World
 class Replay:
     """``states[0]`` is the initial state and ``states[i]`` the one after ``steps[i - 1]``."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[StepView, ...]
     states: tuple[StateView, ...]
     finding: Finding | None
     fair_from: int | None  # how many steps were taken before the fair phase; None: there was none
@@ -63,7 +63,7 @@ def lines(replay: Replay) -> Iterable[str]:
         yield f"{step.index:>{width}}  {mark}{step.action}" + (f"  => {outcome}" if outcome else "")
 
 
-def _outcome(step: Step) -> Iterable[str]:
+def _outcome(step: StepView) -> Iterable[str]:
     yield from step.notes
     for record in step.persisted:
         yield f"persists {record}"
@@ -86,7 +86,7 @@ def _replay_from(world: World, state: State, taken: Sequence[int], fair_steps: i
 def _replay(world: World, taken: Sequence[int], finding: Finding | None, healing: Sequence[int] | None) -> Replay:
     """Go through the action ids once more, this time decoding each step and state."""
     state = world.initial()
-    steps, states = list[Step](), [world.describe(state)]
+    steps, states = list[StepView](), [world.describe(state)]
     for number, action_id in enumerate([*taken, *(healing or ())]):
         if healing is not None and number == len(taken):
             state = world.heal_state(state)

@@ -15,7 +15,6 @@ from trunkline.check.results import (
     ViolationReport,
 )
 from trunkline.check.scenario import Faults, Scenario
-from trunkline.check.trace import Verdict
 
 FAIR_FIRST, FAIR_LAST = 20, 15  # steps of a fair phase that are shown
 Survivals = dict[tuple[str, str], SurvivalReport]  # by scenario and strategy
@@ -185,15 +184,6 @@ def _readable(replay: Replay) -> list[str]:
     return [*shown[: fair_from + FAIR_FIRST], f"... {_count(hidden, 'fair step')} ...", *shown[-FAIR_LAST:]]
 
 
-def verdict_text(verdict: Verdict) -> str:
-    judged = f"{_count(verdict.events, 'event')} judged by {', '.join(verdict.monitors)}"
-    if verdict.finding is not None:
-        where = "at the end" if verdict.line is None else f"at line {verdict.line}"
-        return f"VIOLATION {where}: {verdict.finding.monitor}\n  {verdict.finding.text}\n{judged}"
-    unfinished = [f"unfinished when the trace ends: {reason}" for reason in verdict.hot]
-    return "\n".join([*unfinished, f"{judged}: no violation"])
-
-
 def scenario_json(report: ScenarioReport) -> dict[str, Any]:
     return {
         **{
@@ -231,10 +221,6 @@ def mutant_json(report: MutantReport, survivals: Survivals) -> dict[str, Any]:
         "survives": survives(report, survivals),
         "survival": {"reached": survival.reached, "exhausted": survival.complete},
     }
-
-
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    return {**asdict(verdict), "monitors": list(verdict.monitors), "hot": list(verdict.hot)}
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

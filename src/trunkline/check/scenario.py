@@ -21,7 +21,7 @@ class Violation(Exception):
     """A monitor's verdict: the property named by the monitor does not hold."""
 
 
-class Observed(Event, frozen=True):
+class ObservedEvent(Event, frozen=True):
     """What monitors see: an event with the place where it happened."""
 
     process: str
@@ -37,7 +37,7 @@ class Monitor(Protocol):
 
     def initial(self) -> Hashable: ...
 
-    def observe(self, state: Any, observed: Observed) -> Hashable:
+    def observe(self, state: Any, observed: ObservedEvent) -> Hashable:
         """The state after this event; raises ``Violation`` when the property is broken."""
         ...
 
@@ -46,7 +46,7 @@ class Monitor(Protocol):
         ...
 
 
-class Disk(Protocol):
+class DiskModel(Protocol):
     """A pure model of one process's disk. Images are immutable, comparable values."""
 
     def write(self, image: Any, record: Record) -> Hashable:
@@ -79,10 +79,10 @@ class Boot:
     process: str
     incarnation: int  # how often the disk was formatted: 1, then +1 for each wipe
     start: int  # how often the process was started: 1, then +1 for each restart
-    durable: Any  # Disk.load of its image
+    durable: Any  # DiskModel.load of its image
 
 
-class Ended(NamedTuple):
+class OperationEnd(NamedTuple):
     """The end of an operation: of which process, and the number that its ``Complete`` gives it."""
 
     process: str
@@ -99,14 +99,14 @@ class Operation:
 
     role: str
     request: Message
-    after: tuple[Ended, ...] = ()
+    after: tuple[OperationEnd, ...] = ()
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
     name: str
     start: Callable[[Boot], Mapping[str, Role]]
-    disk: Disk
+    disk: DiskModel
     image: Hashable  # the disk's image at the beginning
     operations: tuple[Operation, ...] = ()
     up: bool = True  # False: not started at the beginning (it may start by a restart)
@@ -114,7 +114,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class Cut:
+class NetworkCut:
     """One way in which the network may be parted: messages from → to that do not pass while it lasts."""
 
     name: str
@@ -157,7 +157,7 @@ class FreeTimer:
 
 
 @dataclass(frozen=True)
-class Drop:
+class MessageDrop:
     """Messages that their sender's host gives up ``count`` times in a run, at no cost in ``loss``.
 
     A host drops what a peer does not read, and the metadata service rations requests. ``message`` is the name of a
@@ -189,12 +189,12 @@ class Scenario:
     crashable: tuple[str, ...] = ()
     lossy: tuple[str, ...] = ()  # only messages to or from these may be lost or doubled; empty: all
     power_domain: tuple[str, ...] = ()
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[NetworkCut, ...] = ()
     stays_down: tuple[str, ...] = ()  # processes that healing does not restart
     sometimes: tuple[str, ...] = ()  # names of events that a meaningful exploration must have seen
     symmetric: tuple[tuple[str, ...], ...] = ()  # sets of process names that may be swapped
     free_timers: tuple[FreeTimer, ...] = ()
-    drops: tuple[Drop, ...] = ()
+    drops: tuple[MessageDrop, ...] = ()
     copies: int = 1  # so many identical messages can be in flight at once; one more changes nothing
     smaller: tuple[Callable[[], Scenario], ...] = ()  # simpler versions, tried first when shrinking
 

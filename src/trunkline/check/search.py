@@ -49,7 +49,7 @@ class Exploration:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SearchProgress:
     distinct: int
     transitions: int
     depth: int
@@ -64,7 +64,7 @@ def explore(
     max_states: int | None = None,
     max_depth: int | None = None,
     symmetry: bool = False,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SearchProgress], None] | None = None,
     keep_edges: bool = False,
 ) -> Exploration:
     """Explore until everything was seen, a property broke, or a bound was reached.
@@ -99,7 +99,7 @@ class _Search:
         order: Order,
         max_states: int | None,
         max_depth: int | None,
-        on_progress: Callable[[Progress], None] | None,
+        on_progress: Callable[[SearchProgress], None] | None,
     ) -> Exploration:
         self._started = time.process_time()
         start = self._world.initial()
@@ -194,9 +194,9 @@ class _Search:
             actions.append(self._world.action(action))
         return tuple(actions), state
 
-    def _progress(self, frontier: int) -> Progress:
+    def _progress(self, frontier: int) -> SearchProgress:
         seconds = time.process_time() - self._started
-        return Progress(len(self._parents), self._transitions, self._depth, frontier, seconds)
+        return SearchProgress(len(self._parents), self._transitions, self._depth, frontier, seconds)
 
 
 def _audited(world: World) -> Callable[[State], State]:

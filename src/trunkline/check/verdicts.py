@@ -7,8 +7,8 @@ from typing import Any
 
 from trunkline.check.frozen import rename, text
 from trunkline.check.interner import Interner
-from trunkline.check.process_values import Told
-from trunkline.check.scenario import Completed, Ended, Monitor, Observed, Violation
+from trunkline.check.process_values import Notice
+from trunkline.check.scenario import Completed, Monitor, ObservedEvent, OperationEnd, Violation
 from trunkline.check.views import Finding, NamedTexts
 
 
@@ -17,35 +17,37 @@ class _Acknowledged:
 
     name = "Acknowledged"
 
-    def __init__(self, awaited: frozenset[Ended]) -> None:
+    def __init__(self, awaited: frozenset[OperationEnd]) -> None:
         self._awaited = awaited
 
-    def initial(self) -> frozenset[Ended]:
+    def initial(self) -> frozenset[OperationEnd]:
         return frozenset()
 
-    def observe(self, state: frozenset[Ended], observed: Observed) -> frozenset[Ended]:
+    def observe(self, state: frozenset[OperationEnd], observed: ObservedEvent) -> frozenset[OperationEnd]:
         if isinstance(observed.event, Completed):
-            ended = Ended(observed.process, observed.event.operation)
+            ended = OperationEnd(observed.process, observed.event.operation)
             return state | {ended} if ended in self._awaited else state
         return state
 
-    def hot(self, state: frozenset[Ended]) -> str:
+    def hot(self, state: frozenset[OperationEnd]) -> str:
         return ""
 
 
 class Verdicts:
     """A number stands for the states of all monitors together, or for the finding that ended the run."""
 
-    def __init__(self, monitors: tuple[Monitor, ...], awaited: frozenset[Ended] = frozenset(), *, memo: bool) -> None:
+    def __init__(
+        self, monitors: tuple[Monitor, ...], awaited: frozenset[OperationEnd] = frozenset(), *, memo: bool
+    ) -> None:
         """``awaited``: operations after which others begin (``Operation.after``)."""
         self._monitors = monitors = (*monitors, _Acknowledged(awaited)) if awaited else monitors
         self._memo = memo
         self._states: list[Interner[Hashable]] = [Interner() for _ in monitors]
         self._joint: Interner[tuple[int, ...] | Finding] = Interner()
-        self._steps: list[dict[tuple[int, Observed], int | Finding]] = [{} for _ in monitors]
+        self._steps: list[dict[tuple[int, ObservedEvent], int | Finding]] = [{} for _ in monitors]
         self._after: dict[int, dict[int, int]] = {}
         self._hot: dict[int, tuple[str, ...]] = {}
-        self.stories: Interner[tuple[Told, ...]] = Interner()  # what one step tells, in order
+        self.stories: Interner[tuple[Notice, ...]] = Interner()  # what one step tells, in order
         self.findings: dict[int, Finding] = {}
         self.story(())
 
@@ -53,7 +55,7 @@ class Verdicts:
         pairs = zip(self._states, self._monitors, strict=True)
         return self._number(tuple(states.intern(monitor.initial()) for states, monitor in pairs))
 
-    def story(self, told: tuple[Told, ...]) -> int:
+    def story(self, told: tuple[Notice, ...]) -> int:
         """A step's events as a number; 0 is the empty story."""
         return self.stories.intern(told)
 
@@ -66,7 +68,7 @@ class Verdicts:
             number = known[story] = self._observe(verdict, self.stories.values[story])
         return number
 
-    def have_ended(self, verdict: int, awaited: tuple[Ended, ...]) -> bool:
+    def have_ended(self, verdict: int, awaited: tuple[OperationEnd, ...]) -> bool:
         """Whether all of these operations have ended."""
         joint = self._joint.values[verdict]
         if isinstance(joint, Finding):
@@ -109,7 +111,7 @@ class Verdicts:
             self.findings[number] = joint
         return number
 
-    def _observe(self, verdict: int, told: tuple[Told, ...]) -> int:
+    def _observe(self, verdict: int, told: tuple[Notice, ...]) -> int:
         joint = self._joint.values[verdict]
         if isinstance(joint, Finding):
             return verdict
@@ -124,7 +126,7 @@ class Verdicts:
                 states[index] = after
         return self._number(tuple(states))
 
-    def _step(self, index: int, state: int, observed: Observed) -> int | Finding:
+    def _step(self, index: int, state: int, observed: ObservedEvent) -> int | Finding:
         steps, key = self._steps[index], (state, observed)
         after = steps.get(key)
         if after is None or not self._memo:

@@ -20,7 +20,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Sent:
+class MessageView:
     """One message on its way. ``message_id`` is the same at the send and at the delivery, loss or doubling of it."""
 
     message_id: int
@@ -33,7 +33,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepView:
     """What happened in one step of a run."""
 
     index: int  # 1 for the first step after the initial state
@@ -41,8 +41,8 @@ class Step:
     kind: str  # the action's kind: "deliver", "lose", "timer", "crash", ...
     process: str | None  # where it happened; None for what concerns the whole world (a cut, a power cut)
     role: str | None  # the role that handled it, if one did
-    handled: Sent | None  # the message that was delivered, doubled or lost
-    sent: tuple[Sent, ...] = ()
+    handled: MessageView | None  # the message that was delivered, doubled or lost
+    sent: tuple[MessageView, ...] = ()
     announced: tuple[str, ...] = ()  # events told to monitors, as text
     completed: tuple[str, ...] = ()  # operations that ended, as text
     persisted: tuple[str, ...] = ()  # records made durable, as text
@@ -73,6 +73,6 @@ class StateView:
     """One state of the world, decoded. ``network`` holds what is in flight."""
 
     processes: tuple[ProcessView, ...]
-    network: tuple[Sent, ...]
+    network: tuple[MessageView, ...]
     budgets: NamedTexts  # what is left of each fault budget
     monitors: NamedTexts  # each monitor's state

@@ -23,11 +23,11 @@ from trunkline.check.narration import Narrator
 from trunkline.check.network import Network
 from trunkline.check.processes import Processes
 from trunkline.check.role_steps import Coverage, RoleSteps
-from trunkline.check.scenario import Ended, Scenario
+from trunkline.check.scenario import OperationEnd, Scenario
 from trunkline.check.successors import Expansion, State, Successors
 from trunkline.check.symmetry import Symmetry
 from trunkline.check.verdicts import Verdicts
-from trunkline.check.views import Finding, StateView, Step
+from trunkline.check.views import Finding, StateView, StepView
 
 __all__ = ["State", "World"]
 
@@ -94,7 +94,7 @@ class World:
     def describe(self, state: State) -> StateView:
         return self._narrator().describe(state)
 
-    def explain(self, state: State, action_id: int, index: int = 0) -> Step:
+    def explain(self, state: State, action_id: int, index: int = 0) -> StepView:
         """What one step from ``state`` did; ``index`` is its place in a run."""
         return self._narrator().explain(state, self.action(action_id), index)
 
@@ -142,7 +142,7 @@ class World:
         return Narrator(self._network, self._budgets, self._verdicts, self._roles, self._processes, self._moves)
 
 
-def _awaited(scenario: Scenario) -> frozenset[Ended]:
+def _awaited(scenario: Scenario) -> frozenset[OperationEnd]:
     return frozenset(ended for spec in scenario.processes for each in spec.operations for ended in each.after)
 
 

@@ -54,13 +54,13 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 async def _append(options: argparse.Namespace, cluster: Cluster) -> None:
     if options.expect is not None and options.unordered:
         raise WrongInput("--expect names the position of the first entry: it does not go with --unordered")
-    settings = (await cluster.describe(options.log)).settings
+    log = await cluster.log(options.log)
+    settings = log.settings
     limit = options.batch or (LINES_MAX if settings.groups == 1 else min(LINES_MAX, settings.stripe_unit))
     chunks = _files(options.file) if options.file else _lines(_delimiter(options))
     batches = _batches(chunks, limit, what_is_there=options.batch is None and not options.file)
     done = Done()
     try:
-        log = await cluster.log(options.log)
         with Bar(f"append to {options.log}") as bar:
             if options.unordered:
                 await _unordered(log, batches, options, done, bar)

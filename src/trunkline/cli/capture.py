@@ -17,15 +17,13 @@ from trunkline.cli.serve import add_log_format_option, add_observe_option
 from trunkline.cli.tables import plural, print_json
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.net.http_names import OwnNames
-from trunkline.runtime.logging_format import begin_logging
-from trunkline.runtime.observing_capture import CaptureView, capture_metrics, capture_readiness
-from trunkline.runtime.observing_health import Readiness
-from trunkline.runtime.server_process import observe_address
+from trunkline.observing.log_lines import begin_logging
+from trunkline.observing.targets import observe_address
 from trunkline.threads import Threads
 
 if TYPE_CHECKING:
     from trunkline.delivery.capture.runner import Capture, Captured, ChangeSource
-    from trunkline.runtime.observing_thread import ObservingThread
+    from trunkline.observing.thread import ObservingThread
 
 logger = logging.getLogger("trunkline.capture")
 
@@ -122,33 +120,11 @@ def _source(options: argparse.Namespace) -> ChangeSource:
 
 
 def _observing(options: argparse.Namespace, capture: Capture, threads: Threads) -> ObservingThread:
-    """Metrics and health, beside the capture: what it counts is read from another thread."""
-    from trunkline.runtime.observing import Observed  # loaded only if it is needed
-    from trunkline.runtime.observing_thread import ObservingThread
+    from trunkline.delivery.capture.metrics import observed_capture  # loads an HTTP server: only if it is needed
+    from trunkline.observing.thread import ObservingThread
 
-    began = time.monotonic()
-
-    async def metrics() -> str:
-        return capture_metrics(options.log, time.monotonic() - began, _view(capture.captured))
-
-    async def readiness() -> Readiness:
-        return capture_readiness(_view(capture.captured))
-
-    observed = Observed("capture", options.log, metrics, readiness, tuple(options.allow_host))
-    return ObservingThread(options.observe, observed, threads)
-
-
-def _view(captured: Captured) -> CaptureView:
-    wrote_at = captured.wrote_at
-    return CaptureView(
-        transactions=captured.transactions,
-        rows=captured.rows,
-        failures=captured.failures,
-        running=captured.running,
-        error=captured.error,
-        position=captured.position,
-        wrote_s_ago=None if wrote_at is None else time.monotonic() - wrote_at,
-    )
+    process = observed_capture(options.log, capture.captured)
+    return ObservingThread(options.observe, process, options.allow_host, threads=threads)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trunkline.check.campaign import Bounds, Plan
+from trunkline.check.campaign import SchedulePlan, SearchBounds
 from trunkline.check.catalogue import Catalogue, UnknownName, shipped
 from trunkline.check.random_search import HEAL_STEPS_MAX, STEPS_MAX
 from trunkline.check.runner import cores
@@ -26,8 +26,8 @@ examples:
   trunkline check takeover --actions f.actions       replays a list of actions
   trunkline check --mutants                          every known bug, put back on purpose, must be found
   trunkline check --rules                            which known bug shows that each rule is watched
-  trunkline check --trace ./traces                   judges what running processes recorded, with the same monitors
-  trunkline check --history ./histories              judges what clients were told
+  trunkline check --recording ./recordings           judges what running processes recorded, with the same monitors
+  trunkline check --history ./histories              judges the answers that clients received
 """
 
 
@@ -46,12 +46,13 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     mode.add_argument("--seed", type=_natural, metavar="N", help="replay the schedule of one seed")
     mode.add_argument("--actions", type=Path, metavar="FILE", help="replay a list of actions")
     mode.add_argument("--mutants", nargs="*", metavar="NAME", help="put known bugs back: each must be found")
-    mode.add_argument("--trace", type=Path, metavar="PATH", help="judge a recorded run: a directory, or a file")
+    mode.add_argument("--recording", type=Path, metavar="PATH", help="judge a recording: a directory or one file")
     mode.add_argument("--history", type=Path, metavar="DIR", help="judge the histories that clients wrote")
     mode.add_argument("--list", action="store_true", help="list scenarios and mutants")
     mode.add_argument(
         "--rules", action="store_true", help="list the rules of the roles, and the mutants that break each"
     )
+    parser.add_argument("--trace", dest="recording", type=Path, help=argparse.SUPPRESS)  # former name of --recording
     parser.add_argument("--strategy", choices=("random", "pct", "swarm"), help="of random schedules (default: swarm)")
     parser.add_argument("--first-seed", type=_natural, metavar="N", help="seed of the first schedule (default: 0)")
     parser.add_argument("--max-states", type=_positive, metavar="N", help="stop exhaustive search after N states")
@@ -81,38 +82,40 @@ def _run(options: argparse.Namespace, catalogue: Callable[[], Catalogue]) -> int
         as_json=options.json, directory=options.out, coverage=options.coverage, max_steps=options.max_depth or STEPS_MAX
     )
     try:
-        return _dispatch(options, known, output, with_lakes=catalogue is shipped)
+        return _dispatch(options, known, output, with_rules=catalogue is shipped)
     except UnknownName as error:
         raise WrongInput(str(error)) from None
 
 
-def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, with_lakes: bool) -> int:
+def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, with_rules: bool) -> int:
     names: list[str] = options.scenarios
     for name in names:
         known.scenario(name)
-    bounds = Bounds(options.max_states, options.max_depth, options.max_depth or STEPS_MAX, HEAL_STEPS_MAX)
+    bounds = SearchBounds(options.max_states, options.max_depth, options.max_depth or STEPS_MAX, HEAL_STEPS_MAX)
     if options.list:
-        return check_one.list_all(known, output, with_lakes=with_lakes)
+        return check_one.list_all(known, output)
     if options.rules:
         return check_one.list_rules(output)
-    if options.trace is not None:
-        return check_recorded.judge_trace(known, options.trace, output)
+    if options.recording is not None:
+        return check_recorded.check_recording(options.recording, output)
     if options.history is not None:
-        return check_recorded.judge_history(options.history, output)
+        return check_recorded.check_history(options.history, output)
     if options.actions is not None:
         return check_one.replay_actions(known, names[0] if names else None, options.actions, output)
     if options.seed is not None:
         return check_one.replay_seed(known, names[0], options.seed, options.strategy or "swarm", bounds, output)
     if options.mutants is not None:
         asked = known, options.mutants, names
-        return check_many.mutants(*asked, bounds, options.jobs, output, with_lakes=with_lakes)
+        return check_many.mutants(*asked, bounds, options.jobs, output, with_rules=with_rules)
     chosen = names or list(known.scenarios)
     if options.exhaustive:
         return check_many.exhaustive(known, chosen, bounds, options.jobs, output)
     if options.schedules is not None:
-        plan = Plan(options.strategy or "swarm", options.first_seed or 0, options.schedules)
+        plan = SchedulePlan(options.strategy or "swarm", options.first_seed or 0, options.schedules)
         return check_many.schedules(known, chosen, plan, bounds, options.jobs, output)
-    bounds = Bounds(options.max_states or options.states_limit, bounds.max_depth, bounds.max_steps, bounds.heal_steps)
+    bounds = SearchBounds(
+        options.max_states or options.states_limit, bounds.max_depth, bounds.max_steps, bounds.heal_steps
+    )
     return check_many.by_default(known, chosen, DEFAULT_SCHEDULES, bounds, options.jobs, output)
 
 
@@ -122,10 +125,10 @@ def _refuse_mixtures(options: argparse.Namespace) -> None:
         raise WrongInput("--seed needs exactly one scenario")
     if options.actions is not None and len(options.scenarios) > 1:
         raise WrongInput("--actions needs at most one scenario")
-    if options.trace is not None and options.scenarios:
-        raise WrongInput("--trace names its scenario itself: give none")
+    if options.recording is not None and options.scenarios:
+        raise WrongInput("--recording takes no scenario")
     if options.history is not None and options.scenarios:
-        raise WrongInput("--history belongs to no scenario: give none")
+        raise WrongInput("--history takes no scenario")
     if options.strategy is not None and options.schedules is None and options.seed is None:
         raise WrongInput("--strategy goes with --schedules or --seed")
     if options.first_seed is not None and options.schedules is None:

@@ -9,13 +9,20 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from trunkline.check import report, rules
-from trunkline.check.campaign import Bounds, Plan, check_by_default, check_exhaustively, check_schedules, hunt, survive
+from trunkline.check.campaign import (
+    SchedulePlan,
+    SearchBounds,
+    check_by_default,
+    check_exhaustively,
+    check_schedules,
+    hunt,
+    survive,
+)
 from trunkline.check.catalogue import Catalogue
 from trunkline.check.mutant import Mutant, Strategy
 from trunkline.check.results import SURVIVAL_FACTOR, MutantReport, ScenarioReport, SurvivalReport, merged, with_vacuity
 from trunkline.check.runner import Task, Tell, run_tasks
 from trunkline.check.scenario import Scenario
-from trunkline.cli.check_lakes import LakeHunts, lake_mutants
 from trunkline.cli.check_output import Output
 
 Result = TypeVar("Result")
@@ -24,13 +31,13 @@ CHUNK_SCHEDULES_MIN = 200  # fewer schedules than this are not worth a worker of
 
 
 def by_default(
-    known: Catalogue, names: Sequence[str], schedules: int, bounds: Bounds, jobs: int, output: Output
+    known: Catalogue, names: Sequence[str], schedules: int, bounds: SearchBounds, jobs: int, output: Output
 ) -> int:
     tasks = [partial(check_by_default, known.scenario(name), bounds, schedules) for name in names]
     return _table_of(names, tasks, jobs, output)
 
 
-def exhaustive(known: Catalogue, names: Sequence[str], bounds: Bounds, jobs: int, output: Output) -> int:
+def exhaustive(known: Catalogue, names: Sequence[str], bounds: SearchBounds, jobs: int, output: Output) -> int:
     limits = ", ".join(
         f"at most {limit:,} {unit}"
         for limit, unit in ((bounds.max_states, "states"), (bounds.max_depth, "steps deep"))
@@ -50,7 +57,9 @@ def exhaustive(known: Catalogue, names: Sequence[str], bounds: Bounds, jobs: int
     return _exit_code(reports)
 
 
-def schedules(known: Catalogue, names: Sequence[str], plan: Plan, bounds: Bounds, jobs: int, output: Output) -> int:
+def schedules(
+    known: Catalogue, names: Sequence[str], plan: SchedulePlan, bounds: SearchBounds, jobs: int, output: Output
+) -> int:
     started = time.monotonic()
     reports = [_scenario_schedules(known, name, plan, bounds, jobs, output) for name in names]
     _print_table(reports, time.monotonic() - started, output)
@@ -64,29 +73,18 @@ def mutants(
     known: Catalogue,
     names: Sequence[str],
     scenarios: Sequence[str],
-    bounds: Bounds,
+    bounds: SearchBounds,
     jobs: int,
     output: Output,
     *,
-    with_lakes: bool,
+    with_rules: bool,
 ) -> int:
     """Each mutant must be found, and the correct code must survive the same search with ten times the budget."""
-    lakes = lake_mutants(names, output) if with_lakes and not scenarios else []
-    others = [name for name in names if name not in {mutant.name for mutant in lakes}]
-    chosen = [known.mutant(name) for name in others] if names else list(known.mutants)
+    chosen = [known.mutant(name) for name in names] if names else list(known.mutants)
     if scenarios:
         chosen = [mutant for mutant in chosen if mutant.scenario in scenarios]
-    good = True
-    document: dict[str, Any] = {}
-    if chosen or not lakes:
-        good, document = _protocol_mutants(known, chosen, bounds, jobs, output)
-    if lakes:
-        started = time.monotonic()
-        hunts = LakeHunts(lakes, jobs, output)
-        good, document = good and hunts.good, document | {"lake_mutants": hunts.json()}
-        if not output.as_json:
-            output.print(("\n" if chosen else "") + hunts.text(time.monotonic() - started))
-    if with_lakes and not names and not scenarios and not output.as_json:
+    good, document = _protocol_mutants(known, chosen, bounds, jobs, output)
+    if with_rules and not names and not scenarios and not output.as_json:
         output.print("\n" + rules.closing_line(rules.shipped_table()))
     if output.as_json:
         output.print_json(document)
@@ -94,7 +92,7 @@ def mutants(
 
 
 def _protocol_mutants(
-    known: Catalogue, chosen: Sequence[Mutant], bounds: Bounds, jobs: int, output: Output
+    known: Catalogue, chosen: Sequence[Mutant], bounds: SearchBounds, jobs: int, output: Output
 ) -> tuple[bool, dict[str, Any]]:
     started = time.monotonic()
     budgets = _survival_budgets(chosen)
@@ -115,7 +113,7 @@ def _protocol_mutants(
     return good, {"mutants": [report.mutant_json(each, keyed) for each in hunts]}
 
 
-def _exhaustively(scenario: Scenario, bounds: Bounds, tell: Tell) -> ScenarioReport:
+def _exhaustively(scenario: Scenario, bounds: SearchBounds, tell: Tell) -> ScenarioReport:
     """Only a complete search can say that something never happens."""
     found = check_exhaustively(scenario, bounds, tell)
     return with_vacuity(found) if found.complete else found
@@ -139,12 +137,12 @@ def _table_of(names: Sequence[str], tasks: Sequence[Task[ScenarioReport]], jobs:
 
 
 def _scenario_schedules(
-    known: Catalogue, name: str, plan: Plan, bounds: Bounds, jobs: int, output: Output
+    known: Catalogue, name: str, plan: SchedulePlan, bounds: SearchBounds, jobs: int, output: Output
 ) -> ScenarioReport:
     """Seeds in consecutive chunks, one worker each; the first seed with a finding wins, whoever was quicker."""
     chunks = max(1, min(jobs, plan.schedules // CHUNK_SCHEDULES_MIN))
     edges = [plan.first_seed + plan.schedules * at // chunks for at in range(chunks + 1)]
-    plans = [Plan(plan.strategy, first, end - first) for first, end in pairwise(edges)]
+    plans = [SchedulePlan(plan.strategy, first, end - first) for first, end in pairwise(edges)]
     tasks = [partial(check_schedules, known.scenario(name), each, bounds) for each in plans]
     titles = [f"{name} seeds {first}-{end - 1}" for first, end in pairwise(edges)]
     with output.progress(titles) as progress:

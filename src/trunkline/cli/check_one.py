@@ -8,22 +8,19 @@ from typing import Any
 
 from trunkline.check import report, rules
 from trunkline.check.action_file import ActionFile, ActionFileError, parse_action_file
-from trunkline.check.campaign import Bounds
+from trunkline.check.campaign import SearchBounds
 from trunkline.check.catalogue import Catalogue
 from trunkline.check.mutant import Strategy
 from trunkline.check.random_search import walk
 from trunkline.check.replay import Replay, lines, replay_file, replay_walk
 from trunkline.check.world import World
 from trunkline.cli import WrongInput
-from trunkline.cli.check_lakes import lake_mutants
 from trunkline.cli.check_output import Output
 
 
-def list_all(known: Catalogue, output: Output, *, with_lakes: bool) -> int:
+def list_all(known: Catalogue, output: Output) -> int:
     scenarios = [(name, build().summary) for name, build in known.scenarios.items()]
     mutants = [(mutant.name, mutant.scenario, mutant.summary) for mutant in known.mutants]
-    if with_lakes:
-        mutants += [(mutant.name, "lakes", mutant.summary) for mutant in lake_mutants((), output)]
     if output.as_json:
         output.print_json(
             {
@@ -50,7 +47,9 @@ def list_rules(output: Output) -> int:
     return 1 if any(rule.missing for rule in rows) else 0
 
 
-def replay_seed(known: Catalogue, name: str, seed: int, strategy: Strategy, bounds: Bounds, output: Output) -> int:
+def replay_seed(
+    known: Catalogue, name: str, seed: int, strategy: Strategy, bounds: SearchBounds, output: Output
+) -> int:
     world = World(known.scenario(name))
     replay = replay_walk(walk(world, seed, strategy, bounds.max_steps, bounds.heal_steps))
     title = f"{name}, {strategy}, seed {seed}"

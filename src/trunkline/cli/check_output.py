@@ -39,8 +39,8 @@ class Output:
     def note(self, text: str) -> None:
         print(text, file=sys.stderr)
 
-    def progress(self, titles: Sequence[str]) -> Progress:
-        return Progress(titles)
+    def progress(self, titles: Sequence[str]) -> ProgressDisplay:
+        return ProgressDisplay(titles)
 
     def violations(self, found: ScenarioReport) -> None:
         """Write each violation's files and tell of it."""
@@ -92,7 +92,7 @@ class Output:
         return commands
 
 
-class Progress:
+class ProgressDisplay:
     """Tells on standard error what runs: a line per finished task and, on a terminal, one that is rewritten."""
 
     def __init__(self, titles: Sequence[str]) -> None:
@@ -102,7 +102,7 @@ class Progress:
         self._shown_at = 0.0
         self._terminal = sys.stderr.isatty()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

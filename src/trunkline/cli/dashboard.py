@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trunkline.cli import WrongInput
 from trunkline.cli.connection import cluster_options, configuration, run_loop
+from trunkline.cli.extras import changes_text
 from trunkline.cli.serve import add_allow_host_option, add_parent_option, end_with
 from trunkline.cli.tables import print_json
-from trunkline.dashboard.server import DashboardConfig, run_dashboard
+from trunkline.dashboard.server import Dashboard, DashboardConfig
 from trunkline.net.addresses import parse_address
 from trunkline.net.http_names import is_loopback
+from trunkline.runtime.server_process import Lifetime
 
 LISTEN = "127.0.0.1:7480"
 CHECK_OUT = Path("check-out")
@@ -71,6 +74,7 @@ def _dashboard(options: argparse.Namespace) -> int:
         allow_hosts=tuple(options.allow_host),
         read_only=options.read_only,
         open=options.open,
+        changes_text=changes_text,
     )
     with_login = bool(config.connection.token) and not config.open
     if not is_loopback(parse_address(config.listen)[0]) and not with_login:
@@ -89,4 +93,19 @@ def _dashboard(options: argparse.Namespace) -> int:
                 print("log in there with the cluster's token (--open asks for none)")
         sys.stdout.flush()
 
-    return run_loop(run_dashboard(config, listening))
+    return run_loop(_serve(config, listening))
+
+
+async def _serve(config: DashboardConfig, listening: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or SIGINT. ``listening`` receives the address of the page."""
+    lifetime = Lifetime()
+    dashboard = Dashboard(config, lifetime.end)
+
+    async def start() -> None:
+        listening(await dashboard.start())
+
+    try:
+        return await lifetime.run(start())
+    finally:
+        await dashboard.close()
+        lifetime.close()

@@ -45,7 +45,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         ("retire", "leave destinations alone for good: their tables stay, and belong to nobody"),
         ("reseed", "fill destinations anew from the source as it is"),
     ):
-        _add_wish(actions, name, text)
+        _add_operation(actions, name, text)
     _add_verify(actions)
     _add_validate(actions)
 
@@ -88,13 +88,13 @@ def _add_status(actions: argparse._SubParsersAction[Any]) -> None:
     status.set_defaults(run=_late("deliver_operate", "status"))
 
 
-def _add_wish(actions: argparse._SubParsersAction[Any], name: str, text: str) -> None:
+def _add_operation(actions: argparse._SubParsersAction[Any], name: str, text: str) -> None:
     parser = actions.add_parser(name, help=text, parents=[json_option()])
     _add_config(parser)
     _add_destinations(parser)
     if name in ("retire", "reseed"):
         parser.add_argument("--yes", action="store_true", help="really, with --all")
-    parser.set_defaults(run=_late("deliver_operate", "wish"), wish=name)
+    parser.set_defaults(run=_late("deliver_operate", "set_desired_state"), action=name)
 
 
 def _add_verify(actions: argparse._SubParsersAction[Any]) -> None:

@@ -13,10 +13,11 @@ from msgspec import to_builtins
 from trunkline.cli.deliver_pipeline import known_destinations
 from trunkline.cli.tables import Bar, plural, print_json, table
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
-from trunkline.delivery.deliverer.assembly import source_of, work_of
-from trunkline.delivery.verification.comparison import Difference
+from trunkline.delivery.deliverer.assembly import work_of
+from trunkline.delivery.sources.factory import source_of
+from trunkline.delivery.verification.comparison import RowDifference
 from trunkline.delivery.verification.preflight import preflight
-from trunkline.delivery.verification.verify import Verdict, verify_all
+from trunkline.delivery.verification.verify import VerifyVerdict, verify_all
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def verify(options: argparse.Namespace) -> int:
     pipeline = load_pipeline(options.config)
     chosen = _chosen(options, pipeline)
     names = [each.name for each in chosen]
-    work = work_of(pipeline, source_of(pipeline), chosen)
+    work = work_of(pipeline, source_of(pipeline.source), chosen)
     seeds = {each.name: each.seed for each in chosen}
     verdicts = []
     with _context(pipeline) as context, Bar("verify", len(names)) as bar:
@@ -91,7 +92,7 @@ def _context(pipeline: Pipeline) -> Iterator[SparkContext | None]:
         stop_session(session)
 
 
-def verdict_text(verdicts: Sequence[Verdict]) -> str:
+def verdict_text(verdicts: Sequence[VerifyVerdict]) -> str:
     rows = [[each.destination, each.position, each.rows, _verdict(each)] for each in verdicts]
     parts = [table(["destination", "position", "rows", "verdict"], rows)]
     for each in verdicts:
@@ -102,7 +103,7 @@ def verdict_text(verdicts: Sequence[Verdict]) -> str:
     return "\n\n".join([*parts, _sum(verdicts)])
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: VerifyVerdict) -> str:
     note = f": {verdict.note}" if verdict.note else ""
     match verdict.outcome:
         case "equal":
@@ -116,7 +117,7 @@ def _verdict(verdict: Verdict) -> str:
     return f"DIFFERS: {'; '.join(part for part in (told, verdict.note) if part)}"
 
 
-def _difference(difference: Difference) -> str:
+def _difference(difference: RowDifference) -> str:
     key = ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in difference.key.items())
     match difference.kind:
         case "missing":
@@ -129,7 +130,7 @@ def _difference(difference: Difference) -> str:
     return f"different  {key}: {what}"
 
 
-def _sum(verdicts: Sequence[Verdict]) -> str:
+def _sum(verdicts: Sequence[VerifyVerdict]) -> str:
     words = {"equal": "equal", "kept": "as promised", "differs": "DIFFERENT", "unverified": "not verified"}
     counts = {word: sum(each.outcome == outcome for each in verdicts) for outcome, word in words.items()}
     total = plural(len(verdicts), "destination")

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from trunkline.cli.tables import plural, print_json
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.config import Pipeline, example, load_pipeline
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import Refused
@@ -78,7 +80,7 @@ def _fill(address: LakeAddress, tenants: list[str]) -> int:
     count = ORDERS_EACH * len(tenants)
     named = ", ".join(literal(tenant) for tenant in tenants)
     items = ", ".join(literal(item) for item in ITEMS)
-    connection = connect("ducklake")
+    connection = new_duckdb("ducklake")
     try:
         attach_lake(connection, address, "lake", read_only=False)
         connection.execute(f"CREATE TABLE {table} ({TABLE})")

@@ -1,6 +1,6 @@
-"""``trunkline deliver status``, and an operator's word on destinations: pause, resume, drain, retire, reseed.
+"""``trunkline deliver status``, and the commands of operators: pause, resume, drain, retire, reseed.
 
-All of it goes by the control store: a deliverer that runs, on whatever machine, follows within about a second.
+They set desired states in the control store; a running deliverer, on any machine, follows within about a second.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ from trunkline.cli import WrongInput
 from trunkline.cli.deliver_pipeline import pipeline_of, store_of_a_pipeline_that_ran
 from trunkline.cli.tables import plural, print_json, table
 from trunkline.delivery.config import Pipeline
-from trunkline.delivery.control.contract import ControlStore, DestinationRecord, Wish
-from trunkline.delivery.deliverer.assembly import source_of
+from trunkline.delivery.control.contract import DesiredState, DestinationRecord
+from trunkline.delivery.control.store import ControlStore
+from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError
 
 WATCH_S: Final = 2.0
-HALT_ENDS_S: Final = 10.0  # a deliverer looks at its wishes once a second
+HALT_ENDS_S: Final = 10.0  # a deliverer reads the desired states once a second
 LOOK_AGAIN_S: Final = 0.2
 UNROUTED_SHOWN: Final = 10
 HEADINGS: Final = ("destination", "state", "position", "behind", "rows changed", "last written", "deliverer")
 ROWS_CHANGED: Final = (
     "rows changed: removed and written since the deliverer got the destination, not the rows of its table"
 )
-WISHES: Final[dict[str, Wish]] = {"pause": "paused", "resume": "active", "drain": "draining", "retire": "retired"}
+DESIRED_STATES: Final[dict[str, DesiredState]] = {
+    "pause": "paused",
+    "resume": "active",
+    "drain": "draining",
+    "retire": "retired",
+}
 
 Facts = dict[str, Any]
 
@@ -64,7 +70,7 @@ def _show_again(facts: Facts, *, as_json: bool) -> None:
 
 def gather(pipeline: Pipeline, store: ControlStore) -> Facts:
     """All that is known, as plain values."""
-    through, unrouted = store.unrouted(pipeline.name)
+    through, unrouted = store.unrouted.counts(pipeline.name)
     return {
         "pipeline": pipeline.name,
         "source": _source(pipeline),
@@ -76,14 +82,14 @@ def gather(pipeline: Pipeline, store: ControlStore) -> Facts:
 
 def _source(pipeline: Pipeline) -> Facts:
     try:
-        return {"version": source_of(pipeline).state(0).version, "error": ""}
+        return {"version": source_of(pipeline.source).state(0).version, "error": ""}
     except TrunklineError as error:
         return {"version": None, "error": str(error)}
 
 
 def status_text(facts: Facts) -> str:
     version = facts["source"]["version"]
-    known = [each for each in facts["destinations"] if each["configured"] and not each["wound_up"]]
+    known = [each for each in facts["destinations"] if each["configured"] and not each["retired"]]
     gone = len(facts["destinations"]) - len(known)
     live = [each["name"] for each in facts["deliverers"] if each["live"]]
     who = ", ".join(live) if live else "NOBODY: start one with `trunkline deliver run`"
@@ -120,12 +126,12 @@ def _row(record: Facts, version: int | None) -> list[object]:
 
 
 def _state(record: Facts) -> str:
-    """The deliverer's word, and the operator's where it was not followed yet."""
+    """The state that the deliverer reported, and the desired state while it differs."""
     state = (record["status"] or {}).get("state") or "new"
     state = state if record["owner"] or state == "new" else f"was {state}"
-    wish = record["wish"]
-    followed = {"active": "", "draining": "drained"}.get(wish, wish)
-    return state if wish == "active" or state == followed else f"{state}, to be {followed}"
+    desired = record["desired_state"]
+    followed = {"active": "", "draining": "drained"}.get(desired, desired)
+    return state if desired == "active" or state == followed else f"{state}, to be {followed}"
 
 
 def _ago(status: Facts) -> str:
@@ -151,21 +157,21 @@ def _unrouted(unrouted: Facts) -> str:
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- wishes
+# ------------------------------------------------------------------------------------------------------ desired states
 
 
-def wish(options: argparse.Namespace) -> int:
-    """``options.wish``: the name of the command."""
+def set_desired_state(options: argparse.Namespace) -> int:
+    """``options.action``: the name of the command."""
     _check_names(options)
     pipeline = pipeline_of(options.config)
     with store_of_a_pipeline_that_ran(pipeline, options.config) as store:
         names = _names(options, pipeline, store)
-        if options.wish == "reseed":
-            store.ask_reseed(pipeline.name, names)
+        if options.action == "reseed":
+            store.desired_states.request_reseed(pipeline.name, names)
             changed = tuple(names)
         else:
-            halted = _halted(pipeline, store, names) if options.wish == "resume" else ()
-            changed = store.wish(pipeline.name, names, WISHES[options.wish])
+            halted = _halted(pipeline, store, names) if options.action == "resume" else ()
+            changed = store.desired_states.set(pipeline.name, names, DESIRED_STATES[options.action])
             changed += _end_halts(pipeline, store, [name for name in halted if name not in changed])
         live = any(each.live for each in store.deliverers(pipeline.name))
     _say(options, names, changed, live=live)
@@ -178,20 +184,22 @@ def _check_names(options: argparse.Namespace) -> None:
     if not options.all and not options.destinations:
         raise WrongInput("name destinations, or say --all")
     if options.all and not getattr(options, "yes", True):
-        raise WrongInput(f"this would {options.wish} every destination of {options.config}; say --yes if that is meant")
+        raise WrongInput(
+            f"this would {options.action} every destination of {options.config}; say --yes if that is meant"
+        )
 
 
 def _names(options: argparse.Namespace, pipeline: Pipeline, store: ControlStore) -> list[str]:
     if options.destinations:
         return list(dict.fromkeys(options.destinations))
-    return [each.name for each in store.destinations(pipeline.name) if each.configured and not each.wound_up]
+    return [each.name for each in store.destinations(pipeline.name) if each.configured and not each.retired]
 
 
 def _say(options: argparse.Namespace, names: Sequence[str], changed: Sequence[str], *, live: bool) -> None:
-    word = {"reseed": "to be seeded again"}.get(options.wish) or WISHES[options.wish]
+    word = {"reseed": "to be seeded again"}.get(options.action) or DESIRED_STATES[options.action]
     if options.json:
         unchanged = [name for name in names if name not in changed]
-        print_json({"wish": word, "changed": list(changed), "unchanged": unchanged, "followed_now": live})
+        print_json({"desired_state": word, "changed": list(changed), "unchanged": unchanged, "followed_now": live})
         return
     print(
         f"{word}: {', '.join(changed)}"
@@ -219,11 +227,11 @@ def _end_halts(pipeline: Pipeline, store: ControlStore, names: Sequence[str]) ->
     """A halt ends when a destination is made active. These are active already, so they are paused for a moment."""
     if not names:
         return ()
-    store.wish(pipeline.name, names, "paused")
+    store.desired_states.set(pipeline.name, names, "paused")
     try:
         until = time.monotonic() + HALT_ENDS_S
         while _halted(pipeline, store, names) and time.monotonic() < until:
             threading.Event().wait(LOOK_AGAIN_S)
     finally:
-        store.wish(pipeline.name, names, "active")
+        store.desired_states.set(pipeline.name, names, "active")
     return tuple(names)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,17 +24,22 @@ from trunkline.cli.deliver_pipeline import control_store
 from trunkline.cli.tables import plural, print_json
 from trunkline.core.delivery_events import Stopped
 from trunkline.delivery.config import Pipeline, load_pipeline
-from trunkline.delivery.deliverer.assembly import check_source, source_of
-from trunkline.delivery.deliverer.health import HealthServer
+from trunkline.delivery.deliverer.assembly import check_source
+from trunkline.delivery.deliverer.health import observed_deliverer
 from trunkline.delivery.deliverer.host import Deliverer
-from trunkline.delivery.deliverer.observer import JsonLines, KeyValueLines, Observer
-from trunkline.delivery.deliverer.progress import DelivererView, DestinationView
+from trunkline.delivery.deliverer.observer import Observer
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.sources.factory import source_of
+from trunkline.observing.log_lines import JsonLines, KeyValueLines
+from trunkline.observing.thread import ObservingThread
 from trunkline.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 PROGRESS_S: Final = 0.5  # between looks
 REPEAT_S: Final = 5.0  # between two lines about the same thing
@@ -48,17 +53,17 @@ def run(options: argparse.Namespace) -> int:
     _begin_logging(options)
     # The store wants a name that is never used again.
     name = f"{options.name or socket.gethostname()}-{secrets.token_hex(3)}"
-    check_source(pipeline, source_of(pipeline))
+    check_source(pipeline, source_of(pipeline.source))
     with ExitStack() as stack:
         store = stack.enter_context(control_store(pipeline))
-        store.pipeline(pipeline.name)  # one that cannot be used is better found out before Spark starts
+        store.configurations.record(pipeline.name)  # an unusable store is reported before Spark starts
         observer, threads = Observer(pipeline.name, name), Threads()
         if pipeline.listen is not None:
-            server = HealthServer(
-                pipeline.listen, observer.snapshot, observer.metrics, threads, names=pipeline.listen_names
+            process = observed_deliverer(observer)
+            observing = stack.enter_context(
+                ObservingThread(pipeline.listen, process, pipeline.listen_names, setting="listen", threads=threads)
             )
-            health = stack.enter_context(closing(server))
-            health.begin()
+            logger.info("health and metrics: http://%s/status", observing.address)
         stopping = stack.enter_context(_Stopping())
         _tell(f"pipeline {pipeline.name}: starting Spark on {pipeline.spark.master}")
         session = spark_of(pipeline)

@@ -6,6 +6,8 @@ import argparse
 import datetime as dt
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from trunkline.cli.connection import cluster_command, cluster_options
 from trunkline.cli.tables import print_json
 from trunkline.client.cluster import Cluster
@@ -25,11 +27,12 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 async def _events(options: argparse.Namespace, cluster: Cluster) -> None:
-    told = await cluster.events()
-    told["events"] = [each for each in told["events"] if not (options.hide_logs and each.get("log"))]
+    found = await cluster.events()
+    if options.hide_logs:
+        found = replace(found, events=tuple(event for event in found.events if not event.log))
     if options.json:
-        print_json(told)
+        print_json(found)
         return
-    for each in told["events"]:
-        at = dt.datetime.fromtimestamp(each["at_ms"] / 1000).astimezone()
-        print(f"{at:%Y-%m-%d %H:%M:%S}  {MARKS.get(each['level'], ' ')} {each['text']}")
+    for event in found.events:
+        at = dt.datetime.fromtimestamp(event.at_ms / 1000).astimezone()
+        print(f"{at:%Y-%m-%d %H:%M:%S}  {MARKS[event.level]} {event.text}")

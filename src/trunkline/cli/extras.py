@@ -1,4 +1,4 @@
-"""The packages that only some commands need, and what is said where they are not installed."""
+"""The packages that only some commands need, and what happens where they are not installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ EXTRA: Final = (  # what `pip install trunkline[delivery]` brings
     "duckdb_extension_sqlite_scanner",
     "numpy",
     "pandas",
-    "prometheus_client",
     "psycopg",
     "py4j",
     "pyarrow",
@@ -30,3 +29,12 @@ def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
         f"`{command}` needs the package {package}, which is not installed; install all it needs: "
         "pip install 'trunkline[delivery]'"
     )
+
+
+def changes_text(payload: bytes) -> str | None:
+    """Captured changes as text; None if it is something else, or if Arrow is not installed. Loads Arrow when called."""
+    try:
+        from trunkline.delivery.changes import text
+    except ImportError:
+        return None
+    return text.changes_text(payload)

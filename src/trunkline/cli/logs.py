@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, cast
+
+from msgspec import to_builtins
 
 from trunkline.cli import WrongInput
 from trunkline.cli.connection import cluster_command, cluster_options, position, positive
 from trunkline.cli.serve import POLICIES
 from trunkline.cli.status import log_table, members, warnings
 from trunkline.cli.tables import print_json, table
+from trunkline.client.arguments import PolicyName
 from trunkline.client.cluster import Cluster, log_settings
-from trunkline.core.projection import Projection
+from trunkline.core.status import SegmentStatus, log_status, segment_status
 from trunkline.errors import NoSuchLog, Refused
-from trunkline.runtime.summaries import log_facts
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
@@ -67,20 +69,19 @@ def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> a
 
 
 async def _create(options: argparse.Namespace, cluster: Cluster) -> None:
-    policy = options.policy or (await cluster.status(logs=False))["default_policy"]
+    policy = cast("PolicyName", options.policy or (await cluster.status(logs=False)).default_policy)
     settings = log_settings(policy, options.replicas, options.min_replicas, options.groups, options.stripe_unit)
     existed = await _exists(options.name, cluster)
     epoch = await cluster.create_log(options.name, settings)
     view = await cluster.describe(options.name)
-    last = _facts(view)["segments"][-1]
+    last = segment_status(view.last)
     if options.json:
-        print_json(
-            {"log": options.name, "epoch": epoch, "policy": policy, "existed": existed, "groups": last["groups"]}
-        )
+        print_json({"log": options.name, "epoch": epoch, "policy": policy, "existed": existed, "groups": last.groups})
         return
     exists = " exists already, with the same settings" if existed else ""
     print(f"log {options.name}{exists}: {policy}, {members(last)}")
-    print("\n".join(warnings(_facts(view))), end="\n" if warnings(_facts(view)) else "")
+    for text in warnings(log_status(view)):
+        print(text)
 
 
 async def _exists(name: str, cluster: Cluster) -> bool:
@@ -92,7 +93,7 @@ async def _exists(name: str, cluster: Cluster) -> bool:
 
 
 async def _list(options: argparse.Namespace, cluster: Cluster) -> None:
-    logs = [log for log in (await cluster.status())["logs"] if not log["deleted"]]
+    logs = [log for log in (await cluster.status()).logs if not log.deleted]
     if options.json:
         print_json({"logs": logs})
     elif logs:
@@ -103,33 +104,29 @@ async def _list(options: argparse.Namespace, cluster: Cluster) -> None:
 
 async def _describe(options: argparse.Namespace, cluster: Cluster) -> None:
     view = await cluster.describe(options.name)
-    log = await cluster.log(options.name)
-    facts = {**_facts(view), "tail": await log.tail()}
+    status = log_status(view)
+    tail = await (await cluster.log(options.name)).tail()
     if options.json:
-        print_json(facts)
+        print_json({**to_builtins(status), "tail": tail})
         return
     settings = view.settings
     print(
-        f"log {view.log}: {settings.policy.value}, epoch {view.epoch}, trimmed to {view.trim}, tail {facts['tail']}, "
+        f"log {view.log}: {settings.policy.value}, epoch {view.epoch}, trimmed to {view.trim}, tail {tail}, "
         f"{settings.groups} x {settings.replicas} replicas (at least {settings.min_replicas})"
     )
     rows = [
-        [part["index"], part["epoch"], part["base"], part["end"], _state(part), members(part), part["owner"] or "-"]
-        for part in facts["segments"]
+        [part.index, part.epoch, part.base, part.end, _state(part), members(part), part.owner or "-"]
+        for part in map(segment_status, view.segments)
     ]
     print(table(["segment", "epoch", "base", "end", "state", "members", "owner"], rows))
-    for text in warnings(facts):
+    for text in warnings(status):
         print(text)
 
 
-def _facts(view: Projection) -> dict[str, Any]:
-    return {"blocked": False, **log_facts(view)}
-
-
-def _state(segment: dict[str, Any]) -> str:
-    if segment["end"] is None:
+def _state(segment: SegmentStatus) -> str:
+    if segment.end is None:
         return "open"
-    return "repaired" if segment["repaired"] else "ended"
+    return "repaired" if segment.repaired else "ended"
 
 
 async def _seal(options: argparse.Namespace, cluster: Cluster) -> None:
@@ -164,13 +161,11 @@ async def _reconfigure(options: argparse.Namespace, cluster: Cluster) -> None:
 
 
 async def _say_opened(options: argparse.Namespace, cluster: Cluster) -> None:
-    last = _facts(await cluster.describe(options.name))["segments"][-1]
+    last = segment_status((await cluster.describe(options.name)).last)
     if options.json:
         print_json({"log": options.name, "segment": last})
     else:
-        print(
-            f"log {options.name}: segment {last['index']}, epoch {last['epoch']}, from {last['base']}, {members(last)}"
-        )
+        print(f"log {options.name}: segment {last.index}, epoch {last.epoch}, from {last.base}, {members(last)}")
 
 
 async def _trim(options: argparse.Namespace, cluster: Cluster) -> None:

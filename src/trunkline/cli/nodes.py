@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from trunkline.cli.paths import local_path
 from trunkline.cli.status import gather_status, node_table
 from trunkline.cli.tables import Bar, plural, print_json
 from trunkline.client.cluster import Cluster
+from trunkline.core.status import ClusterStatus, RegisteredNode
 from trunkline.errors import Refused, Unreachable
-from trunkline.runtime.local_files import LOOK_AGAIN, ClusterRecord, LocalFiles, send_signal
+from trunkline.runtime.local_files import RELOAD, ClusterRecord, LocalFiles, send_signal
 
 LIVE_S = 30.0  # what a new node is given to be live
 LOOK_S = 0.1
@@ -64,9 +64,9 @@ def _add(options: argparse.Namespace) -> int:
     files, record = _running(options.dir)
     config = replace(configuration(options), connect=(record.connect,))
     name = files.add_node(options.name)
-    send_signal(record.pid, record.started, LOOK_AGAIN)
+    send_signal(record.pid, record.started, RELOAD)
 
-    async def wait() -> dict[str, Any]:
+    async def wait() -> RegisteredNode:
         async with connected(config) as cluster:
             return await _until_live(cluster, name)
 
@@ -74,25 +74,24 @@ def _add(options: argparse.Namespace) -> int:
     if options.json:
         print_json(node)
     else:
-        print(f"node {name} is live at {node['address']}")
+        print(f"node {name} is live at {node.address}")
     return 0
 
 
-async def _until_live(cluster: Cluster, name: str) -> dict[str, Any]:
+async def _until_live(cluster: Cluster, name: str) -> RegisteredNode:
     try:
         async with asyncio.timeout(LIVE_S):
             while True:
-                nodes: list[dict[str, Any]] = (await cluster.status(logs=False))["nodes"]
-                found = next((node for node in nodes if node["name"] == name and node["live"]), None)
-                if found is not None:
-                    return found
+                for node in (await cluster.status(logs=False)).nodes:
+                    if node.name == name and node.live:
+                        return node
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         raise Unreachable(f"node {name} is not live after {LIVE_S:.0f} s; look at its log") from None
 
 
 async def _list(options: argparse.Namespace, cluster: Cluster) -> None:
-    nodes = (await gather_status(cluster))["nodes"]
+    nodes = (await gather_status(cluster)).nodes
     if options.json:
         print_json({"nodes": nodes})
     else:
@@ -134,7 +133,7 @@ async def _remove(options: argparse.Namespace, cluster: Cluster) -> None:
     if local is not None:
         files, record = local
         files.remove_node(options.name)
-        send_signal(record.pid, record.started, LOOK_AGAIN)
+        send_signal(record.pid, record.started, RELOAD)
     _say(options, "gone", f"node {options.name} is gone for ever")
 
 
@@ -143,11 +142,11 @@ async def _forget(options: argparse.Namespace, cluster: Cluster) -> None:
     _say(options, "forgotten", f"node {options.name} is forgotten")
 
 
-def streams_on(facts: Mapping[str, Any], node: str) -> int:
-    """How many streams the logs have on a node, as the metadata says."""
-    for each in facts["nodes"]:
-        if each["name"] == node:
-            return int(each["streams_named"])
+def streams_on(status: ClusterStatus, node: str) -> int:
+    """How many streams the logs have on a node, according to the metadata."""
+    for each in status.nodes:
+        if each.name == node:
+            return each.streams_named
     raise Refused(f"there is no node {node}; `trunkline node list` lists them")
 
 

@@ -24,11 +24,11 @@ from trunkline.cli.paths import local_path
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.net.http_names import OwnNames
 from trunkline.net.tls import client_tls, server_tls
+from trunkline.observing.log_lines import LOG_FORMATS, begin_logging
+from trunkline.observing.targets import observe_address
 from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
-from trunkline.runtime.logging_format import LOG_FORMATS, begin_logging
 from trunkline.runtime.node import NodeConfig, run_node
-from trunkline.runtime.server_process import observe_address
-from trunkline.storage.options import StorageOptions
+from trunkline.storage.options import REMOVED, StorageOptions
 
 log = logging.getLogger("trunkline")
 
@@ -85,7 +85,7 @@ def _storage_keys() -> list[str]:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
-    parser.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    parser.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --recording DIR`")
     add_observe_option(parser)
     add_log_format_option(parser)
     add_parent_option(parser)
@@ -120,6 +120,9 @@ def storage_options(sync: str, given: list[str]) -> StorageOptions:
     values: dict[str, object] = {"sync": sync}
     for each in given:
         key, equals, value = each.partition("=")
+        if key in REMOVED:
+            log.warning("--storage %s has no effect any more; remove it", each)
+            continue
         if not equals or key not in _storage_keys():
             raise ConfigError(f"--storage {each}: write KEY=VALUE; the keys are {', '.join(_storage_keys())}")
         values[key] = value

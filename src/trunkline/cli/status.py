@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from trunkline.cli.connection import cluster_options, configuration, connected, run_loop
 from trunkline.cli.tables import plural, print_json, size, table
 from trunkline.client.cluster import Cluster
 from trunkline.config import ConnectionConfig
-from trunkline.errors import Refused, Unreachable
+from trunkline.core.status import ClusterStatus, LogStatus, NodeStatus, RegisteredNode, SegmentStatus
+from trunkline.errors import ProtocolError, Refused, Unreachable
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles
 
 SEGMENTS_MANY = 10_000  # of a log: it is time to trim it
 NODE_S = 2.0  # what a node is given to tell of itself
 
-Facts = dict[str, Any]
+
+class ShownNode(RegisteredNode, frozen=True):
+    """With what the node reports about itself, and its process if it is on this machine."""
+
+    own: NodeStatus | None = field(name="self", default=None)
+    pid: int | None = None
+
+
+class ShownCoordinator(Struct, frozen=True):
+    address: str
+    name: str | None = None
+    reachable: bool = False
+    active: bool = False
+    why: str = ""  # it is not reachable
+
+
+class ShownCluster(ClusterStatus, frozen=True):
+    nodes: tuple[ShownNode, ...] = ()
+    pid: int | None = None  # of the coordinator
+    coordinators: tuple[ShownCoordinator, ...] = ()
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
@@ -38,155 +59,152 @@ def _status(options: argparse.Namespace) -> int:
             raise Unreachable(f"nothing runs in {options.dir}; start it with `trunkline up --dir {options.dir}`")
         config = replace(config, connect=(record.connect,))
 
-    async def ask() -> Facts:
+    async def ask() -> ShownCluster:
         async with connected(config) as cluster:
-            facts = await gather_status(cluster, record)
-        facts["coordinators"] = await asyncio.gather(*(_coordinator(config, address) for address in config.connect))
-        return facts
+            status = await gather_status(cluster, record)
+        coordinators = await asyncio.gather(*(_coordinator(config, address) for address in config.connect))
+        return replace(status, coordinators=tuple(coordinators))
 
-    facts = run_loop(ask())
+    status = run_loop(ask())
     if options.json:
-        print_json(facts)
+        print_json(status)
     else:
-        print(status_text(facts))
+        print(status_text(status))
     return 0
 
 
-async def _coordinator(config: ConnectionConfig, address: str) -> Facts:
-    """What one of several coordinators says of itself."""
+async def _coordinator(config: ConnectionConfig, address: str) -> ShownCoordinator:
     try:
         async with connected(replace(config, connect=(address,), timeout_s=NODE_S)) as cluster:
-            facts = await cluster.status(logs=False)
+            status = await cluster.status(logs=False)
     except Refused as error:
-        return {"address": address, "name": None, "reachable": False, "active": False, "why": str(error)}
-    return {"address": address, "name": facts["name"], "reachable": True, "active": facts["active"], "why": ""}
+        return ShownCoordinator(address, why=str(error))
+    return ShownCoordinator(address, status.name, reachable=True, active=status.active)
 
 
-async def gather_status(cluster: Cluster, record: ClusterRecord | None = None) -> Facts:
-    """The coordinator's view, with what each live node says of itself under ``self``."""
-    facts = await cluster.status()
-    nodes: list[Facts] = facts["nodes"]
-    told = await asyncio.gather(*(_node(cluster, node) for node in nodes))
-    for node, own in zip(nodes, told, strict=True):
-        node["self"] = own
-        process = record.process(node["name"]) if record is not None else None
-        node["pid"] = process.pid if process is not None else None
-    coordinator = record.process("coordinator") if record is not None else None
-    facts["pid"] = coordinator.pid if coordinator is not None else None
-    return facts
+async def gather_status(cluster: Cluster, record: ClusterRecord | None = None) -> ShownCluster:
+    """The coordinator's view, with what each live node reports about itself."""
+    status = await cluster.status()
+    own = await asyncio.gather(*(_node(cluster, node) for node in status.nodes))
+    nodes = tuple(
+        ShownNode(**asdict(node), own=each, pid=_pid(record, node.name))
+        for node, each in zip(status.nodes, own, strict=True)
+    )
+    return ShownCluster(**{**asdict(status), "nodes": nodes}, pid=_pid(record, "coordinator"))
 
 
-async def _node(cluster: Cluster, node: Facts) -> Facts | None:
-    if not node["live"]:
+def _pid(record: ClusterRecord | None, name: str) -> int | None:
+    process = record.process(name) if record is not None else None
+    return process.pid if process is not None else None
+
+
+async def _node(cluster: Cluster, node: RegisteredNode) -> NodeStatus | None:
+    if not node.live:
         return None
     try:
-        return await cluster.node_status(node["name"], timeout=NODE_S)
-    except Refused:
-        return None  # the coordinator still counts it as live, but it does not answer: it is shown without figures
+        return await cluster.node_status(node.name, timeout=NODE_S)
+    except (Refused, ProtocolError):
+        return None  # live according to the coordinator, but it does not answer: shown without figures
 
 
-def status_text(facts: Mapping[str, Any]) -> str:
-    logs = [log for log in facts["logs"] if not log["deleted"]]
-    parts = [_coordinator_line(facts)]
-    if len(facts["coordinators"]) > 1:
-        parts.append(coordinator_table(facts["coordinators"]))
-    parts.append(node_table(facts["nodes"]))
-    parts += [f"REFUSED: {each['name'] or 'a stranger'} at {each['address']}: {each['why']}" for each in refused(facts)]
+def status_text(status: ShownCluster) -> str:
+    logs = [log for log in status.logs if not log.deleted]
+    parts = [_coordinator_line(status)]
+    if len(status.coordinators) > 1:
+        parts.append(coordinator_table(status.coordinators))
+    parts.append(node_table(status.nodes))
+    parts += [f"REFUSED: {each.name or 'a stranger'} at {each.address}: {each.why}" for each in status.refused]
     if logs:
         parts.append(log_table(logs))
-        if facts.get("logs_left_out"):
-            parts.append(
-                f"{plural(facts['logs_left_out'], 'more log is', 'more logs are')} not shown, and not in trouble"
-            )
+        if status.logs_left_out:
+            left_out = plural(status.logs_left_out, "more log is", "more logs are")
+            parts.append(f"{left_out} not shown, and not in trouble")
         parts += [text for log in logs for text in warnings(log)]
     else:
         parts.append("no logs yet; make one with `trunkline log create NAME`")
     return "\n\n".join(parts)
 
 
-def refused(facts: Mapping[str, Any]) -> list[Facts]:
-    """Who could not connect within the last minute."""
-    return list(facts.get("refused", []))
+def _coordinator_line(status: ShownCluster) -> str:
+    pid = f", process {status.pid}" if status.pid else ""
+    active = "active" if status.active else f"standby; active is {status.active_coordinator or 'nobody'}"
+    where = f" at {status.address}" if status.address else ""
+    return f"cluster {status.cluster}, coordinator {status.name}{where} ({active}{pid})"
 
 
-def _coordinator_line(facts: Mapping[str, Any]) -> str:
-    pid = f", process {facts['pid']}" if facts.get("pid") else ""
-    active = "active" if facts["active"] else f"standby; active is {facts.get('active_coordinator') or 'nobody'}"
-    where = f" at {facts['address']}" if facts.get("address") else ""
-    return f"cluster {facts['cluster']}, coordinator {facts['name']}{where} ({active}{pid})"
-
-
-def coordinator_table(coordinators: list[Facts]) -> str:
-    rows = [[each["address"], each["name"], each["reachable"], each["active"]] for each in coordinators]
+def coordinator_table(coordinators: Iterable[ShownCoordinator]) -> str:
+    rows = [[each.address, each.name, each.reachable, each.active] for each in coordinators]
     return table(["coordinator", "name", "reachable", "active"], rows)
 
 
-def node_table(nodes: list[Facts]) -> str:
+def node_table(nodes: Sequence[ShownNode]) -> str:
     headings = ["node", "address", "zone", "state", "live", "used", "free", "sync", "streams", "damaged"]
-    shows_pid = any(node.get("pid") for node in nodes)
+    shows_pid = any(node.pid for node in nodes)
     rows: list[list[object]] = []
     for node in nodes:
-        own = node.get("self") or {}
-        state = node["state"] + (" FULL" if own.get("full") else " TIGHT" if own.get("tight") else "")
-        disk = [size(own.get("bytes_used")), size(own.get("bytes_free"))]
-        row = [node["name"], node["address"], node["zone"] or "-", state, "yes" if node["live"] else "NO", *disk]
-        row += [own.get("sync", "-"), own.get("streams"), node["damaged"]]
-        rows.append([*row, node["pid"]] if shows_pid else row)
+        state = node.state
+        figures: list[object] = [None, None, None, None]
+        if (own := node.own) is not None:
+            state += " FULL" if own.full else " TIGHT" if own.tight else ""
+            figures = [size(own.bytes_used), size(own.bytes_free), own.sync, own.streams]
+        live = "yes" if node.live else "NO"
+        row = [node.name, node.address, node.zone or "-", state, live, *figures, node.damaged]
+        rows.append([*row, node.pid] if shows_pid else row)
     return table([*headings, "pid"] if shows_pid else headings, rows)
 
 
-def log_table(logs: list[Facts]) -> str:
-    rows = []
+def log_table(logs: Iterable[LogStatus]) -> str:
+    rows: list[list[object]] = []
     for log in logs:
-        total = log.get("segments_total", 0)
-        if "segments" not in log:  # there are too many logs to tell of each
-            rows.append([log["name"], log["policy"], log["epoch"], log["trim"], total, "-", "-", "-", "-"])
-            continue
-        last = log["segments"][-1]
-        state = "open" if last["end"] is None else f"sealed at {last['end']}"
-        sizes = [log["epoch"], log["trim"], total]
-        rows.append([log["name"], log["policy"], *sizes, state, last["base"], members(last), last["owner"] or "-"])
+        row = [log.name, log.policy, log.epoch, log.trim, log.segments_total]
+        if listed := log.listed():
+            last = listed[-1]
+            state = "open" if last.end is None else f"sealed at {last.end}"
+            rows.append([*row, state, last.base, members(last), last.owner or "-"])
+        else:  # there are too many logs to list their segments
+            rows.append([*row, "-", "-", "-", "-"])
     headings = ["log", "policy", "epoch", "trim", "segments", "state", "base", "members", "owner"]
     return table(headings, rows)
 
 
-def members(segment: Mapping[str, Any]) -> str:
+def members(segment: SegmentStatus) -> str:
     """Groups with their members from head to tail."""
     return " / ".join(
-        " > ".join(member["node"] + ("+joining" if member["joining"] else "") for member in group)
-        for group in segment["groups"]
+        " > ".join(member.node + ("+joining" if member.joining else "") for member in group) for group in segment.groups
     )
 
 
-def warnings(log: Mapping[str, Any]) -> list[str]:
-    """What an operator should know of a log: the worst first."""
-    name, found = log["name"], []
-    if log["blocked"]:
+def warnings(log: LogStatus) -> list[str]:
+    """What an operator should know about a log: the worst first."""
+    found = []
+    if log.blocked:
         found.append(
-            f"BLOCKED: {name} waits for a member of its open segment to come back; "
+            f"BLOCKED: {log.name} waits for a member of its open segment to come back; "
             "`trunkline log declare-lost` gives it up"
         )
-    if log.get("refused"):
-        found.append(f"REFUSED: {log['refused']}")
+    if log.refused:
+        found.append(f"REFUSED: {log.refused}")
     found += _missing_copies(log)
-    found += [f"lost: {name}, positions {first} to {end - 1}" for first, end in log.get("gaps", [])]
-    if (total := log.get("segments_total", 0)) >= SEGMENTS_MANY:
-        found.append(f"long: {name} has {total:,} segments, and each change of its map costs more; trim it")
+    found += [f"lost: {log.name}, positions {first} to {end - 1}" for first, end in log.gaps]
+    if log.segments_total >= SEGMENTS_MANY:
+        found.append(
+            f"long: {log.name} has {log.segments_total:,} segments, and each change of its map costs more; trim it"
+        )
     return found
 
 
-def _missing_copies(log: Mapping[str, Any]) -> list[str]:
+def _missing_copies(log: LogStatus) -> list[str]:
     found = []
-    for segment in log.get("segments", []):
-        serving = min(sum(not member["joining"] for member in group) for group in segment["groups"])
-        which = f"{log['name']}, segment {segment['index']}"
-        if serving == 1 and log["replicas"] > 1:
+    for segment in log.listed():
+        copies = segment.copies()
+        which = f"{log.name}, segment {segment.index}"
+        if copies == 1 and log.replicas > 1:
             found.append(f"NO REDUNDANCY: {which} has one copy; add a node, or bring lost ones back")
-        elif 0 < serving < log["replicas"]:
-            found.append(f"fewer copies: {which} has {serving} of {log['replicas']}")
+        elif 0 < copies < log.replicas:
+            found.append(f"fewer copies: {which} has {copies} of {log.replicas}")
     found.sort(key=lambda text: not text.startswith("NO"))
-    if (more := log.get("problems_total", 0) - len(found)) > 0:
+    if (more := log.problems_total - len(found)) > 0:
         found.append(
-            f"fewer copies: {log['name']} has {plural(more, 'more segment')} with fewer copies than it should have"
+            f"fewer copies: {log.name} has {plural(more, 'more segment')} with fewer copies than it should have"
         )
     return found

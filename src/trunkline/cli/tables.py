@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
+import msgspec
+
 from trunkline.plural import plural as plural
 
 REFRESH_S = 0.2
@@ -64,7 +66,7 @@ def json_option() -> argparse.ArgumentParser:
 
 
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
+    print(json.dumps(msgspec.to_builtins(value), indent=2))
 
 
 class Bar:

@@ -33,18 +33,19 @@ from trunkline.cli.serve import (
     storage_options,
 )
 from trunkline.cli.tables import json_option, plural, print_json
+from trunkline.client.cluster import Cluster
 from trunkline.config import VARIABLES, ConnectionConfig
 from trunkline.errors import Refused, Unreachable
+from trunkline.observing.targets import TARGETS, read_targets
 from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
 from trunkline.runtime.local_files import (
-    LOOK_AGAIN,
+    RELOAD,
     ClusterRecord,
     LocalFiles,
     is_running,
     running_already,
     send_signal,
 )
-from trunkline.runtime.observing_targets import TARGETS, read_targets
 
 DIRECTORY = Path("cluster")
 DASHBOARD = "127.0.0.1:7480"
@@ -74,7 +75,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     up.add_argument("--detach", action="store_true", help="return when the cluster is up, and let it run")
     up.add_argument("--no-restart", action="store_true", help="leave what dies dead")
     up.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd")
-    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --trace DIR`")
+    up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --recording DIR`")
     up.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
     up.add_argument(
         "--observe",
@@ -170,9 +171,11 @@ async def _page(options: argparse.Namespace, connection: ConnectionConfig) -> As
     if options.dashboard is None:
         yield ""
         return
+    from trunkline.cli.extras import changes_text
     from trunkline.dashboard.server import Dashboard, DashboardConfig
 
-    page = Dashboard(DashboardConfig(connection, options.dashboard), on_failure=lambda _: None)
+    config = DashboardConfig(connection, options.dashboard, changes_text=changes_text)
+    page = Dashboard(config, on_failure=lambda _: None)
     try:
         yield await page.start()
     finally:
@@ -187,14 +190,14 @@ def _on_signals(cluster: LocalCluster, stopped: asyncio.Future[int]) -> None:
         if not stopped.done():
             stopped.set_result(INTERRUPTED if number == signal.SIGINT else 0)
 
-    def look_again() -> None:
-        task = asyncio.create_task(cluster.look_again())
+    def reload() -> None:
+        task = asyncio.create_task(cluster.reload())
         looking.add(task)
         task.add_done_callback(looking.discard)
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(LOOK_AGAIN, look_again)
+    loop.add_signal_handler(RELOAD, reload)
 
 
 async def wait_live(cluster: LocalCluster, security: ConnectionConfig) -> None:
@@ -210,8 +213,8 @@ async def wait_live(cluster: LocalCluster, security: ConnectionConfig) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _live_nodes(client: Any) -> set[str]:
-    return {node["name"] for node in (await client.status(logs=False))["nodes"] if node["live"]}
+async def _live_nodes(client: Cluster) -> set[str]:
+    return {node.name for node in (await client.status(logs=False)).nodes if node.live}
 
 
 def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:

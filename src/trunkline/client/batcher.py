@@ -1,8 +1,8 @@
 """Joins concurrent appends into batches and keeps several batches in flight.
 
-Appends that are asked for in one turn of the event loop, or while all slots are taken, leave together. One append is
-never split: its entries lie behind each other in one batch. A grant is asked for when a batch is complete, so it serves
-only appends that began before it.
+Appends that are called in one turn of the event loop, or while all slots are taken, leave together. One append is never
+split: its entries are neighbours in one batch. Positions are requested when a batch is complete, so they serve only
+appends that began before.
 """
 
 from __future__ import annotations
@@ -16,33 +16,24 @@ from msgspec import Struct
 
 from trunkline.client.arguments import check_count, check_milliseconds
 from trunkline.client.bodies import BODY_BYTES_MAX, Buffer, check_sizes, encode
+from trunkline.client.failures import append_failure
 from trunkline.client.session import Session
-from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Event
-from trunkline.core.events import Appended, AppendRefused, OutcomeUnknown
-from trunkline.core.messages import Reason
+from trunkline.core.events import Appended
 from trunkline.core.projection import Policy, Projection
-from trunkline.errors import (
-    ConditionFailed,
-    ConfigError,
-    LogSealed,
-    NoSuchLog,
-    OwnedByAnother,
-    Refused,
-    TrunklineError,
-    Unreachable,
-)
-from trunkline.errors import OutcomeUnknown as OutcomeUnknownError
+from trunkline.errors import ConfigError, OutcomeUnknown, TrunklineError, Unreachable
 
-SWEEP_S = 0.25  # how exact a time-out is
+SWEEP_S = 0.25  # the precision of time-outs
 
 
 class BatchOptions(Struct, frozen=True):
+    """How appends are joined into batches."""
+
     batch_bytes: int = 512 * 1024  # too small: more round trips; too big: disks wait for each other along the chain
     batch_entries: int = 65_536  # too big: a reader gets this many entries at once
-    in_flight: int = 16  # batches; too small: idle disks; too big: a dying client leaves that many holes
-    linger_ms: float = 0.0  # too big: a lone append waits this long; 0: until the event loop's next turn
-    waiting_bytes: int = 64 * 1024 * 1024  # of appends that wait for a slot; then append() itself waits
+    in_flight: int = 16  # batches; too small: idle disks; too big: a client that dies leaves that many holes
+    linger_ms: float = 0.0  # too big: a lone append waits this long; 0: until the next turn of the event loop
+    waiting_bytes: int = 64 * 1024 * 1024  # of appends that wait for a slot; beyond it append() itself waits
 
     def __post_init__(self) -> None:
         for name in ("batch_bytes", "batch_entries", "in_flight", "waiting_bytes"):
@@ -52,12 +43,12 @@ class BatchOptions(Struct, frozen=True):
         check_milliseconds("linger_ms", self.linger_ms)
 
 
-NOT_SENT = "the append waited too long for its turn and was not sent; append less at once, or see `trunkline status`"
-NOT_SETTLED = "the append was not settled in time and may still be committed; read the log to know"
+NOT_SENT = "the append waited too long for a slot and was not sent; append less at once, or see `trunkline status`"
+NOT_SETTLED = "the append was not settled in time and may still be committed; read the log to find out"
 
 
 class Waiting:
-    """One append that waits to leave, or is in flight."""
+    """One append that is queued or in flight."""
 
     __slots__ = ("began_ms", "deadline", "expect", "future", "headers", "payloads", "size_bytes", "takeover")
 
@@ -77,7 +68,7 @@ class Waiting:
         self.expect = expect
         self.takeover = takeover
         self.size_bytes = size_bytes
-        self.deadline = deadline  # by the loop's clock
+        self.deadline = deadline  # in the loop's time
         self.began_ms = time.time_ns() // 1_000_000
 
     def overdue(self, now: float) -> bool:
@@ -94,10 +85,10 @@ class Batcher:
         self._entries_max = min(options.batch_entries, view.settings.stripe_unit if chained else options.batch_entries)
         self._queue: deque[Waiting] = deque()
         self._queued_bytes = 0
-        self._in_flight: dict[int, list[Waiting]] = {}  # batches, by the checksums of their bodies
+        self._in_flight: dict[asyncio.Future[Event], list[Waiting]] = {}  # batches, by their results
         self._scheduled = False
         self._sweeping = False
-        self._changed = asyncio.Event()  # something was settled
+        self._changed = asyncio.Event()  # an append was settled
 
     async def append(
         self,
@@ -108,7 +99,7 @@ class Batcher:
         takeover: bool = False,
         timeout: float | None = None,
     ) -> int:
-        """The first GLSN, once every entry is committed; ``OutcomeUnknown`` after ``timeout`` seconds."""
+        """Return the first GLSN once every entry is committed; ``OutcomeUnknown`` after ``timeout`` seconds."""
         size = check_sizes(payloads, headers)
         deadline = None if timeout is None else self._loop.time() + timeout
         if self._queued_bytes > self._options.waiting_bytes:
@@ -143,7 +134,7 @@ class Batcher:
             self._changed.clear()
             await self._changed.wait()
 
-    # One timer looks after all appends: one for each would cost more than the append.
+    # One timer serves all appends: one for each would cost more than the append.
 
     def _watch(self, timeout: float) -> None:
         if timeout < SWEEP_S:
@@ -153,14 +144,14 @@ class Batcher:
             self._loop.call_later(SWEEP_S, self._sweep, True)
 
     def _sweep(self, again: bool) -> None:
-        """Tell the callers of overdue appends. Those in flight go on until they are settled, the others never leave."""
+        """Fail overdue appends. Those in flight continue until they are settled, queued ones are never sent."""
         now = self._loop.time()
         for waiting in self._queue:
             if waiting.overdue(now):
                 waiting.future.set_exception(Unreachable(NOT_SENT))
         for waiting in (each for batch in self._in_flight.values() for each in batch):
             if waiting.overdue(now):
-                waiting.future.set_exception(OutcomeUnknownError(NOT_SETTLED))
+                waiting.future.set_exception(OutcomeUnknown(NOT_SETTLED))
         if again and (self._queue or self._in_flight):
             self._loop.call_later(SWEEP_S, self._sweep, True)
         elif again:
@@ -174,7 +165,7 @@ class Batcher:
                 self._send(batch)
 
     def _take(self) -> list[Waiting]:
-        """As many appends as one batch holds; a conditional one goes alone. Nobody waits for those that are done."""
+        """As many appends as fit into one batch; a conditional one goes alone. Overdue appends are dropped."""
         while self._queue and self._queue[0].future.done():
             self._queued_bytes -= self._queue.popleft().size_bytes
         if not self._queue:
@@ -188,7 +179,7 @@ class Batcher:
             if following.expect is not None or size > self._options.batch_bytes or count > self._entries_max:
                 break
             if following.takeover and not taken[0].takeover:
-                break  # who does not ask for a takeover is judged without it
+                break  # an append without takeover must not profit from one with it
             self._queue.popleft()
             if following.future.done():
                 self._queued_bytes -= following.size_bytes
@@ -200,29 +191,18 @@ class Batcher:
         payloads: Sequence[Buffer] = batch[0].payloads
         if len(batch) > 1:
             payloads = [payload for waiting in batch for payload in waiting.payloads]
-        first_ms, last_ms = batch[0].began_ms, batch[-1].began_ms
-        headers = _joined_headers(batch)
-        digest = None
-        while digest is None:  # equal checksums of batches under way are told apart by a time stamp
-            digest = self._session.keep_outgoing(encode(payloads, headers, first_ms, last_ms))
-            last_ms += 1
-        count, expect, takeover = len(payloads), batch[0].expect, any(w.takeover for w in batch)
-        log, kept = self._session.log, digest
-        self._in_flight[kept] = batch
-
-        def request(operation: int) -> AppendRequested:
-            return AppendRequested(operation, log, count, kept, takeover=takeover, expect=expect)
-
+        body = encode(payloads, _joined_headers(batch), batch[0].began_ms, batch[-1].began_ms)
+        expect, takeover = batch[0].expect, any(waiting.takeover for waiting in batch)
         try:
-            result = self._session.begin(self._role, request)
+            result = self._session.begin_append(self._role, body, len(payloads), takeover=takeover, expect=expect)
         except TrunklineError as error:  # the session has failed or was closed
             result = self._loop.create_future()
             result.set_exception(error)
-        result.add_done_callback(lambda done: self._on_settled(batch, kept, done))
+        self._in_flight[result] = batch
+        result.add_done_callback(self._on_settled)
 
-    def _on_settled(self, batch: list[Waiting], digest: int, done: asyncio.Future[Event]) -> None:
-        del self._in_flight[digest]
-        self._session.drop_outgoing(digest)
+    def _on_settled(self, done: asyncio.Future[Event]) -> None:
+        batch = self._in_flight.pop(done)
         self._queued_bytes -= sum(waiting.size_bytes for waiting in batch)
         error = done.exception() if not done.cancelled() else None
         result = done.result() if error is None and not done.cancelled() else None
@@ -233,7 +213,7 @@ class Batcher:
                     waiting.future.set_result(glsn)
                 glsn += len(waiting.payloads)
         else:
-            failure = error if isinstance(error, TrunklineError) else failure_of(result)
+            failure = error if isinstance(error, TrunklineError) else append_failure(result)
             for waiting in batch:
                 if not waiting.future.done():
                     waiting.future.set_exception(failure)
@@ -245,21 +225,3 @@ def _joined_headers(batch: list[Waiting]) -> list[bytes] | None:
     if not any(waiting.headers for waiting in batch):
         return None
     return [header for w in batch for header in (w.headers or [b""] * len(w.payloads))]
-
-
-def failure_of(result: Event | None) -> TrunklineError:
-    """The error of an append that was not committed, or may not have been. None: nobody knows any more."""
-    match result:
-        case OutcomeUnknown(glsn):
-            return OutcomeUnknownError(f"the append at {glsn} may have been committed: its position is gone since")
-        case AppendRefused(why, Reason.SEALED):
-            return LogSealed(why)
-        case AppendRefused(why, Reason.NO_SUCH_LOG):
-            return NoSuchLog(why)
-        case AppendRefused(why, Reason.OWNED, owner=owner):
-            return OwnedByAnother(f"{why}; append with takeover=True to take it over", owner)
-        case AppendRefused(why, Reason.CONDITION, following):
-            return ConditionFailed(why, following or None)
-        case AppendRefused(why):
-            return Refused(why)
-    return OutcomeUnknownError("the client was closed before the append was settled")

@@ -1,4 +1,4 @@
-"""The body of a batch: its entries as Arrow lays out variable binary, so that nobody copies or parses per entry.
+"""The body of a batch: its entries in Arrow's layout of variable binary, so that no process copies or parses entries.
 
     offset  0   u8 layout version, u8 flags (1: entry headers follow), u16 zero, u32 count
             8   i64 time of the first entry in ms, i64 time of the last
@@ -6,7 +6,7 @@
                 the entries' bytes back to back, padded to 8 bytes
                 (flag 1) a second pair of the same form: the entries' headers, each a msgpack map
 
-All numbers are little endian. Storage nodes keep a body as it is and look at its checksum only.
+All numbers are little endian. Storage nodes keep a body as it is and verify its checksum only.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def _add_column(parts: list[Buffer], values: Sequence[Buffer]) -> None:
 
 
 class CorruptBody(ProtocolError):
-    """Its writer is broken, or lies."""
+    """The writer of the batch is broken or malicious."""
 
 
 class Body:
-    """A received body, taken apart without copying. ``offsets`` and ``data`` are Arrow's two buffers.
+    """A received body, parsed without copying. ``offsets`` and ``data`` are Arrow's two buffers.
 
-    Its checksum says that it came as its writer made it, not that the writer made it well. So sizes are checked at
+    Its checksum proves that it is what its writer made, not that the writer made it right. So sizes are checked at
     once; that offsets only grow is checked when they are used, because Arrow does that in a tenth of the time.
     """
 
@@ -69,14 +69,14 @@ class Body:
     def __init__(self, body: Buffer, count: int) -> None:
         view = memoryview(body)
         if len(view) < _HEAD.size:
-            raise CorruptBody(f"a batch body has {len(view)} bytes, fewer than its own head")
+            raise CorruptBody(f"a batch body has {len(view)} bytes, fewer than its header")
         layout, flags, _, self.count, self.first_ms, self.last_ms = _HEAD.unpack_from(view)
         if layout != LAYOUT or flags & ~HAS_HEADERS:
             raise ProtocolError(
                 f"a batch has layout {layout} with flags {flags}; this version reads {LAYOUT}: upgrade the reader"
             )
         if self.count != count:
-            raise CorruptBody(f"a batch body holds {self.count} entries, its frame says {count}")
+            raise CorruptBody(f"a batch body holds {self.count} entries, its frame {count}")
         at, self.offsets, self.data = _column(view, _HEAD.size, count)
         self._headers: tuple[memoryview, memoryview] | None = None
         if flags & HAS_HEADERS:
@@ -88,11 +88,11 @@ class Body:
         return self._headers is not None
 
     def payloads(self) -> list[bytes]:
-        """Raises ``CorruptBody`` for offsets that go back."""
+        """Raises ``CorruptBody`` for offsets that decrease."""
         return _values(self.offsets, self.data)
 
     def headers(self) -> list[bytes]:
-        """As they are encoded; raises ``CorruptBody`` for offsets that go back."""
+        """Still encoded. Raises ``CorruptBody`` for offsets that decrease."""
         return [b""] * self.count if self._headers is None else _values(*self._headers)
 
 
@@ -110,10 +110,10 @@ def _column(view: memoryview, at: int, count: int) -> tuple[int, memoryview, mem
 
 
 def ends_of(offsets: memoryview) -> list[int]:
-    """Offsets that are known to lie in order, as ``_column`` has checked the first and the last."""
+    """The offsets, checked to be in order; ``_column`` has checked the first and the last."""
     ends: list[int] = offsets.tolist()
     if ends != sorted(ends):
-        raise CorruptBody("the offsets of a batch body go back")
+        raise CorruptBody("the offsets of a batch body decrease")
     return ends
 
 
@@ -123,18 +123,18 @@ def _values(offsets: memoryview, data: memoryview) -> list[bytes]:
 
 
 def _check_kind(payload: object) -> None:
-    """Only bytes are entries: the length of anything else need not be its size."""
+    """Only bytes: the length of anything else need not be its size."""
     if isinstance(payload, memoryview):
         if payload.itemsize != 1 or not payload.contiguous or payload.ndim != 1:
             raise ConfigError(
-                'an entry is a row of bytes; this memoryview is not: append view.cast("B"), or bytes(view)'
+                'an entry is a memoryview of contiguous bytes; this one is not: append view.cast("B"), or bytes(view)'
             )
     elif not isinstance(payload, bytes | bytearray):
-        raise ConfigError(f"an entry is bytes, not {type(payload).__name__}: encode it first")
+        raise ConfigError(f"an entry must be bytes, not {type(payload).__name__}: encode it first")
 
 
 def check_sizes(payloads: Sequence[Buffer], headers: Sequence[bytes] | None = None) -> int:
-    """The bytes of these entries; ``ConfigError`` if they cannot be one batch."""
+    """The size of these entries; ``ConfigError`` if they do not fit into one batch."""
     total = 8 * len(payloads) + (sum(map(len, headers)) + 8 * len(headers) if headers else 0)
     for payload in payloads:
         if type(payload) is not bytes:

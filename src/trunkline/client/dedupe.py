@@ -1,11 +1,11 @@
-"""Repeats of rows that a Spark job appended more than once.
+"""Detects rows that a Spark job appended more than once.
 
-A job's entry says in its headers which row it is: ``query``, ``batch``, ``partition``, ``index``. Rows of a partition
-are appended in order, and an attempt that is run again begins at the first. So of each query and partition the greatest
-(batch, index) is all there is to remember: whatever is not beyond it was seen before.
+The headers of an entry identify its row: ``query``, ``batch``, ``partition``, ``index``. Rows of a partition are
+appended in order, and a retried attempt starts from the first. So it is enough to remember the greatest (batch, index)
+of each query and partition: a row that is not greater was seen before.
 
-     batch 7:  0 1 2 3           a task dies
-     again:    0 1 2 3 4 5 6     0 to 3 are repeats
+     batch 7:  0 1 2 3           the task dies
+     retry:    0 1 2 3 4 5 6     0 to 3 are repeats
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final
 
 from trunkline.client.entries import Entry
 
-DIGITS_MAX: Final = 19  # of a number of a job
-QUERY_BYTES_MAX: Final = 64  # of a query's name that is remembered as it is
-PARTITIONS_MAX: Final = 65_536  # (query, partition) pairs that are remembered; those silent for longest are forgotten
+DIGITS_MAX: Final = 19  # of a number in a header
+QUERY_BYTES_MAX: Final = 64  # a longer query name is remembered by its hash
+PARTITIONS_MAX: Final = 65_536  # remembered (query, partition) pairs; the least recently used are forgotten
 
 
 def row_headers(query: str, batch: int, partition: int, index: int) -> dict[str, bytes]:
-    """What names a row of a job."""
+    """The headers that identify a row of a job."""
     return {
         "query": query.encode(),
         "batch": b"%d" % batch,
@@ -33,7 +33,7 @@ def row_headers(query: str, batch: int, partition: int, index: int) -> dict[str,
 
 
 class Repeats:
-    """Is told of all entries, in their order."""
+    """Call it with every entry, in order."""
 
     def __init__(self, partitions_max: int = PARTITIONS_MAX) -> None:
         self._partitions_max = partitions_max
@@ -43,7 +43,7 @@ class Repeats:
         return len(self._newest)
 
     def is_repeat(self, entry: Entry) -> bool:
-        """Whether the row was seen before. An entry that no job appended is never a repeat."""
+        """Whether the row was seen before. An entry that is not from a Spark job is never a repeat."""
         headers = entry.headers
         try:
             key = _short(headers["query"]), _number(headers["partition"])
@@ -60,14 +60,14 @@ class Repeats:
         return repeated
 
     def without_repeats(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries without repeats."""
+        """The entries that are not repeats."""
         return (entry for entry in entries if not self.is_repeat(entry))
 
 
 def _number(text: bytes) -> int:
-    """What is remembered is small, whoever wrote the headers."""
+    """Bounded, because any client can write such headers."""
     if len(text) > DIGITS_MAX:
-        raise ValueError("no number of a job")
+        raise ValueError("the number is too long")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""What readers are given: entries, and batches of them without a copy."""
+"""What readers get: entries, and batches of them without a copy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trunkline.core.entries import Frame
 from trunkline.errors import ConfigError, CorruptEntry
 
 OFFSET_BYTES: Final = 4
-TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999; what a clock said beyond it is no time
+TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999; later times are invalid
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry at its position. Batch facts (writer, seq, times) are those of the batch that it was appended in."""
+    """One entry at its position. ``writer``, ``seq`` and ``time_ms`` are those of its batch."""
 
     glsn: int
     payload: bytes
@@ -30,22 +30,22 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> Mapping[str, bytes]:
-        """Empty where there are none, and where they cannot be read: ``unreadable_headers`` tells."""
+        """Empty if there are none, or if they cannot be decoded: see ``unreadable_headers``."""
         return decode_headers(self.encoded_headers) or {}
 
     @property
     def unreadable_headers(self) -> bytes:
-        """What lies in the place of headers and is none, so that it is not lost; empty as a rule."""
+        """The bytes of headers that cannot be decoded; empty as a rule."""
         return self.encoded_headers if decode_headers(self.encoded_headers) is None else b""
 
 
 class Batch:
-    """Contiguous entries as they were stored, from ``first`` to ``last``. Iterating makes ``Entry`` objects.
+    """Contiguous entries as they were stored, from ``first`` to ``last``. Iterating yields ``Entry`` objects.
 
     ``offsets`` (int32) and ``data`` are views of the received bytes in Arrow's layout; ``to_arrow`` wraps them. A
-    batch that a reader enters in the middle begins with ``skip`` entries that are not part of what was asked for.
+    batch that a reader enters in the middle starts with ``skip`` entries that were not requested.
 
-    A writer that lies may have stored anything under a right checksum. Whatever looks at its entries then raises
+    A malicious writer can store anything under a valid checksum. Every access to the entries then raises
     ``CorruptEntry`` before it returns one of them.
     """
 
@@ -102,11 +102,11 @@ class Batch:
 
     @property
     def has_headers(self) -> bool:
-        """Whether any entry of it was appended with headers."""
+        """Whether any of its entries has headers."""
         return self._body.has_headers
 
     def headers(self) -> list[dict[str, bytes]]:
-        """The headers of each entry; empty for those that have none, or none that can be read."""
+        """The headers of each entry; empty if it has none, or if they cannot be decoded."""
         return [decode_headers(encoded) or {} for encoded in self.encoded_headers()]
 
     def encoded_headers(self) -> list[bytes]:
@@ -128,13 +128,13 @@ class Batch:
             glsn += 1
 
     def to_arrow(self) -> Any:
-        """A ``pyarrow.RecordBatch`` with a row for each entry: ``glsn``, ``payload``, ``time`` (UTC, what the clock of
-        the appending client said; NULL past the year 9999) and ``headers`` (a map; NULL where they cannot be read).
+        """A ``pyarrow.RecordBatch`` with a row for each entry: ``glsn``, ``payload``, ``time`` (UTC, from the client
+        that appended it; NULL past the year 9999) and ``headers`` (a map; NULL if they cannot be decoded).
 
         Payloads are not copied. Needs pyarrow, which is optional.
         """
         arrow = _pyarrow()
-        payloads, count = self.arrow_payloads(), len(self)  # first: a count that lies is refused there
+        payloads, count = self.arrow_payloads(), len(self)  # first: it rejects a wrong count
         glsn = arrow.py_buffer(array("q", range(self.first, self.last + 1)))
         time = self.time_ms if 0 <= self.time_ms <= TIME_MS_MAX else None
         return arrow.RecordBatch.from_arrays(
@@ -158,11 +158,11 @@ class Batch:
         """The payloads as a ``pyarrow.BinaryArray`` over the received bytes. Needs pyarrow, which is optional."""
         arrow = _pyarrow()
         offsets, data = arrow.py_buffer(self._body.offsets), arrow.py_buffer(self._body.data)
-        if offsets.address % OFFSET_BYTES:  # bytes may arrive anywhere, numbers may not lie anywhere
+        if offsets.address % OFFSET_BYTES:  # Arrow needs aligned numbers
             offsets = arrow.py_buffer(bytes(self._body.offsets))
         try:
             whole = arrow.Array.from_buffers(arrow.binary(), self.frame.count, [None, offsets, data])
-            whole.validate(full=True)  # Arrow itself believes offsets, and reads wherever they point
+            whole.validate(full=True)  # otherwise Arrow trusts offsets, and reads wherever they point
         except arrow.ArrowInvalid as error:
             raise self._corrupt(error) from error
         return whole.slice(self.skip, len(self))
@@ -171,8 +171,8 @@ class Batch:
         first, end = self.frame.first, self.frame.first + self.frame.count
         of = f" of {self._log}" if self._log else ""
         return CorruptEntry(
-            f"positions {first} to {end - 1}{of} hold no batch of entries ({why}); read on from {end}, and mend their "
-            f"writer {self.frame.writer}",
+            f"positions {first} to {end - 1}{of} hold a corrupt batch ({why}); read on from {end}, and fix the writer "
+            f"{self.frame.writer}",
             first,
             end,
         )
@@ -182,4 +182,4 @@ def _pyarrow() -> Any:
     try:
         return importlib.import_module("pyarrow")
     except ModuleNotFoundError:
-        raise ConfigError("Arrow needs the package pyarrow, which is not installed: pip install pyarrow") from None
+        raise ConfigError("to_arrow() needs the package pyarrow, which is not installed: pip install pyarrow") from None

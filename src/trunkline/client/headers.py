@@ -1,10 +1,10 @@
-"""Headers of entries: names and bytes, in msgpack. Checked before they are appended, believed of nobody when read.
+"""Headers of entries: names and bytes, in msgpack. Checked before they are appended, and not trusted when read.
 
 Rules
- H1  What is appended is names and bytes within the limits below, whoever appends. Anything else is refused, and nothing
-     of that append is made: a log keeps for ever what it was given.
- H2  Whatever lies in a log in the place of headers, payloads are read. A text as a value is its UTF-8: earlier versions
-     took it. Headers that are none otherwise are none at all, and the reader can see their bytes.
+ H1  Headers to append are names and bytes within the limits below. Anything else is refused, and nothing of that append
+     is made: a log keeps its entries forever.
+ H2  Invalid headers in a log never prevent reading payloads. A str as a value is its UTF-8: earlier versions accepted
+     it. Other invalid headers count as none, and a reader can get their bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from trunkline.errors import ConfigError
 
 HEADERS_MAX: Final = 1_000  # of an entry
 NAME_CHARACTERS_MAX: Final = 256
-ENTRY_HEADERS_BYTES_MAX: Final = 1024 * 1024  # of an entry, as they are encoded
-MANY: Final = 0xDF  # how more than 65,535 headers begin: nobody could append them, and they would fill the memory
+ENTRY_HEADERS_BYTES_MAX: Final = 1024 * 1024  # of an entry, encoded
+MAP_32: Final = 0xDF  # first byte of more than 65,535 headers: not valid (H1), and they would fill the memory
 
 Headers = Mapping[str, bytes]
 
@@ -30,7 +30,7 @@ _text: Final = msgspec.msgpack.Decoder(str)
 
 
 def encode_all(headers: Headers | Sequence[Headers | None] | None, count: int) -> list[bytes] | None:
-    """The headers of ``count`` entries: the same for each, or one for each. Raises ``ConfigError`` (H1)."""
+    """The encoded headers of ``count`` entries: the same for each, or one for each. Raises ``ConfigError`` (H1)."""
     if headers is None:
         return None
     if isinstance(headers, Mapping):
@@ -38,7 +38,7 @@ def encode_all(headers: Headers | Sequence[Headers | None] | None, count: int) -
     given: object = headers
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise ConfigError(
-            f"headers are a mapping of names to bytes, or a list of mappings, one for each entry; they are "
+            f"headers must be a mapping of names to bytes, or a list of mappings, one for each entry, not "
             f"{type(headers).__name__}"
         )
     each = list(headers)
@@ -52,7 +52,7 @@ def encode_headers(headers: Headers | None) -> bytes:
     if headers is None:
         return b""
     if not isinstance(headers, Mapping):
-        raise ConfigError(f"headers are a mapping of names to bytes, not {type(headers).__name__}")
+        raise ConfigError(f"headers must be a mapping of names to bytes, not {type(headers).__name__}")
     if not headers:
         return b""
     if len(headers) > HEADERS_MAX:
@@ -62,7 +62,7 @@ def encode_headers(headers: Headers | None) -> bytes:
     encoded = msgspec.msgpack.encode({_name(name): _value(name, value) for name, value in headers.items()})
     if len(encoded) > ENTRY_HEADERS_BYTES_MAX:
         raise ConfigError(
-            f"the headers of an entry have {len(encoded):,} bytes together, more than {ENTRY_HEADERS_BYTES_MAX:,}: "
+            f"the headers of an entry have {len(encoded):,} bytes in total, more than {ENTRY_HEADERS_BYTES_MAX:,}: "
             "put large values in its payload"
         )
     return encoded
@@ -70,15 +70,15 @@ def encode_headers(headers: Headers | None) -> bytes:
 
 def _name(name: object) -> str:
     if not isinstance(name, str):
-        raise ConfigError(f"the name of a header is a str, not {type(name).__name__}: {name!r:.40}")
+        raise ConfigError(f"the name of a header must be a str, not {type(name).__name__}: {name!r:.40}")
     if not 0 < len(name) <= NAME_CHARACTERS_MAX:
         raise ConfigError(
-            f"the name of a header has 1 to {NAME_CHARACTERS_MAX} characters; {name[:20]!r} has {len(name)}"
+            f"the name of a header must have 1 to {NAME_CHARACTERS_MAX} characters; {name[:20]!r} has {len(name)}"
         )
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"the name of a header is text that UTF-8 has; {name[:40]!r} is not") from None
+        raise ConfigError(f"the name of a header must be valid Unicode; {name[:40]!r} is not") from None
     return name
 
 
@@ -88,14 +88,14 @@ def _value(name: object, value: object) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     hint = "encode it, as in value.encode()" if isinstance(value, str) else "encode it first"
-    raise ConfigError(f"the header {name!r:.40} is {type(value).__name__}; values of headers are bytes: {hint}")
+    raise ConfigError(f"the value of header {name!r:.40} must be bytes, not {type(value).__name__}: {hint}")
 
 
 def decode_headers(encoded: bytes) -> dict[str, bytes] | None:
-    """None where they are no headers (H2)."""
+    """None if they are invalid (H2)."""
     if not encoded:
         return {}
-    if encoded[0] == MANY:
+    if encoded[0] == MAP_32:
         return None
     try:
         return _plain.decode(encoded)

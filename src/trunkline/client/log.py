@@ -22,6 +22,7 @@ from trunkline.client.batcher import Batcher, BatchOptions
 from trunkline.client.bodies import Buffer
 from trunkline.client.dedupe import Repeats
 from trunkline.client.entries import Batch, Entry
+from trunkline.client.failures import request_failure
 from trunkline.client.headers import encode_all
 from trunkline.client.session import Session
 from trunkline.client.subscription import Subscription
@@ -29,26 +30,26 @@ from trunkline.core.calls import DeleteRequested, PeekRequested, SealRequested, 
 from trunkline.core.effects import Event
 from trunkline.core.events import PeekIs, RequestRefused, SegmentEnded, TailIs
 from trunkline.core.events import Trimmed as TrimmedTo
-from trunkline.core.messages import Reason
 from trunkline.core.peek import Peeker, PeekerConfig
-from trunkline.core.projection import Policy, Projection
+from trunkline.core.projection import Policy, Projection, Settings
+from trunkline.core.role import Role
 from trunkline.core.tail import TailConfig, TailFinder
-from trunkline.errors import ConfigError, Hole, NoSuchLog, NotWritten, OutcomeUnknown, Refused, Unreachable
+from trunkline.errors import ConfigError, Hole, NotWritten, OutcomeUnknown, Unreachable
 from trunkline.runtime.links import REGISTER
 
 
 class Ended(Struct, frozen=True):
-    """A segment was ended: its number and the position after its last entry."""
+    """A segment that ended: its number, and the position after its last entry."""
 
     segment: int
     end: int
 
 
 class Log:
-    """One log. Made by ``Cluster.log``; all calls may be made concurrently.
+    """One log. Made by ``Cluster.log``; all methods may be called concurrently.
 
-    Every call takes ``timeout`` in seconds (None: for ever; left out: that of the cluster handle). A call that runs
-    into it raises ``Unreachable`` if it changes nothing, and ``OutcomeUnknown`` if it may still happen.
+    Every method takes ``timeout`` in seconds (None: wait forever; by default that of the cluster handle). After it, a
+    call that changes nothing raises ``Unreachable``; one that may still take effect raises ``OutcomeUnknown``.
     """
 
     def __init__(
@@ -61,14 +62,19 @@ class Log:
     ) -> None:
         self.name = session.log
         self._session = session
-        self._view = view  # as it was when the log was opened; roles keep their own
+        self._view = view  # the newest that is known; roles have their own
         self._options = options
         self._timeout = timeout
         self._batcher: Batcher | None = None
-        self._another_session = another_session  # for administration: an answer never meets a later question
+        self._another_session = another_session  # for administration: a late answer cannot meet a later request
 
     def __repr__(self) -> str:
-        return f"<Log {self.name!r}, {self._view.settings.policy.value}>"
+        return f"<Log {self.name!r}, {self.settings.policy.value}>"
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the log was created with; they never change."""
+        return self._view.settings
 
     # ------------------------------------------------------------------------------------------------------- appending
 
@@ -81,15 +87,15 @@ class Log:
         takeover: bool = False,
         timeout: Timeout = DEFAULT,
     ) -> int:
-        """Append one entry or a batch, and answer the first GLSN once everything is committed.
+        """Append one entry or a batch. Returns the first GLSN once everything is committed.
 
-        ``expect``: only if the (first) entry gets exactly this position, else ``ConditionFailed`` (chain logs).
-        ``takeover``: take a broadcast log from its present writer. ``headers``: of every entry, or a list with those of
-        each. ``ConfigError``: nothing of it was appended.
+        ``headers``: of every entry, or a list with those of each. ``expect`` (chain logs): append only if the first
+        entry gets exactly this position, else raise ``ConditionFailed``. ``takeover``: take a broadcast log from its
+        present writer. ``ConfigError``: an argument is invalid, and nothing was appended.
         """
         payloads = _payloads(payload)
         expect, limit = position_or_none("expect", expect), self._limit(timeout)
-        if expect is not None and self._view.settings.policy is not Policy.CHAIN:
+        if expect is not None and self.settings.policy is not Policy.CHAIN:
             raise ConfigError("expect= is for chain logs: a broadcast log has one writer, which knows its positions")
         encoded = encode_all(headers, len(payloads))
         if self._batcher is None:
@@ -99,7 +105,7 @@ class Log:
     # --------------------------------------------------------------------------------------------------------- reading
 
     async def read(self, glsn: int, *, fill_after_ms: int | None = None, timeout: Timeout = DEFAULT) -> Entry:
-        """The entry at a position. Raises ``NotWritten``, ``Hole``, ``Trimmed`` or ``EntriesLost`` if there is none."""
+        """The entry at a position. Raises ``NotWritten``, ``Hole``, ``Trimmed`` or ``EntriesLost`` if it has none."""
         glsn = position("glsn", glsn)
         check_patience("fill_after_ms", fill_after_ms)
         async with self._within(timeout, "read"):
@@ -120,8 +126,8 @@ class Log:
     ) -> Subscription:
         """Batches from ``start`` (None: the oldest entry) through ``until`` (None: endless), without copying.
 
-        ``to_tail``: end at the tail instead of waiting there for what comes. ``replica``: any number; readers that give
-        different ones read from different replicas where several may be read. Close it, or read it to its end.
+        ``to_tail``: end at the tail instead of waiting for new entries. ``replica``: any number; readers with different
+        numbers read from different replicas where possible. Read the subscription to its end, or close it.
         """
         start, until = position_or_none("start", start), position_or_none("until", until)
         check_patience("fill_after_ms", fill_after_ms)
@@ -146,9 +152,9 @@ class Log:
         fill_after_ms: int | None = None,
         dedupe: bool = False,
     ) -> AsyncIterator[Entry]:
-        """Entries in order, one by one. It survives reconfigurations and lost connections, and never skips silently.
+        """Entries in order, one by one. Survives reconfigurations and lost connections, and never skips silently.
 
-        ``dedupe``: leave out rows that a Spark job appended again, as far as the first lies in what is read.
+        ``dedupe``: leave out rows that a Spark job appended again, if their first copy is part of what is read.
         """
         repeats = Repeats() if dedupe else None
         batches = self.batches(start, until, to_tail=to_tail, fill_after_ms=fill_after_ms)
@@ -160,29 +166,16 @@ class Log:
             batches.close()
 
     async def tail(self, *, timeout: Timeout = DEFAULT) -> int:
-        """The position after the last committed entry, linearizable."""
+        """The position after the last committed entry; linearizable."""
         config = TailConfig(REGISTER, self.name, self._session.timing)
-        role = self._session.add_role("tail", TailFinder(config, self._newest()))
-        try:
-            async with self._within(timeout, "tail"):
-                result = await self._session.operate(role, lambda operation: TailRequested(operation, self.name))
-        finally:
-            self._session.remove_role(role)
-        if isinstance(result, RequestRefused):
-            raise _refusal(result)
+        result = await self._ask(timeout, "tail", TailFinder(config, self._newest()), TailRequested)
         assert isinstance(result, TailIs)
         return result.glsn
 
     async def peek(self, *, timeout: Timeout = DEFAULT) -> int:
-        """The next position that will be handed out: at least the tail, and ahead of it while appends are in flight."""
-        role = self._session.add_role("peek", Peeker(PeekerConfig(self.name, self._session.timing)))
-        try:
-            async with self._within(timeout, "peek"):
-                result = await self._session.operate(role, lambda operation: PeekRequested(operation, self.name))
-        finally:
-            self._session.remove_role(role)
-        if isinstance(result, RequestRefused):
-            raise _refusal(result)
+        """The next position that will be assigned: at least the tail, and ahead of it while appends are in flight."""
+        config = PeekerConfig(self.name, self._session.timing)
+        result = await self._ask(timeout, "peek", Peeker(config), PeekRequested)
         assert isinstance(result, PeekIs)
         return result.glsn
 
@@ -193,16 +186,16 @@ class Log:
         except Hole:
             return True
         except NotWritten:
-            raise NotWritten(f"position {glsn} was not handed out yet, so there is nothing to fill") from None
+            raise NotWritten(f"position {glsn} is not assigned yet, so there is nothing to fill") from None
         return False
 
     # --------------------------------------------------------------------------------------------------- administration
 
     async def trim(self, glsn: int, *, timeout: Timeout = DEFAULT) -> int:
-        """Delete every entry up to ``glsn``; answers the point, lowered where it would have cut a batch.
+        """Delete every entry up to ``glsn``. Returns the trim point, which is lower where ``glsn`` would cut a batch.
 
-        It frees space and hides nothing: until the nodes have followed, a reader with an older map may still be given
-        such entries.
+        It frees space and hides nothing: until the nodes have followed, a reader with an older projection may still
+        get such entries.
         """
         glsn = position("glsn", glsn)
         result = await self._administer(timeout, "trim", TrimRequested, glsn)
@@ -214,28 +207,40 @@ class Log:
         return _ended(await self._administer(timeout, "seal", SealRequested, False))
 
     async def reopen(self, *, timeout: Timeout = DEFAULT) -> Ended:
-        """Let a sealed log be appended to again; on an open log: end its segment and begin another (reconfigure)."""
+        """Open a sealed log for appends again. On an open log: end its segment and start another (reconfiguration)."""
         return _ended(await self._administer(timeout, "reopen", SealRequested, True))
 
     async def declare_lost(self, end: int, *, timeout: Timeout = DEFAULT) -> Ended:
-        """An operator's last resort: the open segment has no intact member left. Readers see a gap up to ``end``."""
+        """The last resort if the open segment has no intact replica left: readers see a gap up to ``end``."""
         return _ended(await self._administer(timeout, "declare_lost", SealRequested, True, position("end", end)))
 
     async def delete(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Delete the log. Its name is not used again."""
+        """Delete the log. Its name cannot be used again."""
         await self._administer(timeout, "delete", DeleteRequested)
 
     async def close(self) -> None:
-        """Wait for appends that are under way, and let the log go."""
+        """Wait for appends in flight, and release the log."""
         if self._batcher is not None and self._session.failed is None:
             try:
                 async with asyncio.timeout(self._timeout):
                     await self._batcher.settled()
             except TimeoutError:
-                pass  # their callers are told that the outcome is unknown
+                pass  # their callers get ``OutcomeUnknown``
         self._session.close()
 
     # ---------------------------------------------------------------------------------------------------------- inside
+
+    async def _ask(self, timeout: Timeout, what: str, role: Role, kind: type[TailRequested | PeekRequested]) -> Event:
+        """Run a role for one call."""
+        name = self._session.add_role(what, role)
+        try:
+            async with self._within(timeout, what):
+                result = await self._session.begin(name, lambda operation: kind(operation, self.name))
+        finally:
+            self._session.remove_role(name)
+        if isinstance(result, RequestRefused):
+            raise request_failure(result)
+        return result
 
     async def _administer(self, timeout: Timeout, what: str, kind: type, *fields: object) -> Event:
         if self._session.failed is not None:
@@ -245,14 +250,14 @@ class Log:
         try:
             async with asyncio.timeout(limit):
                 role = session.ensure_administrator()
-                result = await session.operate(role, lambda operation: kind(operation, self.name, *fields))
+                result = await session.begin(role, lambda operation: kind(operation, self.name, *fields))
         except TimeoutError:
-            raise OutcomeUnknown(f"{what} of {self.name} did not end in time and may still happen") from None
+            raise OutcomeUnknown(f"{what} of {self.name} did not finish in time and may still take effect") from None
         finally:
             self._view = session.newest(self._newest())
             session.close()
         if isinstance(result, RequestRefused):
-            raise _refusal(result)
+            raise request_failure(result)
         return result
 
     @asynccontextmanager
@@ -274,17 +279,13 @@ class Log:
         return self._timeout if isinstance(timeout, Default) else timeout
 
 
-def _refusal(result: RequestRefused) -> Refused:
-    return NoSuchLog(result.why) if result.cause is Reason.NO_SUCH_LOG else Refused(result.why)
-
-
 def _ended(result: Event) -> Ended:
     assert isinstance(result, SegmentEnded)
     return Ended(result.segment, result.end)
 
 
 def _payloads(payload: object) -> Sequence[Buffer]:
-    """One entry or several; what is none of them is named as it was given, and not by what is inside."""
+    """One entry or several. An error names the type of the argument, not that of its elements."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return (payload,)
     if isinstance(payload, str) or not isinstance(payload, Sequence):

@@ -1,7 +1,7 @@
-"""One log as one client sees it: the process of the protocol that runs the client's roles of this log.
+"""One log in one client: the host of the client's roles for this log.
 
-It is the host of an appender or a writer, readers, tail finders and an administrator with their common reconfigurer and
-filler. It keeps the bodies of batches for them, which know batches by identity only.
+It runs an appender or a writer, readers, tail finders and an administrator with their common reconfigurer and filler.
+It keeps the bodies of batches, because roles know batches by identity only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from trunkline.client.bodies import Buffer, checksum
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
+from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Address, Choose, Complete, Event, Message, Record
 from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import Completed, Invoked
@@ -43,7 +44,7 @@ Listener = Callable[[Event, Step], None]
 
 
 class Session:
-    """Implements ``Surroundings`` of its process."""
+    """Implements ``Surroundings`` for its process."""
 
     def __init__(
         self, name: str, start: int, cluster: str, log: str, links: Links, timing: Timing, recording: Path | None
@@ -60,9 +61,9 @@ class Session:
         self._operations = 0
         self._waiting: dict[int, asyncio.Future[Event]] = {}
         self._joining: asyncio.Task[None] | None = None
-        self._held: list[Message] = []  # appends that wait for the writer's lease; as many as are kept in flight
+        self._held: list[Message] = []  # appends that wait for the writer's lease; at most those in flight
         self._listeners: dict[str, Listener] = {}  # readers' subscriptions, by role
-        self._outgoing: dict[int, Buffer] = {}  # bodies of own batches, by checksum
+        self._outgoing: dict[int, Buffer] = {}  # bodies of own batches, by operation
         filler = Filler(timing)
         self._carried = CarriedBodies(lambda: carried_by(filler))  # bodies of other writers' batches
         self._roles_made = 0
@@ -73,18 +74,15 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------------ operations
 
-    async def operate(self, role: str, make: Callable[[int], Message]) -> Event:
-        """Hand an operation to a role and wait for its result."""
-        return await self.begin(role, make)
-
     def begin(self, role: str, make: Callable[[int], Message]) -> asyncio.Future[Event]:
+        """Pass an operation to a role. The future gets its result."""
         if self.failed is not None:
             raise self.failed
         self._operations += 1
         operation = self._operations
         future: asyncio.Future[Event] = self._loop.create_future()
         self._waiting[operation] = future
-        future.add_done_callback(lambda _: self._waiting.pop(operation, None))  # also when its caller gave up
+        future.add_done_callback(lambda _: self._forget(operation))  # also when the caller gave up
         message = make(operation)
         if self._recorder is not None:
             self._recorder.event(role, Invoked(operation, message))
@@ -94,6 +92,22 @@ class Session:
             self.process.request(role, message)
         return future
 
+    def begin_append(
+        self, role: str, body: Buffer, count: int, *, takeover: bool = False, expect: int | None = None
+    ) -> asyncio.Future[Event]:
+        """Append a batch. Its body is kept until the result is known."""
+        digest = checksum(body)
+
+        def request(operation: int) -> AppendRequested:
+            self._outgoing[operation] = body
+            return AppendRequested(operation, self.log, count, digest, takeover=takeover, expect=expect)
+
+        return self.begin(role, request)
+
+    def _forget(self, operation: int) -> None:
+        self._waiting.pop(operation, None)
+        self._outgoing.pop(operation, None)
+
     def completed(self, role: str, complete: Complete) -> None:
         if self._recorder is not None:
             self._recorder.event(role, Completed(complete.operation, complete.result))
@@ -102,23 +116,27 @@ class Session:
             future.set_result(complete.result)
 
     def check_loop(self) -> None:
-        """Raise ``ConfigError`` outside the event loop that the log was opened in: nothing would ever move."""
+        """Raise ``ConfigError`` outside the event loop in which the log was opened: the call would hang."""
         try:
             here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:  # no loop runs at all
+        except RuntimeError:  # no loop is running
             here = False
         if not here:
             raise ConfigError("the log belongs to another event loop: connect and open it again in this one")
 
     # ----------------------------------------------------------------------------------------------------------- roles
 
+    @property
+    def view(self) -> Projection | None:
+        """The projection that this session read last."""
+        return self._reconfigurer.view
+
     def newest(self, view: Projection) -> Projection:
-        """The newest projection that this session has read: new roles begin with what others know."""
-        known = self._reconfigurer.view
-        return known if known is not None and known.epoch > view.epoch else view
+        """The newer one of ``view`` and what this session has read: new roles start with it."""
+        return self.view if self.view is not None and self.view.epoch > view.epoch else view
 
     def ensure_writing_role(self, view: Projection) -> str:
-        """The role that appends, made when first needed."""
+        """The role that appends, created on first use."""
         if view.settings.policy is Policy.CHAIN:
             if "appender" not in self.process.roles:
                 config = AppenderConfig(self.log, self.writer, self.timing)
@@ -134,8 +152,8 @@ class Session:
         return "writer"
 
     async def _join(self, info: NodeInfo) -> None:
-        """Let the writer begin once it is registered. Before that it could not tell whether a log was left (W5), and
-        would be refused one that nobody writes any more.
+        """Let the writer begin once it is registered. Before that it cannot detect an abandoned log (W5), and would be
+        refused one.
         """
         await Questions(f"{self.me.process}.joining", self.links).ask(REGISTER, Register(info))
         for message in self._held:
@@ -149,7 +167,7 @@ class Session:
         return "administrator"
 
     def add_role(self, kind: str, role: Role, listener: Listener | None = None) -> str:
-        """A role of its own for one call or subscription; ``remove_role`` takes it away."""
+        """Add a role for one call or subscription; remove it with ``remove_role``."""
         self._roles_made += 1
         name = f"{kind}:{self._roles_made}"
         if listener is not None:
@@ -163,12 +181,12 @@ class Session:
         self.links.forget(self.process, name)
 
     def close(self) -> None:
-        """Stop. A writer leaves the registry, so that the next one need not wait for its lease to run out."""
+        """Stop. A writer leaves the registry, so that the next one need not wait until its lease expires."""
         self.process.stop()
         if self._joining is not None:
             self._joining.cancel()
         if "lease" in self.process.roles and self.failed is None:
-            self.links.tell(Leaving(*self.me))
+            self.links.send_to_connected_coordinator(Leaving(*self.me))
         self.links.forget(self.process)
         self._fail(Refused("the handle was closed; open the log again"), OutcomeUnknown("closed before it was settled"))
         if self._recorder is not None:
@@ -176,40 +194,33 @@ class Session:
 
     # ---------------------------------------------------------------------------------------------------------- bodies
 
-    def keep_outgoing(self, body: Buffer) -> int | None:
-        """Keep the body of an own batch until ``drop_outgoing``; None if another one with its checksum is under way."""
-        digest = checksum(body)
-        if digest in self._outgoing:
-            return None
-        self._outgoing[digest] = body
-        return digest
+    def received_body(self, frame: Frame, step: Step) -> Buffer | None:
+        """The body of a batch that another process sent: with this step, or with an earlier one of a filling."""
+        return self._carried.find(frame, step)
 
-    def drop_outgoing(self, digest: int) -> None:
-        self._outgoing.pop(digest, None)
-
-    def body_of(self, frame: Frame, step: Step) -> Buffer | None:
-        """The bytes of a batch: what came with this step, is carried by a filling, or is an own batch under way."""
-        found = self._carried.find(frame, step)
-        return found if found is not None else self._own_body(frame)
-
-    def _own_body(self, frame: Frame) -> Buffer | None:
-        return self._outgoing.get(frame.checksum) if frame.writer == self.writer else None
+    def _body_to_send(self, role: str, frame: Frame, step: Step) -> Buffer | None:
+        """The role that appends numbers its batches, so that two of equal content are never confused."""
+        sender = self.process.roles[role]
+        if not isinstance(sender, Appender | Writer):
+            return self.received_body(frame, step)
+        operation = sender.operation_of(frame.seq)
+        return self._outgoing.get(operation) if operation is not None else None
 
     # ------------------------------------------------------------------------------------------------- surroundings
 
     def send(self, role: str, to: Address, message: Message, step: Step) -> None:
         attachments: tuple[Buffer, ...] = ()
         if isinstance(message, Write | Append) and message.frame.kind is FrameKind.DATA:
-            body = self.body_of(message.frame, step)
+            body = self._body_to_send(role, message.frame, step)
             if body is None:
-                return  # lost: the role asks again
+                return  # lost: the role retries
             if role == "filler":
                 self._carried.keep_for_filling(message.frame, body)
             attachments = (body,)
         self.links.send(self.process, role, to, message, attachments)
 
     def persist(self, record: Record, step: Step) -> int:
-        raise AssertionError(f"a client keeps nothing, yet it was to persist {record}")
+        raise AssertionError(f"a client persists nothing, not even {record}")
 
     def at_work(self, process: str, within_s: float) -> bool:
         return self.links.at_work(process, within_s)
@@ -222,19 +233,19 @@ class Session:
             listener(event, step)
 
     def choose(self, role: str, choose: Choose) -> object:
-        """The first opening keeps those who answer where they are; a new log begins at a node drawn by its name."""
+        """The first opening keeps the nodes that answer; a new log starts on nodes chosen by a hash of its name."""
         if role != "administrator":
             return choose.options[0]
         return choose.options[checksum(self.log.encode()) % len(choose.options)]
 
     def broken(self, role: str) -> None:
-        bug = TrunklineError(f"the role {role} of log {self.log} failed; this is a bug, reconnect to go on")
+        bug = TrunklineError(f"the role {role} of log {self.log} failed, which is a bug; reconnect to continue")
         self._fail(bug, bug)
 
     def _fail(self, later: TrunklineError, now: TrunklineError) -> None:
-        """Nothing is done any more: whoever waits is told, and so is whoever asks later."""
+        """Fail all operations: those in progress with ``now``, later ones with ``later``."""
         self.failed = self.failed or later
         for future in list(self._waiting.values()):
             if not future.done():
                 future.set_exception(now)
-                future.exception()  # somebody may have stopped waiting: then nobody looks at it
+                future.exception()  # its caller may have given up: do not report it as never retrieved

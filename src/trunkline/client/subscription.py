@@ -1,6 +1,6 @@
 """A subscription: batches of a log in order, from a position on, as fast as the application takes them.
 
-The reader role reads ahead; when the application has ``ahead_bytes`` of batches to work on, the role is paused.
+The reader role reads ahead; it is paused while the application has ``AHEAD_BYTES`` of batches to process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from trunkline.client.arguments import check_timeout
 from trunkline.client.bodies import Buffer, checksum
 from trunkline.client.entries import Batch
+from trunkline.client.failures import request_failure
 from trunkline.client.session import Session
 from trunkline.core.calls import SubscribeRequested
 from trunkline.core.effects import Event
@@ -25,7 +26,6 @@ from trunkline.core.reader import Reader, ReaderConfig
 from trunkline.errors import (
     EntriesLost,
     Hole,
-    NoSuchLog,
     NotWritten,
     ProtocolError,
     Trimmed,
@@ -36,11 +36,11 @@ from trunkline.runtime.links import REGISTER
 from trunkline.runtime.process import Step
 
 AHEAD_BYTES = 8 * 1024 * 1024  # too small: the application waits for the network; too big: memory
-READ_FRAMES = 256  # frames asked for at a time; a node answers with fewer if they are large
+READ_FRAMES = 256  # frames per request; a node returns fewer if they are large
 
 
 class Subscription(AsyncIterator[Batch]):
-    """Iterate it for batches. ``next_glsn`` is the position after the last batch that was taken."""
+    """Iterate it for batches. ``next_glsn`` is the position after the last batch that it returned."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Subscription(AsyncIterator[Batch]):
         replica: int = 0,
     ) -> None:
         self.next_glsn = start if start is not None else 1
-        self.holes = 0  # filled holes that were passed
+        self.holes = 0  # filled holes that were skipped
         self._session = session
         self._from_oldest = start is None
         self._until = until
@@ -88,8 +88,8 @@ class Subscription(AsyncIterator[Batch]):
                 if frame.kind is FrameKind.JUNK:
                     self.holes += 1
                     return
-                body = self._session.body_of(frame, step)
-                assert body is not None, f"the bytes of {frame} did not come with it"
+                body = self._session.received_body(frame, step)
+                assert body is not None, f"the body of {frame} is missing"
                 self._push(self._batch(frame, body, position), len(body))
             case PositionsSkipped(_, first, end, Reason.TRIMMED):
                 if not self._from_oldest:
@@ -99,7 +99,7 @@ class Subscription(AsyncIterator[Batch]):
 
     def _batch(self, frame: Frame, body: Buffer, position: int) -> Batch | TrunklineError:
         if checksum(body) != frame.checksum:
-            return ProtocolError(f"the bytes of position {frame.first} were damaged on their way; read it again")
+            return ProtocolError(f"the batch at position {frame.first} was damaged in transit; read it again")
         try:
             return Batch(frame, body, position, self._until, self._session.log)
         except ProtocolError as error:
@@ -125,7 +125,7 @@ class Subscription(AsyncIterator[Batch]):
                 if self.done.done() and not self.done.cancelled():
                     result = self.done.result()
                     if isinstance(result, RequestRefused):
-                        raise NoSuchLog(result.why)  # a reader is refused for nothing else
+                        raise request_failure(result)
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
@@ -144,9 +144,9 @@ class Subscription(AsyncIterator[Batch]):
         return found
 
     async def some(self, *, timeout: float | None = None) -> list[Batch]:
-        """What has arrived since, at least one batch; an empty list at the end.
+        """All batches that have arrived, at least one; an empty list at the end.
 
-        Raises ``Unreachable`` if nothing comes in ``timeout`` seconds: for a reader that knows that there is more.
+        Raises ``Unreachable`` if none arrives within ``timeout`` seconds: for a reader that knows that there is more.
         """
         check_timeout(timeout)
         try:
@@ -155,7 +155,7 @@ class Subscription(AsyncIterator[Batch]):
         except TimeoutError:
             self.close()
             name, position = self._session.log, self.next_glsn
-            raise Unreachable(f"position {position} of {name} did not come in time; see `trunkline status`") from None
+            raise Unreachable(f"position {position} of {name} did not arrive in time; see `trunkline status`") from None
         if first is None:
             return []
         batches = [first]
@@ -168,7 +168,7 @@ class Subscription(AsyncIterator[Batch]):
         return batches
 
     def close(self) -> None:
-        """Stop reading; what was read ahead is dropped."""
+        """Stop reading, and drop what was read ahead."""
         if not self._closed:
             self._closed = True
             self._session.remove_role(self._role)
@@ -185,5 +185,5 @@ class Subscription(AsyncIterator[Batch]):
         finally:
             self.close()
         if self.holes:
-            raise Hole(f"position {self.next_glsn} was filled as a hole; read the next one")
+            raise Hole(f"position {self.next_glsn} is a hole; read the next one")
         raise NotWritten(f"position {self.next_glsn} is not written yet; subscribe to wait for it")

@@ -196,6 +196,10 @@ class Appender:
                 return self._writing(stream, offered) is None
         return False
 
+    def operation_of(self, seq: int) -> int | None:
+        """The append in progress as ``seq``; the host finds the body of a frame by it."""
+        return self.operations.get(seq)
+
     # ------------------------------------------------------------------------------------------------ finding attempts
 
     def _numbered(self, writer: str, seq: int) -> Attempt | None:

@@ -13,7 +13,7 @@ class CreateLog(Message, frozen=True):
 
 
 class AppendRequested(Message, frozen=True):
-    """Append a batch, identified by the checksum of its bytes."""
+    """Append a batch. The host keeps its bytes by ``operation``: batches of equal content are different batches."""
 
     operation: int
     log: str

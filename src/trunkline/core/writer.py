@@ -156,6 +156,11 @@ class Writer:
             return self._sending(message.frame) is None
         return False
 
+    def operation_of(self, seq: int) -> int | None:
+        """The append that is in flight as ``seq``; the host finds the body of a frame by it."""
+        sending = self._numbered(seq)
+        return sending.request.operation if sending is not None else None
+
     # ---------------------------------------------------------------------------------------------------------- sending
 
     def _current(self) -> Segment:
@@ -248,10 +253,12 @@ class Writer:
         return self._commit_ready()
 
     def _sending(self, frame: Frame) -> Sending | None:
-        at = frame.seq - self.in_flight[0].frame.seq if self.in_flight else -1
-        if not 0 <= at < len(self.in_flight):
-            return None
-        return self.in_flight[at] if self.in_flight[at].frame == frame else None
+        sending = self._numbered(frame.seq)
+        return sending if sending is not None and sending.frame == frame else None
+
+    def _numbered(self, seq: int) -> Sending | None:
+        at = seq - self.in_flight[0].frame.seq if self.in_flight else -1
+        return self.in_flight[at] if 0 <= at < len(self.in_flight) else None
 
     def _commit_ready(self) -> Effects:
         effects: Effects = []

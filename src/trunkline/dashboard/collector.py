@@ -38,11 +38,8 @@ class Gatherer:
     async def look(self) -> Cluster:
         """Raises ``Refused`` where no coordinator answers."""
         cluster = await self._connection.cluster()
-        facts = await cluster.status(timeout=ANSWER_S)
-        try:
-            seen = msgspec.convert(facts, Cluster, strict=False)
-        except msgspec.ValidationError as error:
-            raise ProtocolError(f"the coordinator's status cannot be read ({error}); upgrade the dashboard") from None
+        status = await cluster.status(timeout=ANSWER_S)
+        seen = msgspec.convert(msgspec.to_builtins(status), Cluster)  # the part that a page shows
         live = [node for node in seen.nodes if node.live][:NODES_ASKED_MAX]
         told = await _some_at_once(partial(_disk, cluster), live)
         disks = dict(zip((node.name for node in live), told, strict=True))
@@ -71,8 +68,8 @@ class Gatherer:
 
 async def _disk(cluster: ClusterHandle, node: Node) -> Disk | None:
     try:
-        return msgspec.convert(await cluster.node_status(node.name, timeout=ANSWER_S), Disk)
-    except (Refused, msgspec.ValidationError):
+        return msgspec.convert(await cluster.node_status(node.name, timeout=ANSWER_S), Disk, from_attributes=True)
+    except (Refused, ProtocolError):
         return None  # it is shown without figures
 
 

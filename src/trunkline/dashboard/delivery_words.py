@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from trunkline.dashboard.views import Changed, Destination, Level, Pipeline, Said, Store
+from trunkline.core.status import Level
+from trunkline.dashboard.views import Changed, Destination, Pipeline, Said, Store
 from trunkline.dashboard.words import limited
 
 ERROR_CHARACTERS_MAX = 300  # of an error in the feed; the table has all of it
 
 
-def state_words(state: str, wish: str, *, owned: bool) -> str:
-    """The deliverer's word, and the operator's where it was not followed yet."""
+def state_words(state: str, desired_state: str, *, owned: bool) -> str:
+    """The state that the deliverer reported, and the desired state while it differs."""
     told = state or "new"
     told = told if owned or told == "new" else f"was {told}"
-    followed = {"active": "", "draining": "drained"}.get(wish, wish)
-    return told if wish == "active" or told == followed else f"{told}, to be {followed}"
+    followed = {"active": "", "draining": "drained"}.get(desired_state, desired_state)
+    return told if desired_state == "active" or told == followed else f"{told}, to be {followed}"
 
 
 def changes(before: Mapping[str, Destination], now: Mapping[str, Destination]) -> Changed:
@@ -33,10 +34,10 @@ def _news(before: Destination | None, now: Destination) -> Iterator[Said]:
     if before is None:
         yield Said("info", f"destination {now.name} of {now.pipeline} appeared")
         return
-    if before.wish != now.wish:
+    if before.desired_state != now.desired_state:
         words = {"active": "resumed", "paused": "paused", "draining": "is being drained", "retired": "retired"}
-        level: Level = "good" if now.wish == "active" else "warn"
-        yield Said(level, f"destination {now.name} {words.get(now.wish, now.wish)}")
+        level: Level = "good" if now.desired_state == "active" else "warn"
+        yield Said(level, f"destination {now.name} {words.get(now.desired_state, now.desired_state)}")
     if now.halted and not before.halted:
         yield Said("bad", f"{now.name}: halted{_because(now)}")
     elif before.halted and not now.halted:
@@ -82,7 +83,7 @@ def worst_lags_ms(destinations: Mapping[str, Destination]) -> dict[str, int]:
     """By ``store/pipeline``, over the destinations that are meant to be delivered."""
     worst: dict[str, int] = {}
     for each in destinations.values():
-        if each.lag_ms is not None and each.wish == "active":
+        if each.lag_ms is not None and each.desired_state == "active":
             key = f"{each.store}/{each.pipeline}"
             worst[key] = max(worst.get(key, 0), each.lag_ms)
     return worst

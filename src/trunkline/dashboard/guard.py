@@ -19,8 +19,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from trunkline.errors import Refused
-from trunkline.net.http_names import NOT_OUR_NAME, OwnNames, is_own_origin
-from trunkline.net.http_site import reached_address
+from trunkline.net.http_guard import is_foreign_origin, is_own_name
+from trunkline.net.http_names import NOT_OUR_NAME, OwnNames
+from trunkline.net.http_requests import json_response
 
 OPERATING_HEADER: Final = "X-Trunkline-Dashboard"
 PAGE_POLICY: Final = (
@@ -48,7 +49,7 @@ def guard(listen_host: str, listed: Iterable[str]) -> Middleware:
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         why = refusal(request, names)
         if why is not None:
-            return web.json_response({"error": "Refused", "message": why}, status=web.HTTPForbidden.status_code)
+            return json_response({"error": "Refused", "message": why}, web.HTTPForbidden.status_code)
         return await handler(request)
 
     return guarded
@@ -56,14 +57,12 @@ def guard(listen_host: str, listed: Iterable[str]) -> Middleware:
 
 def refusal(request: web.Request, names: OwnNames) -> str | None:
     """Why a request is not answered."""
-    host = request.headers.get("Host")
-    if not names.has(host, reached_address(request)):  # H1
+    if not is_own_name(request, names):  # H1
         return NOT_OUR_NAME
     changes = request.method not in ("GET", "HEAD")
     if changes and request.headers.get(OPERATING_HEADER) != "1":  # H2
         return f"a change needs the header {OPERATING_HEADER}: 1; the page sends it"
-    origin = request.headers.get("Origin")
-    if changes and origin is not None and not is_own_origin(origin, host):
+    if changes and is_foreign_origin(request):
         return "a change must come from this server's own page"
     site = request.headers.get("Sec-Fetch-Site", "none")
     if request.path.startswith("/api/") and site not in ("same-origin", "none"):  # H3

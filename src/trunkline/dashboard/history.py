@@ -13,35 +13,17 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trunkline.config import ConnectionConfig
+from trunkline.core.status import ClusterEvent, ClusterEvents, MinuteCounts
 from trunkline.dashboard.connection import ANSWER_S, NEVER_MS, Connection
-from trunkline.dashboard.views import FeedItem, Level, Minute
+from trunkline.dashboard.views import FeedItem
 from trunkline.errors import TrunklineError
 
 SAME_MS: Final = 60_000  # Y3; clocks of two machines differ by less
 WORDS_MAX: Final = 5_000  # sentences that are remembered to tell those that were told by another
 MINUTES_MAX: Final = 60
-
-
-class Happened(Struct, frozen=True):
-    number: int
-    at_ms: int
-    level: Level
-    text: str
-    log: str = ""
-
-
-class Told(Struct, frozen=True):
-    """What one coordinator says. ``lost``: since when nodes are, as far as it knows."""
-
-    book: str
-    events: tuple[Happened, ...] = ()
-    minutes: tuple[Minute, ...] = ()
-    lost: dict[str, int] = {}
 
 
 class Coordinator:
@@ -52,13 +34,12 @@ class Coordinator:
         self._book = ""
         self._last = 0
 
-    async def ask(self) -> Told | None:
+    async def ask(self) -> ClusterEvents | None:
         """What is new; None where it does not answer, or is too old to."""
         try:
             cluster = await self._connection.cluster()
-            facts = await cluster.events(book=self._book, after=self._last, timeout=ANSWER_S)
-            told = msgspec.convert(facts, Told, strict=False)
-        except (TrunklineError, msgspec.ValidationError):
+            told = await cluster.events(book=self._book, after=self._last, timeout=ANSWER_S)
+        except TrunklineError:
             return None
         self._last = max((each.number for each in told.events), default=self._last if told.book == self._book else 0)
         self._book = told.book
@@ -72,11 +53,11 @@ class Histories:
     """``minutes`` and ``lost`` are those of all coordinators together, after each ``look``."""
 
     def __init__(self, config: ConnectionConfig) -> None:
-        self.minutes: tuple[Minute, ...] = ()
+        self.minutes: tuple[MinuteCounts, ...] = ()
         self.lost: dict[str, int] = {}
         self._coordinators = [Coordinator(config, address) for address in config.connect]
         self._merging = Merging()
-        self._told: dict[int, Told] = {}
+        self._told: dict[int, ClusterEvents] = {}
 
     async def look(self) -> list[FeedItem]:
         """What is new, not numbered yet."""
@@ -97,7 +78,7 @@ class Merging:
         self._order_ms: dict[int, int] = {}
         self._known: dict[str, list[tuple[int, set[int]]]] = {}  # by words: when, and who told it
 
-    def take(self, source: int, events: Sequence[Happened]) -> list[FeedItem]:
+    def take(self, source: int, events: Sequence[ClusterEvent]) -> list[FeedItem]:
         found = []
         for event in events:
             order_ms = self._order_ms[source] = max(self._order_ms.get(source, 0), event.at_ms)  # Y2
@@ -105,7 +86,7 @@ class Merging:
                 found.append(FeedItem(0, event.at_ms, event.level, event.text, order_ms, event.log))
         return found
 
-    def _is_told(self, source: int, event: Happened) -> bool:
+    def _is_told(self, source: int, event: ClusterEvent) -> bool:
         """Y3."""
         times = self._known.setdefault(event.text, [])
         for at_ms, sources in times:
@@ -118,13 +99,13 @@ class Merging:
         return False
 
 
-def merged_minutes(told: Mapping[int, Told]) -> tuple[Minute, ...]:
+def merged_minutes(told: Mapping[int, ClusterEvents]) -> tuple[MinuteCounts, ...]:
     """Only the active coordinator counts, so each minute is in one of them."""
     found = sorted((minute for each in told.values() for minute in each.minutes), key=lambda minute: minute.at_ms)
     return tuple(found[-MINUTES_MAX:])
 
 
-def merged_lost(told: Sequence[Told]) -> dict[str, int]:
+def merged_lost(told: Sequence[ClusterEvents]) -> dict[str, int]:
     """Of several words the earliest: another coordinator may have come later."""
     found: dict[str, int] = {}
     for each in told:

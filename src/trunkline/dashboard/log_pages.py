@@ -1,9 +1,9 @@
-"""Pages of a log: entries of a range of positions, as the page shows them.
+"""Pages of a log: the entries of a range of positions.
 
 Rules
  B1  A page is a range ``[first, end)`` of positions, so that back and forth lead to the same pages again.
- B2  Reading ends in time and after so many bytes: a position that nobody settles, or huge entries, cut a page short.
- B3  What is not there is said: trimmed, lost, holes.
+ B2  Reading stops in time and after so many bytes: a position that stays unsettled, or huge entries, cut a page short.
+ B3  A page says what is missing: trimmed or lost ranges, holes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from msgspec import Struct
 
 from trunkline.client.entries import Batch, Entry
 from trunkline.client.log import Log
-from trunkline.dashboard.payloads import Kind, shown, shown_header
+from trunkline.dashboard.payloads import ChangesText, PayloadKind, no_changes, shown, shown_header
 from trunkline.errors import ConfigError, CorruptEntry, EntriesLost, Refused, Trimmed
 from trunkline.plural import plural
 
 ENTRIES_MAX: Final = 200  # of a page
 PAGE_BYTES_MAX: Final = 8 * 1024 * 1024  # of payloads that are read for a page
-PAGE_S: Final = 6.0  # longer than it takes to leave a silent node for another copy
+PAGE_S: Final = 6.0  # longer than a reader needs to switch from a silent node to another copy
 TAIL_S: Final = 3.0
 SKIPS_MAX: Final = 16  # of trimmed and lost ranges in a page
 HEADERS_MAX: Final = 50  # of an entry
@@ -34,14 +34,14 @@ class ShownEntry(Struct, frozen=True):
     writer: str
     seq: int
     size_bytes: int
-    kind: Kind
+    kind: PayloadKind
     text: str
     cut_bytes: int
     headers: tuple[tuple[str, str], ...]
 
 
 class LogPage(Struct, frozen=True):
-    """``end``: where the next page begins. ``tail`` is None where nobody could tell it."""
+    """``end``: where the next page begins. ``tail``: None if it is unknown."""
 
     log: str
     first: int
@@ -52,12 +52,13 @@ class LogPage(Struct, frozen=True):
 
 
 class PageReader:
-    """Collects one page. ``trimmed``: the trim point, as the metadata has it now; a log that was opened before may not
-    know it yet.
-    """
+    """Collects one page. ``trimmed``: the current trim point; a log that was opened earlier may not know it yet."""
 
-    def __init__(self, log: Log, start: int, count: int, trimmed: int = 0) -> None:
+    def __init__(
+        self, log: Log, start: int, count: int, trimmed: int = 0, changes_text: ChangesText = no_changes
+    ) -> None:
         self._log = log
+        self._changes_text = changes_text
         self._count = count
         self._tail: int | None = None
         self._bytes = 0
@@ -66,7 +67,7 @@ class PageReader:
         self._notes: list[str] = []
         self._begin_at(start)
         if start <= trimmed:
-            self._skip(trimmed + 1, f"positions up to {trimmed:,} were trimmed away")
+            self._skip(trimmed + 1, f"positions up to {trimmed:,} were trimmed")
 
     async def read(self) -> LogPage:
         self._tail = await self._find_tail()
@@ -74,13 +75,13 @@ class PageReader:
         try:
             async with asyncio.timeout(PAGE_S):  # B2
                 for _ in range(SKIPS_MAX):
-                    if not await self._on():
+                    if not await self._read_on():
                         break
         except TimeoutError:
-            self._notes.append(f"position {self._next:,} does not answer yet; look again in a moment")
+            self._notes.append(f"position {self._next:,} is not settled yet; try again in a moment")
             self._end = max(self._next, self._first)
         if self._tail is None:
-            self._end = max(self._next, self._first)  # how much there is beyond it is not known
+            self._end = max(self._next, self._first)  # what lies beyond is unknown
         if self._holes:
             holes = plural(self._holes, "of these positions is a hole", "of these positions are holes")
             self._notes.append(f"{holes}: no entry is there")
@@ -97,8 +98,8 @@ class PageReader:
         except Refused:
             return None
 
-    async def _on(self) -> bool:
-        """Read until the page is full or something is missing; whether there is more to read."""
+    async def _read_on(self) -> bool:
+        """Read until the page is full or something is missing. Returns whether there is more to read."""
         if self._next >= self._end:
             return False
         batches = self._log.batches(self._next, self._end - 1, to_tail=True)
@@ -110,13 +111,13 @@ class PageReader:
                     self._end = self._next
                     return False
         except Trimmed as error:  # B3
-            self._skip(error.point + 1, f"positions up to {error.point:,} were trimmed away")
+            self._skip(error.point + 1, f"positions up to {error.point:,} were trimmed")
             return True
         except EntriesLost as error:
             self._skip(error.end, f"positions {error.first:,} to {error.end - 1:,} were declared lost")
             return True
         except CorruptEntry as error:
-            self._skip(error.end, f"positions {error.first:,} to {error.end - 1:,} hold no batch of entries")
+            self._skip(error.end, f"positions {error.first:,} to {error.end - 1:,} do not hold a valid batch")
             return True
         finally:
             self._holes += batches.holes
@@ -127,36 +128,42 @@ class PageReader:
         self._notes.append(why)
         if self._entries:
             self._next = max(to, self._next)
-        else:  # nothing before it is left: the page begins here
+        else:  # nothing before it: the page begins here
             self._begin_at(max(to, self._next))
 
     def _take(self, batch: Batch) -> None:
         for entry in batch:
-            self._entries.append(_shown(entry))
+            self._entries.append(self._shown(entry))
             self._bytes += len(entry.payload)
             self._next = entry.glsn + 1
             if self._bytes >= PAGE_BYTES_MAX:
                 return
 
-
-def _shown(entry: Entry) -> ShownEntry:
-    told = shown(entry.payload)
-    return ShownEntry(
-        entry.glsn, entry.time_ms, entry.writer, entry.seq, len(entry.payload), told.kind, told.text, told.cut_bytes,
-        _headers(entry),
-    )  # fmt: skip
+    def _shown(self, entry: Entry) -> ShownEntry:
+        payload = shown(entry.payload, self._changes_text)
+        return ShownEntry(
+            entry.glsn,
+            entry.time_ms,
+            entry.writer,
+            entry.seq,
+            len(entry.payload),
+            payload.kind,
+            payload.text,
+            payload.cut_bytes,
+            _headers(entry),
+        )
 
 
 def _headers(entry: Entry) -> tuple[tuple[str, str], ...]:
-    if entry.unreadable_headers:  # of a writer that is not ours
+    if entry.unreadable_headers:  # of a writer that does not use the library
         return (("(unreadable)", shown_header(entry.unreadable_headers)),)
     return tuple((name, shown_header(value)) for name, value in list(entry.headers.items())[:HEADERS_MAX])
 
 
 def page_range(start: str, count: str) -> tuple[int, int]:
-    """What a request asks for. Raises ``ConfigError``."""
+    """The range of a request. Raises ``ConfigError``."""
     if not start.isdecimal() or not 1 <= int(start) <= POSITION_MAX:
-        raise ConfigError(f"{start[:40]!r} is no position; positions are whole numbers from 1 on")
+        raise ConfigError(f"{start[:40]!r} is not a position; positions are whole numbers from 1")
     if not count.isdecimal() or not 1 <= int(count) <= ENTRIES_MAX:
         raise ConfigError(f"a page has 1 to {ENTRIES_MAX} entries, not {count[:40]!r}")
     return int(start), int(count)

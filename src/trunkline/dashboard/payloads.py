@@ -1,15 +1,15 @@
-"""Bytes as a person reads them: JSON laid out, text, captured changes, or a dump in hex. All of it is pure."""
+"""Bytes as a person reads them: formatted JSON, text, captured changes, or a hex dump. All of it is pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from trunkline.dashboard.captured import changes_text
-
-Kind = Literal["json", "text", "changes", "hex", "empty"]
+PayloadKind = Literal["json", "text", "changes", "hex", "empty"]
+ChangesText = Callable[[bytes], str | None]  # captured changes as text; None: these are no changes
 
 TEXT_SHOWN_BYTES: Final = 16 * 1024
 HEX_SHOWN_BYTES: Final = 1024
@@ -18,32 +18,36 @@ HEADER_SHOWN_BYTES: Final = 256
 WHITESPACE: Final = "\t\n\r"
 
 
-class Shown(Struct, frozen=True):
+class ShownPayload(Struct, frozen=True):
     """``cut_bytes``: how many bytes are left out at the end."""
 
-    kind: Kind
+    kind: PayloadKind
     text: str
     cut_bytes: int = 0
 
 
-def shown(payload: bytes) -> Shown:
+def no_changes(_: bytes) -> None:
+    """The ``ChangesText`` of an installation that cannot decode them."""
+
+
+def shown(payload: bytes, changes_text: ChangesText = no_changes) -> ShownPayload:
     if not payload:
-        return Shown("empty", "")
+        return ShownPayload("empty", "")
     text = _text(payload[:TEXT_SHOWN_BYTES], whole=len(payload) <= TEXT_SHOWN_BYTES)
     if text is None:
         changes = changes_text(payload)
         if changes is not None:
-            return Shown("changes", changes)
-        return Shown("hex", hex_dump(payload[:HEX_SHOWN_BYTES]), max(0, len(payload) - HEX_SHOWN_BYTES))
+            return ShownPayload("changes", changes)
+        return ShownPayload("hex", hex_dump(payload[:HEX_SHOWN_BYTES]), max(0, len(payload) - HEX_SHOWN_BYTES))
     cut = max(0, len(payload) - TEXT_SHOWN_BYTES)
-    laid_out = _json(payload) if not cut else None
-    return Shown("json", laid_out) if laid_out is not None else Shown("text", text, cut)
+    formatted = _json(payload) if not cut else None
+    return ShownPayload("json", formatted) if formatted is not None else ShownPayload("text", text, cut)
 
 
 def shown_header(value: bytes) -> str:
     text = _text(value[:HEADER_SHOWN_BYTES], whole=len(value) <= HEADER_SHOWN_BYTES)
-    told = text if text is not None else value[:HEADER_SHOWN_BYTES].hex(" ")
-    return told if len(value) <= HEADER_SHOWN_BYTES else f"{told}… ({len(value):,} bytes)"
+    start = text if text is not None else value[:HEADER_SHOWN_BYTES].hex(" ")
+    return start if len(value) <= HEADER_SHOWN_BYTES else f"{start}… ({len(value):,} bytes)"
 
 
 def hex_dump(data: bytes) -> str:
@@ -56,7 +60,7 @@ def hex_dump(data: bytes) -> str:
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:
-    """None where it is no text. What was cut may end in the middle of a character."""
+    """None if it is not text. A part may end in the middle of a character."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -67,7 +71,7 @@ def _text(data: bytes, *, whole: bool) -> str | None:
 
 
 def _json(payload: bytes) -> str | None:
-    """Laid out token by token, so that no number is rounded; None where it is neither an object nor an array."""
+    """Formatted token by token, so that no number is rounded; None if it is neither an object nor an array."""
     if payload.lstrip()[:1] not in (b"{", b"["):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The dashboard's server: the page's files, a stream of changes, pages of logs, and an operator's word."""
+"""The dashboard's server: the page's files, a stream of changes, pages of logs, and setting desired states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
@@ -19,13 +18,14 @@ from trunkline.dashboard.counterexamples import KINDS, file_of
 from trunkline.dashboard.guard import SANDBOX_POLICY, add_headers, guard, must_be_allowed
 from trunkline.dashboard.history import Histories
 from trunkline.dashboard.log_pages import PageReader, page_range
+from trunkline.dashboard.payloads import ChangesText, no_changes
 from trunkline.dashboard.sessions import Sessions, WrongToken
 from trunkline.dashboard.stores import StoreWatch, check_address
 from trunkline.dashboard.watch import Watch
 from trunkline.errors import ConfigError, NoSuchLog, TrunklineError, Unreachable
-from trunkline.net.addresses import format_address, parse_address
-from trunkline.net.http_site import BoundedSite
-from trunkline.runtime.server_process import Lifetime
+from trunkline.net.addresses import parse_address
+from trunkline.net.http_requests import abort, decode_body, json_response, read_body, write_within
+from trunkline.net.http_site import http_logger, start_site
 
 T = TypeVar("T")
 
@@ -52,33 +52,19 @@ class DashboardConfig(Struct, frozen=True):
     check_out: Path | None = None
     allow_hosts: tuple[str, ...] = ()
     read_only: bool = False
-    open: bool = False  # whoever reaches the page may look, though the cluster has a token
+    open: bool = False  # no login, although the cluster has a token
+    changes_text: ChangesText = no_changes
 
 
 class LoginRequest(Struct, frozen=True, forbid_unknown_fields=True):
     token: str
 
 
-class WishRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class DesiredStateRequest(Struct, frozen=True, forbid_unknown_fields=True):
     store: int
     pipeline: str
     destination: str
-    wish: Literal["active", "paused"]
-
-
-async def run_dashboard(config: DashboardConfig, listening: Callable[[str], None]) -> int:
-    """Serve until SIGTERM or SIGINT; ``listening`` is told the page's address. Answers the exit code."""
-    lifetime = Lifetime()
-    dashboard = Dashboard(config, lifetime.end)
-
-    async def start() -> None:
-        listening(await dashboard.start())
-
-    try:
-        return await lifetime.run(start())
-    finally:
-        await dashboard.close()
-        lifetime.close()
+    desired_state: Literal["active", "paused"]
 
 
 class Dashboard:
@@ -120,20 +106,22 @@ class Dashboard:
                 web.post(LOGIN, self._login),
                 web.get("/api/events", self._events),
                 web.get("/api/logs/{log}/entries", self._entries),
-                web.post("/api/wish", self._wish),
+                web.post("/api/desired-state", self._set_desired_state),
                 web.get("/check-out/{name}", self._counterexample),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, keepalive_timeout=IDLE_S)
-        await self._runner.setup()
-        try:
-            await BoundedSite(self._runner, self._host, self._port, CONNECTIONS_MAX).start()
-        except OSError as error:
-            why = error.strerror or error
-            raise ConfigError(f"cannot listen on {self._config.listen} ({why}); choose another --listen") from None
-        port = self._runner.addresses[0][1]
-        self.sessions.cookie = f"trunkline-{port}"  # browsers send a cookie to every port of a host
-        return f"http://{format_address(self._host, port)}/"
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=http_logger("trunkline.dashboard.http"),
+            shutdown_timeout=SHUTDOWN_S,
+            keepalive_timeout=IDLE_S,
+        )
+        address = await start_site(self._runner, self._host, self._port, CONNECTIONS_MAX, "--listen")
+        self.sessions.cookie = (
+            f"trunkline-{parse_address(address)[1]}"  # browsers send a cookie to every port of a host
+        )
+        return f"http://{address}/"
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -157,14 +145,14 @@ class Dashboard:
         if is_open or self.sessions.has(request):
             return await handler(request)
         answer = {"error": "LoginNeeded", "message": "this cluster has a token; log in with it"}
-        return web.json_response(answer, status=web.HTTPUnauthorized.status_code)
+        return json_response(answer, web.HTTPUnauthorized.status_code)
 
     async def _session(self, request: web.Request) -> web.StreamResponse:
-        return _json({"open": self.sessions.has(request)})
+        return json_response({"open": self.sessions.has(request)})
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        asked = await _asked(request, LoginRequest)
-        response = _json({"open": True})
+        asked = await _body(request, LoginRequest)
+        response = json_response({"open": True})
         if self.sessions.needed:
             await self.sessions.begin(asked.token, response)
         return response
@@ -192,22 +180,21 @@ class Dashboard:
         try:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
             await response.prepare(request)
-            await _send(response, b"retry: %d\n\n" % RETRY_MS)
+            await write_within(response, b"retry: %d\n\n" % RETRY_MS, STALLED_S)
             while True:
                 try:
                     async with asyncio.timeout(PULSE_S):
                         patch = await page.waiting.get()
                 except TimeoutError:
-                    await _send(response, b": still here\n\n")
+                    await write_within(response, b": still here\n\n", STALLED_S)
                     continue
                 if patch is None:
                     return response
-                await _send(response, b"data: %b\n\n" % patch)
+                await write_within(response, b"data: %b\n\n" % patch, STALLED_S)
         except ConnectionError:
             return response  # the page was closed
         except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()  # it takes nothing: there is no end to wait for
+            abort(request)
             return response
         finally:
             self.watch.close_page(page)
@@ -216,29 +203,23 @@ class Dashboard:
         start, count = page_range(request.query.get("start", "1"), request.query.get("count", "50"))
         async with self._reads:
             name = request.match_info["log"]
-            view = await (await self._reading.cluster()).describe(name)
-            page = await PageReader(await self._reading.log(name), start, count, view.trim).read()
-        return _json(page)
+            trimmed = (await (await self._reading.cluster()).describe(name)).trim
+            log = await self._reading.log(name)
+            page = await PageReader(log, start, count, trimmed, self._config.changes_text).read()
+        return json_response(page)
 
-    async def _wish(self, request: web.Request) -> web.StreamResponse:
+    async def _set_desired_state(self, request: web.Request) -> web.StreamResponse:
         must_be_allowed(may_operate=not self._config.read_only)
-        asked = await _asked(request, WishRequest)
+        asked = await _body(request, DesiredStateRequest)
         if not 0 <= asked.store < len(self._stores):
             raise ConfigError(f"there is no control store {asked.store} here; reload the page")
-        await self._stores[asked.store].wish(asked.pipeline, asked.destination, asked.wish)
-        return _json({"wish": asked.wish})
+        await self._stores[asked.store].set_desired_state(asked.pipeline, asked.destination, asked.desired_state)
+        return json_response({"desired_state": asked.desired_state})
 
 
-async def _asked(request: web.Request, kind: type[T]) -> T:
-    """A request's body. Raises ``ConfigError``."""
-    try:
-        async with asyncio.timeout(BODY_S):
-            content = await request.read()
-        return msgspec.json.decode(content, type=kind)
-    except TimeoutError:
-        raise ConfigError(f"a request arrives within {BODY_S:.0f} s; send it again") from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"the request cannot be read: {error}") from None
+async def _body(request: web.Request, kind: type[T]) -> T:
+    """Raises ``ConfigError``."""
+    return decode_body(await read_body(request, REQUEST_BYTES_MAX, BODY_S), kind)
 
 
 @web.middleware
@@ -247,7 +228,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     except TrunklineError as error:
         answer = {"error": type(error).__name__, "message": str(error)}
-        return web.json_response(answer, status=_status_of(error))
+        return json_response(answer, _status_of(error))
 
 
 def _status_of(error: TrunklineError) -> int:
@@ -263,12 +244,6 @@ def _status_of(error: TrunklineError) -> int:
     return 409
 
 
-async def _send(response: web.StreamResponse, content: bytes) -> None:
-    """Raises ``TimeoutError`` for a page that does not read."""
-    async with asyncio.timeout(STALLED_S):
-        await response.write(content)
-
-
 def _page_file(name: str) -> web.StreamResponse:
     """A file of the page: nothing but what lies in its folder, by its plain name."""
     path = FILES / name
@@ -276,7 +251,3 @@ def _page_file(name: str) -> web.StreamResponse:
         raise web.HTTPNotFound(text="there is no such file")
     headers = {"Cache-Control": "no-cache", "Content-Type": f"{TYPES[path.suffix]}; charset=utf-8"}
     return web.FileResponse(path, headers=headers)
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -11,7 +11,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import hmac
 import secrets
 import time
 from typing import Final
@@ -19,6 +18,7 @@ from typing import Final
 from aiohttp import web
 
 from trunkline.errors import Refused
+from trunkline.net.http_guard import is_token
 
 SESSION_S: Final = 12 * 3600
 SESSIONS_MAX: Final = 1_000
@@ -54,7 +54,7 @@ class Sessions:
             raise Refused("others try to log in, too; try again in a moment")
         self._tries += 1
         try:
-            if not hmac.compare_digest(token.strip().encode(), self._token.encode()):
+            if not is_token(token.strip(), self._token):
                 await asyncio.sleep(WRONG_S)
                 raise WrongToken("that is not the cluster's token")
         finally:

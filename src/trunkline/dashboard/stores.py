@@ -1,4 +1,4 @@
-"""One control store of delivery: what it knows of pipelines, and an operator's word on a destination.
+"""One control store of delivery: what it knows of pipelines, and the desired state of a destination.
 
 Rules
  K1  Delivery's own packages are imported when a store is first looked at, and only those of the store itself: the
@@ -14,28 +14,26 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
 
 from trunkline.dashboard.delivery_words import state_words
-from trunkline.dashboard.unrouted import pipelines_with_unrouted
-from trunkline.dashboard.views import Deliverer, Destination, Pipeline, Store
+from trunkline.dashboard.views import Deliverer, Destination, Pipeline, Store, Unrouted
 from trunkline.errors import ConfigError, Refused, TrunklineError
 
 if TYPE_CHECKING:
-    from trunkline.delivery.control.contract import DestinationRecord, Wish
-    from trunkline.delivery.control.database import Database
-    from trunkline.delivery.control.store import SqlControlStore
+    from trunkline.delivery.control.contract import DesiredState, DestinationRecord
+    from trunkline.delivery.control.store import ControlStore
 
 T = TypeVar("T")
 
-WISHES_AT_ONCE: Final = 8  # more are refused
+REQUESTS_AT_ONCE: Final = 8  # more are refused
 CLOSE_S: Final = 1.0  # a store that hangs is left as it is
 DESTINATIONS_SHOWN_MAX: Final = 5_000  # of a pipeline
-HALT_ENDS_S: Final = 10.0  # a deliverer looks at its wishes once a second
+VALUES_SHOWN: Final = 3  # of unrouted rows
+VALUE_CHARACTERS_MAX: Final = 40  # of one that is shown
+HALT_ENDS_S: Final = 10.0  # a deliverer reads the desired states once a second
 LOOK_AGAIN_S: Final = 0.2
 
 
@@ -54,14 +52,14 @@ class StoreWatch:
         self.address = shown_address(address)
         self._given = address
         self._thread = ThreadPoolExecutor(1, f"control-store-{number}")  # K3
-        self._opened: tuple[Database, SqlControlStore] | None = None
-        self._wishing = 0
+        self._opened: ControlStore | None = None
+        self._requests = 0
 
     async def close(self) -> None:
         if self._opened is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
-                    await self._run(self._opened[1].close)
+                    await self._run(self._opened.close)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def look(self) -> Looked:
@@ -71,28 +69,28 @@ class StoreWatch:
         except TrunklineError as error:
             return Looked(Store(self.address, str(error), ()), {})
 
-    async def wish(self, pipeline: str, name: str, wish: Wish) -> None:
+    async def set_desired_state(self, pipeline: str, name: str, desired_state: DesiredState) -> None:
         """Pause or resume a destination; resuming one that has halted lets it try again."""
-        if self._wishing >= WISHES_AT_ONCE:
+        if self._requests >= REQUESTS_AT_ONCE:
             raise Refused("this control store is busy with other requests; try again in a moment")
-        self._wishing += 1
+        self._requests += 1
         try:
-            changed = await self._run(lambda: self._store().wish(pipeline, [name], wish))
-            if wish == "active" and not changed and await self._is_halted(pipeline, name):
+            changed = await self._run(lambda: self._store().desired_states.set(pipeline, [name], desired_state))
+            if desired_state == "active" and not changed and await self._is_halted(pipeline, name):
                 await self._end_halt(pipeline, name)
         finally:
-            self._wishing -= 1
+            self._requests -= 1
 
     async def _end_halt(self, pipeline: str, name: str) -> None:
         """A halt ends when a destination is made active. This one is active already, so it is paused for a moment."""
-        await self._run(lambda: self._store().wish(pipeline, [name], "paused"))
+        await self._run(lambda: self._store().desired_states.set(pipeline, [name], "paused"))
         try:
             with contextlib.suppress(TimeoutError):  # nobody follows now; the next deliverer begins anew
                 async with asyncio.timeout(HALT_ENDS_S):
                     while await self._is_halted(pipeline, name):
                         await asyncio.sleep(LOOK_AGAIN_S)
         finally:
-            await self._run(lambda: self._store().wish(pipeline, [name], "active"))
+            await self._run(lambda: self._store().desired_states.set(pipeline, [name], "active"))
 
     async def _is_halted(self, pipeline: str, name: str) -> bool:
         records = await self._run(lambda: self._store().destinations(pipeline))
@@ -103,61 +101,46 @@ class StoreWatch:
 
     # --------------------------------------------------------------------------------------------------- on its thread
 
-    def _store(self) -> SqlControlStore:
-        return self._open()[1]
-
-    def _open(self) -> tuple[Database, SqlControlStore]:
+    def _store(self) -> ControlStore:
         if self._opened is None:
             self._opened = _opened(self._given)
         return self._opened
 
     def _look(self) -> Looked:
-        database, store = self._open()
+        store = self._store()
         pipelines: list[Pipeline] = []
         found: dict[str, Destination] = {}
-        for name, unrouted in pipelines_with_unrouted(database).items():
+        for name in store.pipelines():
             deliverers = tuple(Deliverer(each.name, each.live, each.held) for each in store.deliverers(name))
-            records = [each for each in store.destinations(name) if each.configured and not each.wound_up]
-            pipelines.append(Pipeline(self.number, name, deliverers, len(records), unrouted))
+            records = [each for each in store.destinations(name) if each.configured and not each.retired]
+            pipelines.append(Pipeline(self.number, name, deliverers, len(records), _unrouted(store, name)))
             for record in records[:DESTINATIONS_SHOWN_MAX]:
                 shown = _shown(self.number, name, record)
                 found[shown.key] = shown
         return Looked(Store(self.address, "", tuple(pipelines)), found)
 
 
-def _opened(address: str) -> tuple[Database, SqlControlStore]:
+def _opened(address: str) -> ControlStore:
     """K1, K2."""
-    kind, _, place = address.partition(":")
     try:
-        from trunkline.delivery.control.store import SqlControlStore
+        from trunkline.delivery.control.store import open_control_store
 
-        if kind == "sqlite":
-            from trunkline.delivery.control.sqlite import SqliteDatabase
-
-            if not Path(place).is_file() or Path(place).stat().st_size == 0:
-                raise Refused(f"there is no store {place} yet; a deliverer makes it (`trunkline deliver run`)")
-            database: Database = SqliteDatabase(Path(place))
-        else:
-            from trunkline.delivery.control.postgres import PostgresDatabase
-
-            _check_postgres(place)
-            database = PostgresDatabase(place, None)
+        return open_control_store(address, create=False)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"this control store needs the package {error.name}; install it: pip install 'trunkline[delivery]'"
         ) from None
-    return database, SqlControlStore(database)
 
 
-def _check_postgres(dsn: str) -> None:
-    """Raise ``Refused`` where the database has no control store: opening it would make one (K2)."""
-    from trunkline.delivery.backends.postgres_session import PostgresSession
+def _unrouted(store: ControlStore, pipeline: str) -> Unrouted | None:
+    summary = store.unrouted.summary(pipeline, VALUES_SHOWN)
+    if not summary.rows:
+        return None
+    return Unrouted(summary.rows, summary.through, tuple((_cut(value), count) for value, count in summary.values))
 
-    session = PostgresSession(dsn, None, permanent=ConfigError)
-    with closing(session), session.transaction("control store", reading=True):
-        found = session.run("SELECT to_regclass('_trunkline_format')::text").fetchone()
-    if found == (None,):
-        raise Refused("this database has no control store yet; a deliverer makes it (`trunkline deliver run`)")
+
+def _cut(value: str | None) -> str | None:
+    return value if value is None or len(value) <= VALUE_CHARACTERS_MAX else f"{value[:VALUE_CHARACTERS_MAX]}…"
 
 
 def check_address(address: str) -> None:
@@ -190,8 +173,8 @@ def _shown(store: int, pipeline: str, record: DestinationRecord) -> Destination:
         "store": store,
         "pipeline": pipeline,
         "name": record.name,
-        "state": state_words(status.state if status else "", record.wish, owned=record.owner is not None),
-        "wish": record.wish,
+        "state": state_words(status.state if status else "", record.desired_state, owned=record.owner is not None),
+        "desired_state": record.desired_state,
         "owner": record.owner,
         "halted": _is_halted(record),
     }

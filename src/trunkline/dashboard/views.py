@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
-Level = Literal["good", "info", "warn", "bad"]
+from trunkline.core.status import Level, MinuteCounts
 
 
 class Member(Struct, frozen=True):
@@ -135,7 +133,7 @@ class Destination(Struct, frozen=True):
     pipeline: str
     name: str
     state: str
-    wish: str
+    desired_state: str
     owner: str | None
     halted: bool
     position: int | None = None
@@ -163,15 +161,6 @@ class FeedItem(Struct, frozen=True):
     text: str
     order_ms: int
     log: str = ""
-
-
-class Minute(Struct, frozen=True):
-    """What nodes did in about a minute that ended at ``at_ms``. Every copy of an entry counts as written."""
-
-    at_ms: int
-    seconds: float
-    written: int
-    read: int
 
 
 class Sample(Struct, frozen=True):
@@ -221,5 +210,5 @@ class Patch(Struct, frozen=True, omit_defaults=True):
     counterexamples: tuple[Counterexample, ...] | None = None
     samples: tuple[Sample, ...] = ()
     feed: tuple[FeedItem, ...] = ()
-    minutes: tuple[Minute, ...] | None = None
+    minutes: tuple[MinuteCounts, ...] | None = None
     may_operate: bool | None = None

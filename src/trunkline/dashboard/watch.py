@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from trunkline.core.status import MinuteCounts
 from trunkline.dashboard import delivery_words
 from trunkline.dashboard.collector import Gatherer
 from trunkline.dashboard.counterexamples import found_in
@@ -37,7 +38,6 @@ from trunkline.dashboard.views import (
     Destination,
     Health,
     Log,
-    Minute,
     Patch,
     Said,
     Sample,
@@ -105,7 +105,7 @@ class Watch:
         self._unreachable = False
         self._stopped_at_s: float | None = None
         self._tails: dict[str, int] = {}  # the last that was told of each log
-        self._minutes: tuple[Minute, ...] = ()
+        self._minutes: tuple[MinuteCounts, ...] = ()
         self._shown_stores: tuple[Store, ...] = tuple(Store(each.address, "", ()) for each in stores)
         self._looked: set[int] = set()  # stores that were read before: what they say first is no news
         self._destinations: dict[str, Destination] = {}

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import deltalake
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect, literal
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
+from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.config import DestinationConfig
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
 
@@ -22,7 +24,7 @@ class Compared(Struct, frozen=True):
 
 def compare(shop: LakeAddress, destinations: Sequence[DestinationConfig]) -> list[Compared]:
     """Rows that one side has and the other has not, counted as a multiset."""
-    connection = connect("ducklake", "sqlite_scanner")
+    connection = new_duckdb("ducklake", "sqlite_scanner")
     try:
         attach_lake(connection, shop, "shop", read_only=True)
         found = []

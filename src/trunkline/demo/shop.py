@@ -10,7 +10,9 @@ from typing import Final
 
 import duckdb
 
-from trunkline.delivery.backends.duckdb_pool import attach_lake, connect, literal
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.ducklake_attachment import attach_lake
+from trunkline.delivery.backends.sql import literal
 from trunkline.delivery.config.addresses import LakeAddress
 
 TENANTS: Final = tuple(f"tenant-{number:02}" for number in range(1, 21))
@@ -33,7 +35,7 @@ class Shop:
         self.operations = 0
         self.failed: duckdb.Error | None = None
         self._next = FIRST_ORDERS + 1
-        self._lake = connect("ducklake", "sqlite_scanner")
+        self._lake = new_duckdb("ducklake", "sqlite_scanner")
         attach_lake(self._lake, self.address, "lake", read_only=False)
         self._lake.execute(f"CREATE TABLE lake.orders ({TABLE})")
         self._lake.execute(f"INSERT INTO lake.orders SELECT {self._row()} FROM range(1, {FIRST_ORDERS + 1}) r(n)")

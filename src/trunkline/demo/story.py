@@ -23,11 +23,11 @@ from typing import Final
 from msgspec import Struct, field
 
 import trunkline.sync
-from trunkline.delivery.changes.captured import place_of
+from trunkline.delivery.changes.captured import entry_place
 from trunkline.delivery.config import Pipeline, load_pipeline
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.control.contract import ControlStore, DestinationRecord
-from trunkline.delivery.control.factory import open_control_store
+from trunkline.delivery.control.contract import DestinationRecord
+from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.delivery.sources.log import LogSource
 from trunkline.demo.comparison import Compared, compare
 from trunkline.demo.processes import Process
@@ -240,7 +240,7 @@ class Story:
         """The shop's version that the log tells last."""
         log = self._log()
         for glsn in range(log.tail() - 1, 0, -1):
-            position = place_of(log.read(glsn)).position
+            position = entry_place(log.read(glsn)).position
             if position is not None:
                 return int(json.loads(position)["version"])
         return 0

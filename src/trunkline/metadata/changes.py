@@ -1,4 +1,4 @@
-"""What changed, told to those who watch: names only, so that many changes of one log become one."""
+"""Notifies watchers of changes: names only, so that many changes of one log become one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import weakref
 
 
 class Watcher:
-    """Names of what changed since it was made. A name that is told twice before it is taken is taken once."""
+    """Iterates over the names of changes since its creation. Repeated changes before a read become one."""
 
     def __init__(self) -> None:
-        self._pending: dict[str, None] = {}  # in order of the first telling; as many as there are logs at most
+        self._pending: dict[str, None] = {}  # in order; at most one for each log
         self._woken = asyncio.Event()
         self._ended = False
 
-    def tell(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         self._pending[name] = None
         self._woken.set()
 
@@ -37,7 +37,7 @@ class Watcher:
 
 
 class Changes:
-    """The watchers of one store. One that nobody holds any more is forgotten."""
+    """The watchers of one store, weakly referenced."""
 
     def __init__(self) -> None:
         self._watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
@@ -50,9 +50,9 @@ class Changes:
         self._watchers.add(watcher)
         return watcher
 
-    def tell(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         for watcher in list(self._watchers):
-            watcher.tell(name)
+            watcher.notify(name)
 
     def close(self) -> None:
         self._closed = True

@@ -1,14 +1,14 @@
-"""One active coordinator among several: a key in etcd that lives as long as its holder keeps a lease.
+"""One active coordinator among several: a key in etcd that lives as long as its holder renews a lease.
 
-    absent --create with lease--> held by me --lease kept alive every third of its time--> ...
-      ^                                |
-      +----- lease ran out, revoked ---+
+    absent --create with lease--> held --lease renewed every third of its time--> ...
+      ^                             |
+      +-- lease expired, revoked ---+
 
 Rules
- V1  The key is only ever created where it is absent; etcd removes it when its lease runs out.
- V2  The holder counts its lease from before it asked for it, and less than the whole: by its own clock it stops being
-     active before etcd can have given the key to another.
- V3  Whoever does not hold the key waits to hear that it is gone, and also looks now and then: a watch may be cut.
+ V1  The key is created only where it is absent; etcd removes it when its lease expires.
+ V2  The holder counts its lease from before the request, and not to its full length: by its own clock it stops being
+     active before etcd can give the key to another.
+ V3  A candidate waits until the watch reports that the key was removed, and also polls: a watch may be cut.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import time
 from trunkline.metadata.etcd_gateway import Gateway, Json, from64, put, range_of, unchanged
 from trunkline.metadata.store import StoreUnavailable
 
-TTL_S = 3  # shorter than 2 etcd does not grant; longer: the duties rest longer after a coordinator's death
-USABLE = 0.9  # of the lease, for clocks that do not run alike
+TTL_S = 3  # etcd grants at least 2; longer: duties stop for longer after a coordinator fails
+USABLE = 0.9  # of the lease, as clocks run at different rates
 KEEP_ALIVE_S = TTL_S / 3
-REQUEST_MS = 700  # so that two endpoints can be tried before the lease is lost
+REQUEST_MS = 700  # two endpoints can be tried before the lease expires
 
 
 class Election:
@@ -31,7 +31,7 @@ class Election:
         self._gateway = gateway
         self._key = key
         self._lease = 0
-        self._until = 0.0  # of time.monotonic(), which goes on while the process is stopped
+        self._until = 0.0  # of time.monotonic(), which continues while the process is stopped
         self._lost = asyncio.Event()
         self._vacant = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -54,7 +54,7 @@ class Election:
         return time.monotonic() < self._until
 
     async def deposed(self) -> None:
-        """Return when not active. Renewals move the end, so it is looked at again."""
+        """Return when not active. Renewals move the end, hence the loop."""
         while (left_s := self._until - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
@@ -65,11 +65,11 @@ class Election:
         return from64(found["kvs"][0]["value"]).decode() if found.get("kvs") else ""
 
     def vacated(self) -> None:
-        """The watch says that nobody holds the key."""
+        """The watch reports that the key was removed."""
         self._vacant.set()
 
     async def close(self) -> None:
-        """Resign, so that another need not wait for the lease to run out."""
+        """Resign, so that another coordinator need not wait for the lease to expire."""
         self._closed = True
         self._until = 0.0
         self._lost.set()
@@ -85,7 +85,7 @@ class Election:
         asked = time.monotonic()
         self._lease = await grant(self._gateway, TTL_S)
         absent: Json = {"compare": [unchanged(self._key, 0)], "success": [put(self._key, me.encode(), self._lease)]}
-        answer = await self._gateway.once("/v3/kv/txn", absent)  # unknown outcome: the lease is left to run out
+        answer = await self._gateway.once("/v3/kv/txn", absent)  # unknown outcome: the lease expires
         if not answer.get("succeeded"):
             await self._revoke()
             return False
@@ -101,8 +101,8 @@ class Election:
             try:
                 alive = await keep_alive(self._gateway, self._lease, REQUEST_MS)
             except StoreUnavailable:
-                continue  # it may work out in time
-            if not alive or not self.active():  # once given up it is not taken back: the duties have been stopped
+                continue  # a retry may be in time
+            if not alive or not self.active():  # not resumed once lost: the duties have stopped
                 break
             self._until = asked + TTL_S * USABLE
         self._until = 0.0
@@ -116,11 +116,11 @@ class Election:
 
 
 async def grant(gateway: Gateway, ttl_s: int) -> int:
-    """A new lease. One that is granted without our knowing runs out by itself."""
+    """A new lease. One whose answer was lost expires."""
     return int((await gateway.repeatable("/v3/lease/grant", {"TTL": str(ttl_s)}))["ID"])
 
 
 async def keep_alive(gateway: Gateway, lease: int, timeout_ms: int = 0) -> bool:
-    """False: the lease has run out."""
+    """False: the lease has expired."""
     answer = await gateway.repeatable("/v3/lease/keepalive", {"ID": str(lease)}, timeout_ms)
     return int(answer.get("result", {}).get("TTL", 0)) > 0

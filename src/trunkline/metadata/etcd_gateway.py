@@ -4,10 +4,10 @@ The Python clients of etcd are unmaintained, or pin a protobuf older than what a
 part of every etcd server since 3.4 and needs neither.
 
 Rules
- E1  A request that was perhaps sent is never sent again, unless doing it twice is as good as once. Whoever asked for a
-     change is told ``StoreUnavailable`` and reads.
- E2  An endpoint that failed is left for the next one at once. Every request ends within ``request_ms`` per endpoint.
- E3  Reads are linearizable (``serializable`` is never set), so a member that lost its majority cannot answer with old
+ E1  A request that may have been sent is never sent again, unless it is idempotent. The caller of a change gets
+     ``StoreUnavailable`` and reads.
+ E2  After a failure the next endpoint is used at once. Every request ends within ``request_ms`` per endpoint.
+ E3  Reads are linearizable (``serializable`` is never set), so a member without a majority cannot answer with stale
      values.
 """
 
@@ -28,18 +28,20 @@ from trunkline.errors import ConfigError, StorageError
 from trunkline.metadata.store import StoreUnavailable
 
 LINE_BYTES_MAX = 16 << 20  # of a watch; etcd sends no more than its request limit (1.5 MiB) per event
-TOO_LARGE = ("request is too large", "message larger than max")  # etcd says it, or what stands before it
-CONNECTIONS_MAX = 64  # requests under way at once, and the watch; others wait for their turn
-SLOWEST_BYTES_PER_S = 250_000  # that a request may take beyond its time: a long map is written, synced and sent on
+TOO_LARGE = ("request is too large", "message larger than max")  # from etcd, or a proxy before it
+CONNECTIONS_MAX = 64  # concurrent requests, and the watch; others wait
+SLOWEST_BYTES_PER_S = 250_000  # extends the time limit of large requests: a long map is written and replicated
 JSON_CONTENT = {"Content-Type": "application/json"}
-NEEDS_LEADER = {"Grpc-Metadata-hasleader": "true"}  # a member without a leader ends the stream instead of being silent
+NEEDS_LEADER = {
+    "Grpc-Metadata-hasleader": "true"
+}  # a member without a leader ends the stream instead of staying silent
 
 
 class EtcdOptions(Struct, frozen=True):
-    endpoints: tuple[str, ...]  # "http://host:2379" of every member: one that is down is passed over
+    endpoints: tuple[str, ...]  # "http://host:2379" of every member: one that is down is skipped
     prefix: str = "/trunkline/"  # clusters that share an etcd need different ones
-    request_ms: int = 2000  # shorter: an election inside etcd looks like an outage; longer: a dead member costs more
-    watch_ms: int = 30_000  # a silent watch is begun again; longer: a dead connection is noticed later
+    request_ms: int = 2000  # shorter: an election of etcd looks like an outage; longer: a dead member costs more
+    watch_ms: int = 30_000  # a silent watch is restarted; longer: a dead connection is noticed later
     retry_ms: int = 500  # between attempts of background work; shorter: more load while etcd is down
     user: str = ""
     password: str = ""
@@ -49,7 +51,7 @@ Json = dict[str, Any]
 
 
 class Gateway:
-    """One session with the members of an etcd cluster."""
+    """A session with the members of an etcd cluster."""
 
     def __init__(self, options: EtcdOptions, tls: ssl.SSLContext | None = None) -> None:
         if not options.endpoints:
@@ -69,16 +71,16 @@ class Gateway:
             self._session = None
 
     async def repeatable(self, path: str, body: Json, timeout_ms: int = 0) -> Json:
-        """A request that may be carried out twice, such as a read: endpoints are asked until one answers."""
+        """An idempotent request, such as a read: endpoints are tried until one answers."""
         for _ in self._options.endpoints[1:]:
             try:
                 return await self._request(path, body, timeout_ms)
             except StoreUnavailable:
-                continue  # the next endpoint has its turn
+                continue  # try the next endpoint
         return await self._request(path, body, timeout_ms)
 
     async def once(self, path: str, body: Json) -> Json:
-        """A request that is sent once (E1); endpoints that cannot even be connected to are passed over."""
+        """A request that is sent once (E1); endpoints that cannot be connected to are skipped."""
         for _ in self._options.endpoints[1:]:
             try:
                 return await self._request(path, body)
@@ -96,22 +98,22 @@ class Gateway:
         try:
             token = await self._authenticated()
             headers = NEEDS_LEADER | ({"Authorization": token} if token else {})
-            async with asyncio.timeout(self._options.request_ms / 1000):  # etcd says at once that a watch was created
+            async with asyncio.timeout(self._options.request_ms / 1000):  # etcd confirms a new watch at once
                 response = await self._open().post(endpoint + path, json=body, headers=headers, timeout=timeout)
             async with response:
                 if endpoint != self._endpoint():
-                    raise StoreUnavailable(_what(endpoint, "it was left while the watch began"))
+                    raise StoreUnavailable(_what(endpoint, "another endpoint was chosen while the watch began"))
                 self._streams[response] = endpoint
                 async for line in _lines(response.content):
                     yield _result(line)
         except StoreUnavailable:
-            self._token = ""  # it may be why the watch was refused; another is quickly had
-            self._leave(endpoint)
+            self._token = ""  # it may be why the watch was refused; a new one is cheap
+            self._skip(endpoint)
             raise
-        except aiohttp.SocketTimeoutError as error:  # nothing happened for long, which is no fault of the endpoint
+        except aiohttp.SocketTimeoutError as error:  # no change for a long time: not a fault of the endpoint
             raise StoreUnavailable(_what(endpoint, "the watch was silent")) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._leave(endpoint)
+            self._skip(endpoint)
             raise StoreUnavailable(_what(endpoint, error)) from error
         finally:
             if response is not None:
@@ -122,12 +124,12 @@ class Gateway:
         token = await self._authenticated()
         try:
             return await self._post(path, body, token, timeout_ms)
-        except TokenExpired:  # etcd looks at the token first: nothing has happened
+        except TokenExpired:  # etcd checks the token first: the request was not carried out
             self._token = ""
             return await self._post(path, body, await self._authenticated(), timeout_ms)
 
     async def _authenticated(self) -> str:
-        """The token of the session, "" where no user is given."""
+        """The token of the session, "" without a user."""
         if self._options.user and not self._token:
             who = {"name": self._options.user, "password": self._options.password}
             self._token = (await self._post("/v3/auth/authenticate", who, ""))["token"]
@@ -137,17 +139,17 @@ class Gateway:
         endpoint = self._endpoint()
         headers = JSON_CONTENT | ({"Authorization": token} if token else {})
         encoded = msgspec.json.encode(body)
-        content = io.BytesIO(encoded)  # sent piece by piece: a long map does not stop the event loop
+        content = io.BytesIO(encoded)  # sent in pieces: a long map does not block the event loop
         total_s = (timeout_ms or self._options.request_ms) / 1000 + len(encoded) / SLOWEST_BYTES_PER_S
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=total_s / 2)
         try:
             async with self._open().post(endpoint + path, data=content, headers=headers, timeout=timeout) as response:
                 data, status = await response.read(), response.status
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self._leave(endpoint)
+            self._skip(endpoint)
             raise NotSent(_what(endpoint, error)) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self._leave(endpoint)
+            self._skip(endpoint)
             raise StoreUnavailable(_what(endpoint, error)) from error
         return self._answer(endpoint, status, data)
 
@@ -155,16 +157,16 @@ class Gateway:
         try:
             answer = msgspec.json.decode(data, type=Json)
         except msgspec.MsgspecError as error:
-            self._leave(endpoint)
-            raise StoreUnavailable(_what(endpoint, f"HTTP {status}, no JSON")) from error
+            self._skip(endpoint)
+            raise StoreUnavailable(_what(endpoint, f"HTTP {status}, not JSON")) from error
         if status == 200:
             return answer
         text = str(answer.get("error", answer.get("message", f"HTTP {status}")))
         if self._token and ("invalid auth token" in text or status == 401):
             raise TokenExpired(_what(endpoint, text))
         if any(words in text for words in TOO_LARGE):
-            raise RequestTooLarge(f"etcd at {endpoint}: {text}")  # no fault of the endpoint
-        self._leave(endpoint)
+            raise RequestTooLarge(f"etcd at {endpoint}: {text}")  # not a fault of the endpoint
+        self._skip(endpoint)
         raise StoreUnavailable(_what(endpoint, text))
 
     def _open(self) -> aiohttp.ClientSession:
@@ -178,8 +180,8 @@ class Gateway:
     def _endpoint(self) -> str:
         return self._options.endpoints[self._at].rstrip("/")
 
-    def _leave(self, endpoint: str) -> None:
-        """E2; unless another request has left it already. Streams of a member that hangs say nothing: they end too."""
+    def _skip(self, endpoint: str) -> None:
+        """E2; unless another request has already done it. Streams of the member end, too: it may hang."""
         if endpoint == self._endpoint():
             self._at = (self._at + 1) % len(self._options.endpoints)
         for response in [response for response, origin in self._streams.items() if origin == endpoint]:
@@ -187,19 +189,19 @@ class Gateway:
 
 
 class NotSent(StoreUnavailable):
-    """The endpoint could not be reached: the request has surely not happened."""
+    """The endpoint could not be reached: the request was not carried out."""
 
 
 class RequestTooLarge(StorageError):
-    """etcd does not take a request of this size: it has surely not happened, and never will."""
+    """etcd does not accept a request of this size: it was not carried out."""
 
 
 class TokenExpired(StoreUnavailable):
-    """etcd does not know the session's token (any more)."""
+    """The session's token is not valid any more."""
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """aiohttp's own lines end at 64 KiB; a projection may be longer."""
+    """aiohttp limits its own lines to 64 KiB; a projection may be longer."""
     pending = b""
     async for chunk in content.iter_any():
         *complete, pending = (pending + chunk).split(b"\n")
@@ -214,7 +216,7 @@ def _result(line: bytes) -> Json:
     try:
         message = msgspec.json.decode(line, type=Json)
     except msgspec.MsgspecError as error:
-        raise StoreUnavailable("etcd sent an event that is no JSON; is another program at its endpoint?") from error
+        raise StoreUnavailable("etcd sent an event that is not JSON; is another program at its endpoint?") from error
     if "result" not in message:
         raise StoreUnavailable(f"etcd ended the watch: {message.get('error', message)}")
     result: Json = message["result"]
@@ -223,7 +225,7 @@ def _result(line: bytes) -> Json:
 
 def _what(endpoint: str, error: object) -> str:
     reason = str(error) or type(error).__name__
-    return f"etcd at {endpoint}: {reason}; check that a majority of its members runs and can be reached"
+    return f"etcd at {endpoint}: {reason}; check that a majority of its members is up and reachable"
 
 
 # ------------------------------------------------------------------------------------------------- parts of requests

@@ -1,20 +1,19 @@
-"""The store for several coordinators: everything is in etcd, and each of them serves every request.
+"""The store for several coordinators: everything is in etcd, and every coordinator serves every request.
 
     <prefix>cluster              the cluster's id
     <prefix>logs/<name>          a projection
-    <prefix>nodes/<id>           what a node said of itself, and an operator of it
+    <prefix>nodes/<id>           the registration of a node, and its state
     <prefix>nodes/<id>/live      exists as long as the node's lease
-    <prefix>coordinator/active   who is elected
+    <prefix>coordinator/active   the active coordinator
 
 Rules
- T1  A request is decided by the register role of the core, begun from what etcd holds at that moment; what the role
-     wants to be stored is written in one transaction that holds only if nothing of it has changed since. Otherwise all
-     of it is done again.
- T2  A transaction whose outcome is not known gets no answer (K1).
- T3  The coordinator that hears of a node keeps the lease on its live key. When another coordinator has taken the key
-     over, the next renewal takes it back. A renewal that says nothing new costs one request that changes nothing.
- T4  When a store starts and no node at all is live, then nobody was there to keep leases: every node gets a new period.
- T5  A node that leaves has its live key deleted, if the key is of that very start; a client's entry goes with it.
+ T1  The register role of the core decides a request, from the state in etcd at that moment; one transaction writes its
+     records, on condition that this state has not changed since. Otherwise the request starts over.
+ T2  A transaction whose outcome is unknown gets no answer (K1).
+ T3  The coordinator that a node registers with keeps the lease on its live key. When another coordinator has taken the
+     key over, the next renewal takes it back. An unchanged renewal costs one request that changes nothing.
+ T4  If a store starts and no node is live, no coordinator was there to renew leases: every node gets a new period.
+ T5  When a node leaves, its live key is deleted if it belongs to that start; a client's entry is deleted with it.
 """
 
 from __future__ import annotations
@@ -73,14 +72,12 @@ from trunkline.metadata.store import (
 )
 from trunkline.metadata.stored_json import encode, pack
 
-ATTEMPTS_MAX = 16  # of one request that others always get ahead of; then its sender is to try again
-LEASE_S_MIN = 2  # etcd grants no shorter one
-PUTS_MAX = 64  # in one transaction; etcd takes 128 unless told otherwise
-LONG_SEGMENTS = 500  # a map with more is encoded beside the event loop
-GROWN_BYTES_MAX = (
-    1_250_000  # of a value to which a segment is added; etcd takes 1.5 MiB. The rest is for repair and trim
-)
-CALLER = Address("caller", "caller")  # every answer goes back to who asked
+ATTEMPTS_MAX = 16  # of one request that loses to others; then its sender retries
+LEASE_S_MIN = 2  # the shortest that etcd grants
+PUTS_MAX = 64  # in one transaction; etcd accepts 128 by default
+LONG_SEGMENTS = 500  # a map with more is encoded in a thread
+GROWN_BYTES_MAX = 1_250_000  # of a value with a new segment; etcd accepts 1.5 MiB, the rest is for repair and trim
+CALLER = Address("caller", "caller")  # every answer goes back to the caller
 
 
 class EtcdStore:
@@ -102,7 +99,7 @@ class EtcdStore:
         self._announced: dict[str, int] = {}  # log: epoch; as many as there are logs
 
     async def start(self) -> None:
-        """An etcd that is down does not keep a coordinator from starting: it serves as soon as etcd does."""
+        """A coordinator starts even if etcd is down: it serves as soon as etcd does."""
         self._following = asyncio.create_task(self._follower.run())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
@@ -113,7 +110,7 @@ class EtcdStore:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
             self._following = None
-        self._surveyed.set()  # who waits for it is to hear that the store is closed
+        self._surveyed.set()  # waiters must notice that the store is closed
         await self._election.close()
         self._changes.close()
         await self._gateway.close()
@@ -128,7 +125,7 @@ class EtcdStore:
             effects = MetadataRegister(view.image).on_message(CALLER, message)  # T1
             if await self._store(view, message, effects):
                 return self._perform(effects)
-        raise StoreUnavailable(f"others changed the same {ATTEMPTS_MAX} times meanwhile; try again")
+        raise StoreUnavailable(f"other writers changed it {ATTEMPTS_MAX} times; try again")
 
     async def leave(self, node: str, start: int) -> None:
         key, live = self._keys.node(node), self._keys.live(node)
@@ -141,9 +138,9 @@ class EtcdStore:
             deletes = [delete(live), delete(key)] if forgotten else [delete(live)]
             mine = [unchanged(key, view.changed(key)), holds(live, str(start).encode())]  # T5
             if await self._write(mine, deletes):
-                self._leases.forget(node)  # should it come back, it gets another one
+                self._leases.forget(node)  # if it comes back, it gets a new one
                 return
-        raise StoreUnavailable(f"the entry of {node} changed {ATTEMPTS_MAX} times meanwhile; its lease will run out")
+        raise StoreUnavailable(f"the entry of {node} changed {ATTEMPTS_MAX} times; its lease will expire")
 
     async def logs(self) -> tuple[str, ...]:
         answer = await self._gateway.repeatable("/v3/kv/range", range_below(self._keys.logs, keys_only=True))
@@ -167,7 +164,7 @@ class EtcdStore:
             changed = replace(info, state=state, live=True)
             if await self._write([unchanged(key, view.changed(key))], [put(key, encode(changed))]):
                 return True
-        raise StoreUnavailable(f"node {node} changed {ATTEMPTS_MAX} times meanwhile; try again")
+        raise StoreUnavailable(f"node {node} changed {ATTEMPTS_MAX} times; try again")
 
     async def forget_node(self, node: str) -> bool:
         key, live = self._keys.node(node), self._keys.live(node)
@@ -188,7 +185,7 @@ class EtcdStore:
         return self._changes.watch()
 
     async def campaign(self, me: str) -> None:
-        await self._surveyed.wait()  # before that it would not hear of the key being gone
+        await self._surveyed.wait()  # before that it would miss that the key was removed
         await self._election.campaign(me)
 
     def active(self) -> bool:
@@ -206,7 +203,7 @@ class EtcdStore:
     # ----------------------------------------------------------------------------------------------- one request
 
     async def _view(self, message: Request) -> View:
-        """What the register has to know to decide."""
+        """What the register needs to decide."""
         match message:
             case Get(log):
                 return await self._reader.read_log(log, range_below(self._keys.nodes))
@@ -235,25 +232,25 @@ class EtcdStore:
                 raise RequestTooLarge(f"its value would have {len(value)} bytes")
             revision = await self._write([unchanged(key, view.changed(key))], [put(key, value)])
         except RequestTooLarge as error:
-            text = f"the map of log {projection.log} has {len(projection.segments)} segments, more than etcd takes"
+            text = f"the map of log {projection.log} has {len(projection.segments)} segments, more than etcd accepts"
             raise MapTooLarge(f"{text}; trim the log ({error})") from error
         if revision:
             self._reader.keep(projection, revision)
         return revision > 0
 
-    async def _store_node(self, view: View, said: NodeInfo, effects: Effects) -> bool:
-        key, live = self._keys.node(said.node), self._keys.live(said.node)
-        lease = await self._leases.lease_for(said.node)
+    async def _store_node(self, view: View, given: NodeInfo, effects: Effects) -> bool:
+        key, live = self._keys.node(given.node), self._keys.live(given.node)
+        lease = await self._leases.lease_for(given.node)
         stored = [record.info for record in _records(effects) if isinstance(record, NodeRegistered)]
         decided = stored[0] if stored else replace(view.image.nodes[0], live=True)
-        puts = [put(live, str(said.start).encode(), lease)]
+        puts = [put(live, str(given.start).encode(), lease)]
         if is_passing(decided):
-            puts.append(put(key, encode(decided), lease))  # always, so that both hang on one lease
+            puts.append(put(key, encode(decided), lease))  # always, so that both have the same lease
         elif stored:
             puts.append(put(key, encode(decided)))
         revision = await self._write([unchanged(key, view.changed(key))], puts)
         if revision:
-            self._leases.hold(said, lease, revision)
+            self._leases.hold(given, lease, revision)
         return revision > 0
 
     async def _write(self, conditions: list[Json], changes: list[Json]) -> int:
@@ -262,7 +259,7 @@ class EtcdStore:
         return int(answer["header"]["revision"]) if answer.get("succeeded") else 0
 
     def _perform(self, effects: Effects) -> Answer | None:
-        """Announce, then answer. What is told in an answer has been announced by somebody: K2."""
+        """Announce, then answer. Some coordinator has announced what an answer contains (K2)."""
         answer: Answer | None = None
         for effect in effects:
             match effect:
@@ -271,21 +268,21 @@ class EtcdStore:
                 case Send(_, (Got() | Swapped() | SwapLost() | Registered()) as message):
                     answer = message
         if isinstance(answer, Got) and answer.projection is not None:
-            self._announce_projection(answer.projection)  # its swap may have ended with an unknown outcome
+            self._announce_projection(answer.projection)  # the outcome of its swap may have been unknown
         return answer
 
-    # --------------------------------------------------------------------------------------------- what others do
+    # --------------------------------------------------------------------------------------------- changes by others
 
     async def _survey(self) -> int:
-        """Everything there is; watchers are told that all of it may have changed."""
-        view = await self._reader.read(range_below(self._keys.nodes))  # first: what changes from here on is followed
+        """Read everything; watchers are notified that all of it may have changed."""
+        view = await self._reader.read(range_below(self._keys.nodes))  # first: later changes are followed
         if not self._surveyed.is_set() and not any(info.live for info in view.image.nodes):
             await self._revive(view)  # T4
         for projection in await self._reader.projections():
             self._announce_projection(projection)
-            self._changes.tell(projection.log)
-        self._changes.tell(NODES_CHANGED)
-        self._election.vacated()  # perhaps: it will look
+            self._changes.notify(projection.log)
+        self._changes.notify(NODES_CHANGED)
+        self._election.vacated()  # perhaps: it checks
         self._surveyed.set()
         return view.revision
 
@@ -300,12 +297,12 @@ class EtcdStore:
     def _on_change(self, change: KeyChanged) -> None:
         match self._keys.subject(change.key):
             case Subject(About.LOG, name):
-                self._changes.tell(name)
+                self._changes.notify(name)
             case Subject(About.NODE, name):
                 self._on_node_change(name, change)
             case Subject(About.LIVE, name):
                 self._leases.touched(name, change.revision)
-                self._changes.tell(NODES_CHANGED)
+                self._changes.notify(NODES_CHANGED)
                 if change.deleted:
                     self._announce(LeaseLost(name))
             case Subject(About.ACTIVE):
@@ -317,7 +314,7 @@ class EtcdStore:
             self._leases.forget(node)
         else:
             self._leases.touched(node, change.revision)
-        self._changes.tell(NODES_CHANGED)
+        self._changes.notify(NODES_CHANGED)
 
     def _announce_projection(self, projection: Projection) -> None:
         if projection.epoch > self._announced.get(projection.log, 0):

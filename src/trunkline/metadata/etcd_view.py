@@ -1,4 +1,4 @@
-"""What etcd holds, read at one revision and turned into the register's values."""
+"""Reads the state in etcd at one revision, as values of the register."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trunkline.errors import StorageError
 from trunkline.metadata.etcd_gateway import Gateway, Json, from64, range_below, range_of, unchanged
 from trunkline.metadata.stored_json import decode, unpack
 
-DECODED_MAX = 100_000  # values that are kept decoded; beyond it all are forgotten and decoded again
+DECODED_MAX = 100_000  # decoded values in the cache; beyond it the cache is cleared
 
-READS_MAX = 64  # in one transaction; etcd takes 128 unless told otherwise
+READS_MAX = 64  # in one transaction; etcd accepts 128 by default
 
 T = TypeVar("T")
 
@@ -33,14 +33,14 @@ class About(enum.Enum):
 
 
 class Subject(NamedTuple):
-    """What a key is about; ``name`` is a log or a node."""
+    """The subject of a key; ``name`` is a log or a node."""
 
     about: About
     name: str = ""
 
 
 class Keys:
-    """The names of keys. Names of logs and nodes are escaped: they may hold a slash."""
+    """The names of keys. Names of logs and nodes are escaped: they may contain a slash."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -70,7 +70,7 @@ class Keys:
 
 
 class View(Struct, frozen=True):
-    revision: int  # of etcd, when all of this was so
+    revision: int  # of etcd, at which all of it was read
     image: RegisterImage  # a node is live if its live key exists
     changed_at: dict[str, int]  # the revision at which each key was last changed
 
@@ -91,7 +91,7 @@ class EtcdReader:
         return self._view(answer, {})
 
     async def read_log(self, log: str, *others: Json) -> View:
-        """The same of a log and other ranges; the log's value travels only if it is not the one that is kept here."""
+        """The same for a log and other ranges; the log's value is transferred only if it is not in the cache."""
         key = self._keys.log(log)
         at, value = self._decoded.get(key, (0, None))
         if not isinstance(value, Projection):
@@ -105,7 +105,7 @@ class EtcdReader:
         return self._view(answer, {key: (at, value)} if answer.get("succeeded") else {})
 
     async def projections(self) -> tuple[Projection, ...]:
-        """Of all logs, sorted by name. Only those that have changed travel."""
+        """Of all logs, sorted by name. Only changed ones are transferred."""
         answer = await self._gateway.repeatable("/v3/kv/range", range_below(self._keys.logs, keys_only=True))
         there = {from64(kv["key"]).decode(): int(kv["mod_revision"]) for kv in answer.get("kvs", [])}
         found = {key: self._decoded[key][1] for key, at in there.items() if self._decoded.get(key, (0,))[0] == at}
@@ -116,7 +116,7 @@ class EtcdReader:
         return tuple(sorted((each for each in found.values() if isinstance(each, Projection)), key=lambda p: p.log))
 
     def keep(self, projection: Projection, revision: int) -> None:
-        """It was written at this revision: it need not be read and decoded."""
+        """It was written at this revision: the cache has it from now on."""
         self._keep(self._keys.log(projection.log), revision, projection)
 
     def _view(self, answer: Json, kept: dict[str, tuple[int, Projection]]) -> View:
@@ -133,12 +133,12 @@ class EtcdReader:
                     nodes.append(self._value(NodeInfo, key, changed, kv))
                 case Subject(About.LIVE, name):
                     live.add(name)
-        told = [replace(info, live=info.node in live) for info in sorted(nodes, key=lambda info: info.node)]
+        registered = [replace(info, live=info.node in live) for info in sorted(nodes, key=lambda info: info.node)]
         revision = int(answer["header"]["revision"])
-        return View(revision, RegisterImage(tuple(projections), tuple(told)), changed_at)
+        return View(revision, RegisterImage(tuple(projections), tuple(registered)), changed_at)
 
     def _value(self, kind: type[T], key: str, changed: int, kv: Json) -> T:
-        """A value is decoded once per change: logs are read far more often than they change."""
+        """Decodes a value once per change: logs are read far more often than they change."""
         at, value = self._decoded.get(key, (0, None))
         if at == changed and isinstance(value, kind):
             return value

@@ -17,12 +17,12 @@ class KeyChanged(Struct, frozen=True):
     key: str
     deleted: bool
     revision: int
-    lease: int  # that the key now hangs on; 0: none
+    lease: int  # of the key; 0: none
 
 
 class Follower:
-    """Calls ``changed`` for each change, in order. Where changes may have been missed, ``survey`` is called first: it
-    looks at everything and says at which revision. Changes go on behind that.
+    """Calls ``changed`` for each change, in order. Where changes may have been missed it calls ``survey`` first, which
+    reads everything and returns the revision; changes continue after it.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Follower:
         self._options = options
         self._survey = survey
         self._changed = changed
-        self._seen = 0  # up to this revision everything is known; 0: survey first
+        self._seen = 0  # everything up to this revision is known; 0: survey first
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -53,7 +53,7 @@ class Follower:
         wanted = {"key": below["key"], "range_end": below["range_end"], "start_revision": str(self._seen + 1)}
         async with aclosing(self._gateway.stream("/v3/watch", {"create_request": wanted})) as results:
             async for result in results:
-                if result.get("canceled"):  # the history since has been compacted away
+                if result.get("canceled"):  # the history since then was compacted
                     self._seen = 0
                     return
                 for change in map(_change, result.get("events", [])):

@@ -1,9 +1,9 @@
-"""The clock behind the leases of nodes (M3): who has not been heard of for ``lease_ms`` is told, once.
+"""The clock of the leases of nodes (M3): reports a node that was silent for ``lease_ms``, once.
 
-    heard ----- heard ------------------- | lease_ms | expired(node, start)
+    renewed ----- renewed ------------------- | lease_ms | expired(node, start)
 
-One timer for all nodes, set to the earliest deadline. When it fires much too late, this process was stopped and heard
-nobody: that says nothing about nodes, so everybody gets a new period.
+One timer for all nodes, set to the earliest deadline. When it fires much too late, this process was stopped and could
+not receive renewals, so every node gets a new period.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ class LeaseClock:
         self._deadlines: dict[str, tuple[float, int]] = {}  # node: when, start; as many as are registered
         self._timer: asyncio.TimerHandle | None = None
 
-    def heard(self, node: str, start: int) -> None:
+    def renewed(self, node: str, start: int) -> None:
         loop = asyncio.get_running_loop()
         self._deadlines[node] = (loop.time() + self._period_s, start)
         if self._timer is None:
             self._timer = loop.call_at(self._deadlines[node][0], self._fire)
 
     def restart(self, nodes: Iterable[tuple[str, int]]) -> None:
-        """Forget everybody; these get a new period."""
+        """Forget all nodes; these get a new period."""
         self.stop()
         for node, start in nodes:
-            self.heard(node, start)
+            self.renewed(node, start)
 
     def stop(self) -> None:
         self._deadlines.clear()
@@ -38,7 +38,7 @@ class LeaseClock:
             self._timer = None
 
     def _fire(self) -> None:
-        """A renewal does not move the timer; it finds here that nothing has expired, and sets it again."""
+        """A renewal does not move the timer: if nothing has expired, it is set again."""
         loop = asyncio.get_running_loop()
         assert self._timer is not None
         late_s = loop.time() - self._timer.when()

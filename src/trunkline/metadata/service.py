@@ -1,20 +1,20 @@
-"""The register as the coordinator's network host uses it: requests in, answers out through a callback.
+"""The register for the coordinator's network host: requests in, answers through a callback.
 
 Rules
- G1  Requests of one log are carried out in the order of their arrival, and so are those of one node; others go side by
-     side, at most ``concurrency_max`` at once.
- G2  Nothing waits without bound: while ``waiting_max`` requests wait, further ones are dropped, and asked again. Leases
-     have ``LEASES_MAX`` places more: many logs must not make live nodes look dead.
- G3  A request whose outcome is not known gets no answer.
- G4  Endings are rationed. A client with a bad link may see every segment as broken and end one after another; the
-     protocol is safe, but the log would crawl. When a log has seen ``endings_burst`` endings within the last
-     ``endings_window_ms``, a further one is set aside until the first of them is that old: delayed by at most the
-     window, never refused. Everything else of that log goes on. At most ``ASIDE_MAX`` endings of a log are set aside;
-     only one of them can win, so more are dropped.
- G5  A request that is out of bounds (``admission.py``), or a map that cannot follow the one that is stored, changes
-     nothing; its sender is told why.
- G6  A swap that does not fit into the store gets no answer, as if it were lost; operators are told why, until a smaller
-     one of that log has been stored.
+ G1  Requests for one log run in the order of their arrival, and so do those for one node; others run in parallel, at
+     most ``concurrency_max`` at once.
+ G2  Queues are bounded: while ``waiting_max`` requests wait, further ones are dropped, and their senders retry. Leases
+     have ``LEASES_MAX`` more places: many logs must not make live nodes look dead.
+ G3  A request whose outcome is unknown gets no answer.
+ G4  Reconfigurations are rate-limited. A client with a bad link may see every segment as broken and end one after the
+     other; that is safe, but the log would crawl. After ``endings_burst`` endings of a log within the last
+     ``endings_window_ms``, a further one waits until the first of them is that old: delayed by at most the window,
+     never refused. All other requests for that log proceed. At most ``ASIDE_MAX`` endings of a log wait; only one of
+     them can win, so more are dropped.
+ G5  A request that is out of bounds (``admission.py``), or a map that cannot follow the stored one, changes nothing;
+     its sender receives the reason.
+ G6  A swap that does not fit into the store gets no answer, as if it were lost; the status shows the reason until a
+     smaller one of that log was stored.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from trunkline.core.effects import Message
 from trunkline.core.messages import Get, LeaseExpired, Register, Swap, Swapped
 from trunkline.errors import StorageError
 from trunkline.metadata.admission import Places, request_fault
-from trunkline.metadata.store import MapTooLarge, Request, Store, StoreUnavailable
+from trunkline.metadata.store import MapTooLarge, MetadataStore, Request, StoreUnavailable
 
 log = logging.getLogger("trunkline.metadata")
 
-LEASES_MAX = 256  # requests about leases that may wait beyond ``waiting_max``
-ASIDE_MAX = 4  # endings of one log that may wait for their time
-ENDINGS_LOGS_MAX = 1024  # logs whose endings are remembered before old ones are swept out
+LEASES_MAX = 256  # lease requests that may wait beyond ``waiting_max``
+ASIDE_MAX = 4  # delayed endings of one log
+ENDINGS_LOGS_MAX = 1024  # logs whose endings are remembered before old ones are purged
 
 
 class ServiceOptions(Struct, frozen=True):
-    concurrency_max: int = 32  # fewer: a slow store serves logs one by one; more: it is asked more than it can take
-    waiting_max: int = 1024  # fewer: a burst is dropped and asked again; more: answers come too late to be of use
-    endings_burst: int = 10  # at least 1. fewer: a real series of failures is slowed down; more: a storm lasts longer
+    concurrency_max: int = 32  # fewer: a slow store serves logs one by one; more: it is overloaded
+    waiting_max: int = 1024  # fewer: a burst is dropped and retried; more: answers come too late
+    endings_burst: int = 10  # at least 1. fewer: real failures in a row are slowed down; more: a storm lasts longer
     endings_window_ms: int = 10_000
 
 
 class ServiceCounts(Struct):
-    """For status and metrics; they only grow."""
+    """For metrics; they only grow."""
 
     answered: int = 0
     unanswered: int = 0  # the store was not available, or an earlier start of a node asked
@@ -56,54 +56,56 @@ class ServiceCounts(Struct):
     delayed: int = 0
 
 
-class Job(Struct, frozen=True):
+class QueuedRequest(Struct, frozen=True):
     message: Request | LeaseExpired
     answer: Callable[[Message], None]
     refuse: Callable[[str], None]
 
 
 class RegisterService:
-    def __init__(self, store: Store, options: ServiceOptions | None = None) -> None:
-        self.cluster = ""  # may be set once it is known
+    def __init__(self, store: MetadataStore, options: ServiceOptions | None = None) -> None:
+        self.cluster = ""  # set once it is known
         self._store = store
         self._places = Places(store)
         self._options = options if options is not None else ServiceOptions()
         self._endings = Endings(self._options.endings_burst, self._options.endings_window_ms)
-        self._lines: dict[str, deque[Job]] = {}  # per log or node; a line that is here is ready or being served
+        self._queues: dict[
+            str, deque[QueuedRequest]
+        ] = {}  # per log or node; a line that is here is ready or being served
         self._ready: deque[str] = deque()
         self._waiting = 0
         self._workers: set[asyncio.Task[None]] = set()
         self._aside: dict[asyncio.TimerHandle, str] = {}
         self._closed = False
         self.counts = ServiceCounts()
-        self.refused: dict[str, str] = {}  # logs whose last swap did not fit into the store, and why (G6)
+        self.refused: dict[str, str] = {}  # why the last swap of a log did not fit into the store (G6)
 
     def submit(
         self, message: Message, answer: Callable[[Message], None], refuse: Callable[[str], None] | None = None
     ) -> None:
-        """Carry out a request some time; ``answer`` is called at most once, in the event loop. Never blocks.
+        """Queue a request; ``answer`` is called at most once, in the event loop. Never blocks.
 
-        ``refuse`` is told why a request means nothing (G5), perhaps at once; there is no answer then.
+        ``refuse`` receives the reason if the request is invalid (G5), perhaps at once; there is no answer then.
         """
-        refuse = refuse if refuse is not None else _to_nobody
+        refuse = refuse if refuse is not None else _ignore
         if not isinstance(message, Get | Swap | Register):
-            self._refuse(refuse, f"a {type(message).__name__} is no request to the metadata")
+            self._refuse(refuse, f"the metadata store does not accept {type(message).__name__}")
             return
         if fault := request_fault(message, self.cluster):
             self._refuse(refuse, fault)
         else:
-            self._submit(Job(message, answer, refuse))
+            self._submit(QueuedRequest(message, answer, refuse))
 
     def _refuse(self, refuse: Callable[[str], None], why: str) -> None:
         self.counts.malformed += 1
         refuse(why)
 
     def leave(self, node: str, start: int) -> None:
-        """A node says that it ends. That stands behind what it said before (G1): a renewal must not undo it."""
-        self._submit(Job(LeaseExpired(node, start), _to_nobody, _to_nobody))
+        """A node shuts down. It queues behind earlier requests of the node (G1): a renewal must not undo it."""
+        self._submit(QueuedRequest(LeaseExpired(node, start), _ignore, _ignore))
 
-    def _submit(self, job: Job) -> None:
-        self._start_worker()  # first of all: what is dropped starts nobody, and what waits must not wait for ever
+    def _submit(self, job: QueuedRequest) -> None:
+        self._start_worker()  # first: a dropped request starts none, and waiting ones must not wait for ever
         about_lease = isinstance(job.message, Register | LeaseExpired)
         waiting_max = self._options.waiting_max + (LEASES_MAX if about_lease else 0)
         if self._closed or self._waiting >= waiting_max:
@@ -113,7 +115,7 @@ class RegisterService:
         self._enqueue(job)
 
     async def close(self) -> None:
-        """Stop. What waits gets no answer."""
+        """Stop. Waiting requests get no answer."""
         self._closed = True
         for timer in self._aside:
             timer.cancel()
@@ -122,13 +124,13 @@ class RegisterService:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
 
-    def _enqueue(self, job: Job) -> None:
-        key = _line_of(job.message)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = deque()
+    def _enqueue(self, job: QueuedRequest) -> None:
+        key = _queue_key(job.message)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = deque()
             self._ready.append(key)
-        line.append(job)
+        queue.append(job)
         self._start_worker()
 
     def _start_worker(self) -> None:
@@ -138,26 +140,26 @@ class RegisterService:
             worker.add_done_callback(self._workers.discard)
 
     async def _work(self) -> None:
-        """Serve lines until none is ready; a line is served by one worker at a time (G1)."""
+        """Serve queues until none is ready; one worker at a time serves a queue (G1)."""
         me = asyncio.current_task()
         assert me is not None
         try:
             while self._ready:
                 await self._serve_next(self._ready.popleft())
         finally:
-            self._workers.discard(me)  # at once: what comes in this turn of the loop needs another one
+            self._workers.discard(me)  # now: a request that arrives in this loop iteration needs another worker
 
     async def _serve_next(self, key: str) -> None:
-        line = self._lines[key]
+        queue = self._queues[key]
         try:
-            await self._serve(line.popleft())
+            await self._serve(queue.popleft())
         finally:
-            if line:
+            if queue:
                 self._ready.append(key)
             else:
-                del self._lines[key]
+                del self._queues[key]
 
-    async def _serve(self, job: Job) -> None:
+    async def _serve(self, job: QueuedRequest) -> None:
         if self._set_aside(job):
             return
         self._waiting -= 1
@@ -170,13 +172,13 @@ class RegisterService:
                 return
             answer = await self._store.handle(job.message)
         except MapTooLarge as error:
-            self._put_off(job.message, error)
+            self._on_too_large(job.message, error)
             return
         except (StoreUnavailable, StorageError):
             self.counts.unanswered += 1  # G3
             return
         if answer is None and isinstance(job.message, Swap):
-            self._refuse(job.refuse, f"the map of {job.message.log} cannot follow the one that is stored")  # G5
+            self._refuse(job.refuse, f"the map of {job.message.log} cannot follow the stored one")  # G5
             return
         if answer is None:
             self.counts.unanswered += 1
@@ -188,8 +190,8 @@ class RegisterService:
         self.counts.answered += 1
         job.answer(answer)
 
-    def _put_off(self, message: Request, error: MapTooLarge) -> None:
-        """G6; said once, as who asked will ask again."""
+    def _on_too_large(self, message: Request, error: MapTooLarge) -> None:
+        """G6; logged once, as the sender retries."""
         self.counts.unanswered += 1
         if isinstance(message, Swap) and message.log not in self.refused:
             log.error("%s", error)
@@ -199,10 +201,10 @@ class RegisterService:
         try:
             await self._store.leave(ended.node, ended.start)
         except (StoreUnavailable, StorageError) as error:
-            log.warning("%s left, but its lease has to run out by itself: %s", ended.node, error)
+            log.warning("%s left, but its lease has to expire: %s", ended.node, error)
 
-    def _set_aside(self, job: Job) -> bool:
-        """G4: whether an ending has to wait. It returns to the end of its log's line when its time has come."""
+    def _set_aside(self, job: QueuedRequest) -> bool:
+        """G4: whether an ending has to wait. Afterwards it goes to the end of its log's queue."""
         message = job.message
         if not (isinstance(message, Swap) and ends_segment(message)):
             return False
@@ -225,7 +227,7 @@ class RegisterService:
 
 
 class Endings:
-    """When segments of each log ended lately, by the clock of the event loop."""
+    """Times of the recent endings of each log, by the clock of the event loop."""
 
     def __init__(self, burst: int, window_ms: int) -> None:
         self._burst = burst
@@ -239,7 +241,7 @@ class Endings:
         self._times.setdefault(log, deque(maxlen=self._burst)).append(now)
 
     def delay_s(self, log: str) -> float:
-        """How long a further ending has to wait; never more than the window."""
+        """How long another ending has to wait; never more than the window."""
         times = self._times.get(log)
         if times is None or len(times) < self._burst:
             return 0.0
@@ -247,12 +249,12 @@ class Endings:
 
 
 def ends_segment(swap: Swap) -> bool:
-    """Whether the swap ends a segment and opens the next. (One that leaves the log read-only starts no storm.)"""
+    """Whether the swap ends a segment and opens the next. (One that leaves the log read-only causes no storm.)"""
     last = swap.projection.last
     return last.epoch == swap.projection.epoch and last.index > 0
 
 
-def _line_of(message: Request | LeaseExpired) -> str:
+def _queue_key(message: Request | LeaseExpired) -> str:
     match message:
         case Register(info):
             return f"node {info.node}"
@@ -262,4 +264,4 @@ def _line_of(message: Request | LeaseExpired) -> str:
             return f"log {log_name}"
 
 
-def _to_nobody(told: object) -> None: ...
+def _ignore(answer: object) -> None: ...

@@ -2,11 +2,10 @@
 
 Write-ahead journal with ``synchronous=FULL``: a commit is one write and one fsync of the journal, and SQLite syncs the
 directory when it makes the journal. (NORMAL would leave the last commits to a power cut; a rollback journal takes three
-syncs.) Readers such as the ``sqlite3`` program may look into the file at any time. Writing is for one coordinator: it
-holds a lock on the file beside it for as long as it runs.
+syncs.) Other programs such as ``sqlite3`` may read the file at any time. One coordinator writes: it holds the lock file
+beside it while it runs.
 
-Segments have rows of their own: a change concerns one or two of them, however many the log has, and only these are
-written.
+Segments have their own rows: a change concerns one or two of them, however many the log has, and writes only these.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from trunkline.metadata.store import StoreUnavailable
 from trunkline.metadata.stored_json import decode, encode
 
 FORMAT_VERSION = 2  # 1: the segments of a log are part of its projection
-APPLICATION_ID = 0x54524B4C  # "TRKL", in the file's header: another program's file is not taken for ours
-PRIVATE_FILE = 0o600  # who may write it decides what is true; who may read it knows all addresses
+APPLICATION_ID = 0x54524B4C  # "TRKL", in the file's header: identifies our files
+PRIVATE_FILE = 0o600  # a writer controls the cluster, a reader knows all addresses
 PRIVATE_DIRECTORY = 0o700
-BUSY_MS = 1000  # how long a commit waits for a program that has locked the file; longer: callers wait in vain
+BUSY_MS = 1000  # how long a commit waits for a program that locks the file; longer: callers time out
 
 SEGMENTS = """CREATE TABLE segments
     (log TEXT NOT NULL, number INTEGER NOT NULL, segment TEXT NOT NULL, PRIMARY KEY (log, number)) WITHOUT ROWID"""
@@ -50,7 +49,7 @@ COMMIT;
 
 
 class SqliteFile:
-    """An open and locked file. After ``StoreUnavailable`` from ``commit``, only ``load`` says what is stored."""
+    """An open and locked file. After ``StoreUnavailable`` from ``commit``, call ``load`` to learn what is stored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,7 +58,7 @@ class SqliteFile:
         self._segments: dict[str, tuple[Segment, ...]] = {}  # as they are stored, by log
 
     def open(self) -> None:
-        """Lock the file, make it if it is not there, check it. Raises ``StorageError``."""
+        """Lock the file, create it if needed, check it. Raises ``StorageError``."""
         try:
             self._path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             self._lock_file()
@@ -73,10 +72,10 @@ class SqliteFile:
             raise
 
     def load(self) -> RegisterImage:
-        """What is stored, read through a new connection: the one that failed a commit may hold half of it.
+        """Read everything through a new connection: one whose commit failed may hold half of it.
 
-        The journal may hold a commit whose sync failed or was cut off by a kill. SQLite shows it, yet a power cut could
-        still take it away. Moving the journal into the file syncs it: what is told from now on is durable.
+        The journal may hold a commit whose sync failed or was interrupted by a kill. SQLite shows it, yet a power cut
+        could still lose it. A checkpoint syncs it: what is read afterwards is durable.
         """
         self._disconnect()
         try:
@@ -148,7 +147,7 @@ class SqliteFile:
         return tuple(decode(NodeInfo, text) for (text,) in rows)
 
     def _write_nodes(self, connection: sqlite3.Connection, record: Record) -> None:
-        """What the record makes of the registry is the register's to say."""
+        """The register decides what a record does to the registry (``fold``)."""
         before = self._nodes(connection)
         after = fold(RegisterImage((), before), record).nodes
         for info in before:
@@ -159,7 +158,7 @@ class SqliteFile:
                 connection.execute("INSERT INTO nodes VALUES (?, ?)", (info.node, encode(info).decode()))
 
     def _write_projection(self, connection: sqlite3.Connection, projection: Projection) -> None:
-        """The register has compared the epoch in its memory; the file does it again, in case somebody edited it."""
+        """The register compared the epoch in memory; the file compares it again, in case another program edited it."""
         text = encode(replace(projection, segments=())).decode()
         if projection.epoch == 1:
             done = connection.execute("INSERT OR IGNORE INTO logs VALUES (?, 1, ?)", (projection.log, text))
@@ -173,7 +172,7 @@ class SqliteFile:
         self._write_segments(connection, projection)
 
     def _write_segments(self, connection: sqlite3.Connection, projection: Projection) -> None:
-        """Those that are not stored as they are. Should the transaction fail, ``load`` says what is stored."""
+        """Only those that differ from the stored ones. If the transaction fails, ``load`` reads them again."""
         log, segments = projection.log, projection.segments
         stored = {segment.index: segment for segment in self._segments.get(log, ())}
         rows = [(log, s.index, encode(s).decode()) for s in segments if stored.get(s.index) != s]
@@ -194,14 +193,14 @@ class SqliteFile:
         self._lock = lock
 
     def _make_private(self) -> None:
-        """SQLite gives the files beside it the mode of this one. Those of an older version are tightened."""
+        """SQLite gives its other files the mode of this one. Files of an older version are restricted."""
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
         for suffix in ("", "-wal", "-shm", ".lock"):
-            with contextlib.suppress(OSError):  # it is not there, or not ours
+            with contextlib.suppress(OSError):  # it does not exist, or belongs to another user
                 os.chmod(f"{self._path}{suffix}", PRIVATE_FILE)
 
     def _connect(self) -> sqlite3.Connection:
-        """The connection, made anew if the last one failed."""
+        """The connection, a new one if the last one failed."""
         if self._lock is None:
             raise StoreUnavailable(f"{self._path} is closed; open the store again")
         if self._connection is None:
@@ -236,7 +235,7 @@ class SqliteFile:
             raise StorageError(f"{self._path} is damaged ({found}); restore it from a copy")
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
-        """From format 1, at once or not at all."""
+        """From format 1, atomically."""
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(SEGMENTS)

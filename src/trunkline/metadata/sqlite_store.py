@@ -1,14 +1,14 @@
-"""The default store: the register role of the core, over one SQLite file, for one coordinator.
+"""The default store: the register role of the core over one SQLite file, for one coordinator.
 
-It runs the very class that the checker explores and carries out what it returns, in order:
+It runs the class that the checker explores and carries out its effects, in order:
 
     requests --> role --> [ step | step | step ] --> one transaction --> announcements and answers, in the same order
 
 Rules
- Q1  A step waits for the steps before it: an answer computed from memory that is not yet on disk does not leave first.
- Q2  Steps that come while a transaction is being written share the next one.
- Q3  A transaction that failed leaves the role ahead of the disk. The role is thrown away with everything that waits,
-     without an answer, and begun again from what the disk holds. Announcements are made again, as after a restart.
+ Q1  A step waits for the steps before it: an answer from memory that is not durable yet does not overtake them.
+ Q2  Steps that arrive while a transaction is being written share the next one.
+ Q3  A failed transaction leaves the role ahead of the disk. The role and all waiting requests are discarded, without an
+     answer, and the role restarts from the disk. It announces everything again, as after a restart.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from trunkline.metadata.store import (
     require_sound,
 )
 
-STEPS_MAX = 4096  # requests that may wait for the disk; more are turned away, and their senders try again
-CALLER = Address("caller", "caller")  # every answer goes back to who asked
+STEPS_MAX = 4096  # requests that may wait for the disk; more are rejected, and their senders retry
+CALLER = Address("caller", "caller")  # every answer goes back to the caller
 
 T = TypeVar("T")
 
 
-class Step(Struct, frozen=True):
-    """What the role returned for one request, and who waits for its answer (nobody: the clock asked)."""
+class PendingStep(Struct, frozen=True):
+    """What the role returned for one request, and the future of its answer (None: the lease clock)."""
 
     effects: Effects
     nodes_changed: bool
@@ -74,9 +74,9 @@ class SqliteStore:
         self._path = path
         self._file = SqliteFile(path)
         self._thread: ThreadPoolExecutor | None = None
-        self._role: MetadataRegister | None = None  # None: closed, or to be begun again (Q3)
-        self._beginning: asyncio.Task[None] | None = None
-        self._steps: deque[Step] = deque()
+        self._role: MetadataRegister | None = None  # None: closed, or to be restarted (Q3)
+        self._restarting: asyncio.Task[None] | None = None
+        self._steps: deque[PendingStep] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._leases = LeaseClock(lease_ms, self._on_lease_expired)
         self._changes = Changes()
@@ -96,9 +96,9 @@ class SqliteStore:
     async def close(self) -> None:
         self._closed.set()
         if self._writing is not None:
-            await self._writing  # what waits for the disk gets its answer
-        if self._beginning is not None:
-            await asyncio.gather(self._beginning, return_exceptions=True)
+            await self._writing  # requests that wait for the disk get their answers
+        if self._restarting is not None:
+            await asyncio.gather(self._restarting, return_exceptions=True)
         self._leases.stop()
         self._role = None
         self._changes.close()
@@ -122,14 +122,14 @@ class SqliteStore:
 
     async def logs(self) -> tuple[str, ...]:
         names = tuple(sorted((await self._running()).projections))
-        await self._read()  # behind the swaps that made them
+        await self._read()  # after the swaps that made them
         return names
 
     async def projections(self) -> tuple[Projection, ...]:
         found = (await self._running()).projections
-        told = tuple(found[name] for name in sorted(found))
-        await self._read()  # behind the swaps that made them
-        return told
+        projections = tuple(found[name] for name in sorted(found))
+        await self._read()  # after the swaps that made them
+        return projections
 
     async def nodes(self) -> tuple[NodeInfo, ...]:
         return (await self._read()).nodes
@@ -160,7 +160,7 @@ class SqliteStore:
         return self._changes.watch()
 
     async def campaign(self, me: str) -> None:
-        """The lock on the file has elected this coordinator already."""
+        """The lock on the file has already elected this coordinator."""
         await self._running()
         self._me = me
 
@@ -177,31 +177,31 @@ class SqliteStore:
     def events(self, listener: Listener) -> None:
         self._listener = listener
 
-    # ------------------------------------------------------------------------------------------------ the role's life
+    # ------------------------------------------------------------------------------------------------ the role
 
     async def _running(self) -> MetadataRegister:
-        """The role; begun again from the disk if a transaction failed (Q3)."""
+        """The role, restarted from the disk if a transaction failed (Q3)."""
         if self._closed.is_set():
             raise StoreUnavailable(f"{self._path} is closed; open the store again")
         if len(self._steps) >= STEPS_MAX:
             raise StoreUnavailable(f"{STEPS_MAX} requests wait for {self._path}; try again later")
         if self._role is None:
-            if self._beginning is None or self._beginning.done():  # all who wait share one attempt
-                self._beginning = asyncio.create_task(self._begin())
-            await asyncio.shield(self._beginning)
+            if self._restarting is None or self._restarting.done():  # all waiters share one attempt
+                self._restarting = asyncio.create_task(self._restart())
+            await asyncio.shield(self._restarting)
         if self._role is None:
-            raise StoreUnavailable(f"{self._path} failed again meanwhile; try again")
+            raise StoreUnavailable(f"{self._path} failed again; try again")
         return self._role
 
-    async def _begin(self) -> None:
+    async def _restart(self) -> None:
         image = await self._in_thread(self._file.load)
         role = self._role = MetadataRegister(image)
         self._leases.restart((info.node, info.start) for info in image.nodes)
         self._perform(role.on_start())
-        self._changes.tell(NODES_CHANGED)
+        self._changes.notify(NODES_CHANGED)
 
     async def _read(self) -> Got:
-        """The registry, as an answer: it waits for the steps before it, as every answer does (Q1)."""
+        """The registry, as an answer, which waits for the steps before it (Q1)."""
         answer = await self.handle(Get(""))
         assert isinstance(answer, Got)
         return answer
@@ -209,16 +209,16 @@ class SqliteStore:
     def _on_lease_expired(self, node: str, start: int) -> None:
         if self._role is not None:
             effects = self._role.on_message(CALLER, LeaseExpired(node, start))
-            self._take(Step(effects, bool(effects), None))
+            self._take(PendingStep(effects, bool(effects), None))
 
     # ------------------------------------------------------------------------------------------- carrying out effects
 
     async def _answer(self, effects: Effects, *, nodes_changed: bool) -> Answer | None:
         answered: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
-        self._take(Step(effects, nodes_changed, answered))
+        self._take(PendingStep(effects, nodes_changed, answered))
         return await answered
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: PendingStep) -> None:
         if self._writing is None and not any(isinstance(effect, Persist) for effect in step.effects):
             self._finish(step)  # nothing to wait for
             return
@@ -227,7 +227,7 @@ class SqliteStore:
             self._writing = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        """Write what waits, as one transaction (Q2), until nothing waits."""
+        """Write waiting steps, each group as one transaction (Q2)."""
         try:
             while self._steps:
                 group = list(self._steps)
@@ -244,7 +244,7 @@ class SqliteStore:
         finally:
             self._writing = None
 
-    def _abandon(self, steps: list[Step], error: TrunklineError) -> None:
+    def _abandon(self, steps: list[PendingStep], error: TrunklineError) -> None:
         self._role = None
         self._steps.clear()
         self._leases.stop()
@@ -252,16 +252,16 @@ class SqliteStore:
             if step.answered is not None and not step.answered.done():
                 step.answered.set_exception(StoreUnavailable(str(error)))
 
-    def _finish(self, step: Step) -> None:
+    def _finish(self, step: PendingStep) -> None:
         """Carry out a step whose records are durable."""
         answer = self._perform(step.effects)
         if step.nodes_changed:
-            self._changes.tell(NODES_CHANGED)
-        if step.answered is not None and not step.answered.done():  # who asked may have gone
+            self._changes.notify(NODES_CHANGED)
+        if step.answered is not None and not step.answered.done():  # the caller may have been cancelled
             step.answered.set_result(answer)
 
     def _perform(self, effects: Effects) -> Answer | None:
-        """Announce in order; the answer, if there is one, is returned for who asked."""
+        """Announce in order; returns the answer, if there is one."""
         answer: Answer | None = None
         for effect in effects:
             match effect:
@@ -269,16 +269,16 @@ class SqliteStore:
                     if self._listener is not None:
                         self._listener(event)
                     if isinstance(event, Projected):
-                        self._changes.tell(event.projection.log)
+                        self._changes.notify(event.projection.log)
                 case Send(_, Registered() as registered):
-                    self._leases.heard(registered.node, registered.start)
+                    self._leases.renewed(registered.node, registered.start)
                     answer = registered
                 case Send(_, (Got() | Swapped() | SwapLost()) as message):
                     answer = message
         return answer
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """SQLite waits for the disk, and the event loop must not."""
+        """SQLite blocks on the disk; the event loop must not."""
         if self._thread is None:
             raise StoreUnavailable(f"{self._path} is closed; open the store again")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

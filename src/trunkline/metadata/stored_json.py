@@ -1,10 +1,10 @@
-"""Values as they are stored: JSON objects with field names, so that an operator can read them.
+"""Stored values: JSON objects with field names, so that an operator can read them.
 
 On the wire the same structs are arrays. A stored value may lack fields that have a default (an older version wrote
-it); a field that this version does not know is refused, because writing the value back would lose it.
+it); an unknown field is an error, because writing the value back would lose it.
 
-The map of a log may have many thousand segments, of which a change concerns one or two. Texts of segments are therefore
-kept beside them, and only what is new is encoded or decoded.
+The map of a log may have thousands of segments, of which a change concerns one or two. Encoded segments are cached, so
+that only new ones are encoded or decoded.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trunkline.core.projection import Projection, Segment
 T = TypeVar("T")
 
 
-SEGMENTS_KEPT = 1 << 16  # with their texts, about 1 KiB each; fewer: long maps are worked out anew with every change
+SEGMENTS_CACHED_MAX = 1 << 16  # about 1 KiB each; fewer: every change encodes long maps again
 PACKED_FROM = 32 << 10  # bytes
-PACKED = b"zlib:"  # no text in JSON begins so
+PACKED = b"zlib:"  # JSON never begins like this
 
 
 def encode(value: Struct) -> bytes:
@@ -36,7 +36,7 @@ def encode(value: Struct) -> bytes:
 
 
 def decode(kind: type[T], data: bytes | str) -> T:
-    """The value that was stored. Raises ``ValueError`` that says what does not fit."""
+    """Raises ``ValueError`` if the stored value does not fit the type."""
     try:
         if kind is Projection:
             return typing.cast(T, _projection(data))
@@ -46,12 +46,12 @@ def decode(kind: type[T], data: bytes | str) -> T:
 
 
 def pack(text: bytes) -> bytes:
-    """A long text for a store that takes no long ones. A short one stays as it is, for people to read."""
+    """Compress a long text for a store with a size limit. A short one stays readable."""
     return text if len(text) < PACKED_FROM else PACKED + zlib.compress(text, level=1)
 
 
 def unpack(data: bytes) -> bytes:
-    """Raises ``ValueError`` for what was packed and cannot be unpacked."""
+    """Raises ``ValueError`` if it is damaged."""
     if not data.startswith(PACKED):
         return data
     try:
@@ -68,12 +68,12 @@ def _projection(data: bytes | str) -> Projection:
     return replace(projection, segments=tuple(_segment(bytes(text)) for text in segments))
 
 
-@functools.lru_cache(SEGMENTS_KEPT)
+@functools.lru_cache(SEGMENTS_CACHED_MAX)
 def _segment(text: bytes) -> Segment:
     return typing.cast(Segment, _build(Segment, msgspec.json.decode(text)))
 
 
-@functools.lru_cache(SEGMENTS_KEPT)
+@functools.lru_cache(SEGMENTS_CACHED_MAX)
 def _segment_text(segment: Segment) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(_fields_of(segment)))
 
@@ -114,7 +114,7 @@ def _build(kind: Any, value: Any) -> Any:
 
 
 def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Optional values only: nothing that is stored needs more."""
+    """Optional values only; stored types need no other unions."""
     if value is None and type(None) in kinds:
         return None
     [kind] = [kind for kind in kinds if kind is not type(None)]

@@ -1,7 +1,7 @@
-"""Requests of operators and of their tools, answered by the process itself and not by a role.
+"""Requests of operators and their tools, which the process itself answers, not a role.
 
-To add one: write request and answer here, and name both in ``AdminMessage``. A field is added at the end and with a
-default, so that older peers still understand the message.
+To add one: define request and answer here, and add both to ``AdminMessage``. Add fields at the end and with a default,
+so that older peers still understand the message.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from trunkline.core.messages import NodeState
 
 
 class StatusRequest(Message, frozen=True):
-    """How are you? ``logs``: of a coordinator, with all its logs; a node has none."""
+    """The status of a coordinator or node. ``logs``: list the logs of a coordinator."""
 
     logs: bool = True
 
 
 class StatusAnswer(Message, frozen=True):
-    json: bytes
+    json: bytes  # a ClusterStatus or NodeStatus of ``core.status``
 
 
 class ClusterRequest(Message, frozen=True):
-    """Which cluster is this? Cheap, however much there is in it."""
+    """The cluster's id. Cheap, however many logs it has."""
 
 
 class ClusterAnswer(Message, frozen=True):
@@ -29,7 +29,7 @@ class ClusterAnswer(Message, frozen=True):
 
 
 class ListLogs(Message, frozen=True):
-    """Which logs are there?"""
+    """The names of all logs."""
 
 
 class LogsListed(Message, frozen=True):
@@ -37,20 +37,20 @@ class LogsListed(Message, frozen=True):
 
 
 class SetNodeState(Message, frozen=True):
-    """An operator drains a node, takes it back, or declares it gone for ever."""
+    """An operator drains a node, uses it again, or removes it permanently."""
 
     node: str
     state: NodeState
 
 
 class ForgetNode(Message, frozen=True):
-    """An operator takes a node that is gone out of the registry. ``NodeStateSet`` answers."""
+    """An operator deletes a removed node from the registry. ``NodeStateSet`` answers."""
 
     node: str
 
 
 class NodeStateSet(Message, frozen=True):
-    """``why`` says, where it was not done, what stood against it."""
+    """``why``: the reason if it was not done."""
 
     node: str
     done: bool
@@ -58,24 +58,24 @@ class NodeStateSet(Message, frozen=True):
 
 
 class EventsRequest(Message, frozen=True):
-    """What happened? ``after``: what the asker knows already, of that ``book``; nothing of another one."""
+    """Recent events. ``after``: the last event that the caller has, of that ``book``."""
 
     book: str = ""
     after: int = 0
 
 
 class EventsAnswer(Message, frozen=True):
-    json: bytes
+    json: bytes  # a ClusterEvents of ``core.status``
 
 
 class RequestRefused(Message, frozen=True):
-    """The answer to a request that means nothing to whoever got it: out of bounds, or of another version."""
+    """The answer to a request that the receiver does not accept: out of bounds, or of another version."""
 
     why: str
 
 
 class Leaving(Message, frozen=True):
-    """A node or a writing client ends in order, and its lease with it. There is no answer: who said it is gone."""
+    """A node or a writing client shuts down cleanly, and its lease ends. There is no answer."""
 
     node: str
     start: int

@@ -1,17 +1,17 @@
-"""One connection, either side of it.
+"""One connection, as either end uses it. The *server* is the end that accepted it, the *client* the end that dialled.
 
 1. Until the handshake is done, a peer gets little memory and little time.
-2. A message that does not fit the send buffer is not sent, and ``send`` says so. Nothing is ever sent in part.
-   Whoever asks for an answer that is larger than it takes is told so: a server never fails by what it is asked.
-3. Whoever serves stops reading requests from a peer that does not read the answers, and closes when even those that
-   were under way pile up. Whoever dials always reads: if both stopped, both would wait for ever.
-4. Attachments are sent from where they are. Their bytes must not change after ``send``.
-5. Messages that are sent in one turn of the loop leave together: a system call costs more than making a message.
-6. A peer that breaks the rules is told why (REFUSED); what it sends after that is thrown away until it closes, so that
-   the text reaches it (closing on unread bytes would reset the connection and lose it).
-7. A packet that is whole with a message that means nothing breaks no rule: many share a connection, and one of them
-   must not close it for all. Whoever serves answers that request with ``RequestRefused``, whoever dialled drops it.
-   Only where framing, checksum or the address of an answer is broken is there nothing to go on with.
+2. A message that does not fit into the send buffer is not sent, and ``send`` returns False. Nothing is sent in part.
+   A request whose answer is larger than the client accepts is answered with an error: no request fails a server.
+3. A server stops reading requests from a client that does not read its answers, and closes the connection when even
+   the answers under way pile up. A client always reads: if both stopped, they would deadlock.
+4. Attachments are sent without a copy. Their bytes must not change after ``send``.
+5. Messages that are sent in one turn of the loop leave together: a system call costs more than encoding a message.
+6. A peer that breaks the protocol receives the reason (REFUSED); what it sends after that is discarded until it
+   closes, so that the reason arrives (closing with unread bytes would reset the connection and lose it).
+7. An intact packet with an invalid message does not break the protocol: many logs share a connection, and one of them
+   must not close it for all. A server answers with ``RequestRefused``, a client drops the message. Only broken
+   framing, a wrong checksum or an unreadable return address ends the connection.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from trunkline.net.packets import (
     encode_message,
 )
 from trunkline.net.parser import Packet, PacketParser
-from trunkline.net.progress import Progress
+from trunkline.net.progress import TransferProgress
 
-GATHERED_BYTES_MAX = 64 * KIB  # of messages that leave together; up to here one copy is cheaper than many pieces
+GATHERED_BYTES_MAX = 64 * KIB  # of messages that leave together; up to here one copy is cheaper than many buffers
 KEEPALIVE_IDLE_S = 10
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_PROBES = 3
-USER_TIMEOUT_MS = 30_000  # bytes that the peer's kernel does not take for so long: the peer is gone
+USER_TIMEOUT_MS = 30_000  # unacknowledged bytes for so long: the peer is dead
 
 _SLOW_PEER = "the peer does not read"
 
@@ -62,15 +62,15 @@ Handler = Callable[["Connection", Envelope, tuple[memoryview, ...]], None]
 
 
 class Handshake(Protocol):
-    """What one side does until its connection is open."""
+    """What one end does until its connection is open."""
 
     def made(self, connection: Connection) -> None: ...
 
     def packet(self, connection: Connection, kind: int, head: bytes) -> None:
         """Calls ``opened`` or ``refuse``, or raises ``ProtocolViolation``."""
 
-    def lost(self, connection: Connection, reason: str) -> None:
-        """The connection is gone, opened or not. Called once."""
+    def lost(self, connection: Connection) -> None:
+        """The connection is closed, opened or not. Called once."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -85,9 +85,9 @@ class Connection(asyncio.BufferedProtocol):
         self.address = ""
         self.open = False  # the handshake is done and the connection not closed
         self.closed = False
-        self.violations = 0  # what the peer sent that no peer may send
-        self.refused_by_peer = False
-        self.told_off = False  # the peer was refused by us
+        self.violations = 0  # invalid messages of the peer
+        self.refusal_received: Refusal | None = None
+        self.refusal_sent: Refusal | None = None
         self.reason = "the connection was closed"  # why it is closed, for people
         self.received_at = 0.0  # by the loop's clock: when the last bytes came
         self.active_at = 0.0  # when the last message came or went
@@ -99,43 +99,41 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = PacketParser(HANDSHAKE_BYTES_MAX, HANDSHAKE_BYTES_MAX)
         self._peer_packet_bytes_max = HANDSHAKE_BYTES_MAX
         self._pauses: set[str] = set()
-        self._full: asyncio.Future[None] | None = None  # resolved when the send buffer is low again
+        self._full: asyncio.Future[None] | None = None  # while the send buffer is high
         self._gathered: list[Attachment] = []  # leaves when this turn of the loop ends
         self._gathered_bytes = 0
-        self._flush_due = False  # somebody will call ``_flush``
+        self._flush_due = False  # ``_flush`` will be called
         self._timer: asyncio.TimerHandle | None = None
-        self._seen = (0, 0.0)  # packets and last arrival, when the watch looked last
-        self._quiet_ticks = 0  # how often in a row nothing had come
-        self._stuck_ticks = 0  # how often in a row a packet was still not complete
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._seen = (0, 0.0)  # packets and last arrival at the last tick
+        self._quiet_ticks = 0  # in a row, without received bytes
+        self._stuck_ticks = 0  # in a row, with the same packet still incomplete
+        self._lost: asyncio.Future[None] = self._loop.create_future()
         self._made = False
-        self._progress = Progress(self._loop, self._outstanding_bytes, self._ping)
+        self._progress = TransferProgress(self._loop, self._outstanding_bytes, self._ping)
         self._transport: asyncio.Transport  # once it is made
 
     # ------------------------------------------------------------------------------------------------ for its users
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits to be sent."""
+        """Not yet sent."""
         return 0 if self.closed else self._transport.get_write_buffer_size() + self._gathered_bytes
 
     @property
     def full(self) -> bool:
-        """Whether more than ``send_buffer_high`` waits to be sent: whoever has much to send waits for ``drained``."""
+        """Whether more than ``send_buffer_high`` waits to be sent: a bulk sender then awaits ``drained``."""
         return self._full is not None
 
-    def send(
-        self, role: str, token: int, message: Message, attachments: Sequence[Attachment] = (), budget_ms: int = 0
-    ) -> bool:
+    def send(self, role: str, token: int, message: Message, attachments: Sequence[Attachment] = ()) -> bool:
         """False: closed or overfull, and the message is lost, which the protocol allows.
 
-        A message that the peer could never take: whoever serves tells it so, whoever dials gets ``ValueError``; hosts
-        bound what they ask.
+        A message larger than the peer accepts: a server sends ``RequestRefused`` instead, a client raises
+        ``ValueError``, because hosts bound what they send.
         """
         if not self.open:
             return False
         sizes = [len(attachment) for attachment in attachments]
-        head = encode_message(role, token, budget_ms, sizes, message)
+        head = encode_message(role, token, sizes, message)
         size = len(head) + sum(sizes)
         if size > self._peer_packet_bytes_max + HEADER_BYTES or len(head) > self._limits.head_bytes_max + HEADER_BYTES:
             return self._on_oversized(token, size)
@@ -157,11 +155,11 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def at_work(self, within_s: float) -> bool:
-        """Whether the peer is busy with large messages, and no slower than can be waited for (``progress.py``)."""
+        """Whether the peer is busy with large messages, and fast enough to wait for (``progress.py``)."""
         return not self.closed and self._progress.at_work(within_s, self.received_at)
 
     def pause(self, reason: str = "the host is busy") -> None:
-        """Deliver nothing more until this reason is taken back with ``resume``. Saying it twice changes nothing."""
+        """Deliver nothing until ``resume`` with this reason. Pausing twice for one reason changes nothing."""
         if not self._pauses and not self.closed:
             self._transport.pause_reading()
         self._pauses.add(reason)
@@ -178,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.shield(self._full)
 
     def close(self) -> None:
-        """What was sent still leaves, as long as the peer takes it within ``linger_ms``."""
+        """What was sent still leaves, if the peer reads it within ``linger_ms``."""
         if not self.closed:
             self._flush()
             self._stop()
@@ -186,20 +184,20 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.close()
                 self._timer = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
 
-    async def gone(self) -> None:
-        """Wait until nothing is left of a connection that was made."""
-        await asyncio.shield(self._gone)
+    async def wait_closed(self) -> None:
+        """Wait until the socket of a connection that was made is closed."""
+        await asyncio.shield(self._lost)
 
     def refuse(self, code: RefusalCode, text: str) -> None:
-        """Say why, and close."""
+        """Send the reason, and close."""
         if self.closed:
             return
         self.reason = text
-        self.told_off = True
+        self.refusal_sent = Refusal(code, text)
         self.violations += code is RefusalCode.PROTOCOL
         self._flush()
         self._stop()
-        self._transport.write(encode(Kind.REFUSED, Refusal(code, text)))
+        self._transport.write(encode(Kind.REFUSED, self.refusal_sent))
         if self._pauses:
             self._pauses.clear()
             self._transport.resume_reading()
@@ -208,15 +206,15 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
 
     def refuse_request(self, token: int, why: str) -> None:
-        """Say that one request means nothing; the connection goes on (rule 7)."""
+        """Answer one request with an error; the connection stays open (rule 7)."""
         self.violations += 1
-        complaints.warn(f"a request of {self.peer_name} at {self.address} was refused: {why}")
+        complaints.warn(f"refused a request of {self.peer_name} at {self.address}: {why}")
         self.send("", token, RequestRefused(why))
 
     # -------------------------------------------------------------------------------------------- for its handshake
 
     def drop(self) -> None:
-        """Wait for nothing more."""
+        """Close without waiting for anything."""
         self._transport.abort()
 
     def write(self, packet: bytes) -> None:
@@ -224,10 +222,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(packet)
 
     def opened(self, peer_name: str, cluster: str, peer_packet_bytes_max: int) -> None:
-        """Raises ``ProtocolViolation`` for a peer that could not take what it will be sent."""
+        """Raises ``ProtocolViolation`` for a peer whose packet limit is too small for the answers to its requests."""
         if peer_packet_bytes_max < PEER_PACKET_BYTES_MIN:
             raise ProtocolViolation(
-                f"packets of at most {peer_packet_bytes_max} bytes are too small; take {PEER_PACKET_BYTES_MIN} or more"
+                f"a packet limit of {peer_packet_bytes_max} bytes is too small; accept {PEER_PACKET_BYTES_MIN} or more"
             )
         self.peer_name = peer_name
         self.cluster = cluster
@@ -244,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._made = True
-        if self.closed:  # whoever dialled gave up in this very moment
+        if self.closed:  # the caller of ``dial`` gave up at this moment
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=self._limits.send_buffer_high)
@@ -264,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
             self._deliver()
 
     def eof_received(self) -> bool:
-        return False  # the loop closes the rest
+        return False  # the loop closes the transport
 
     def pause_writing(self) -> None:
         if not self.closed:
@@ -281,14 +279,14 @@ class Connection(asyncio.BufferedProtocol):
         if exc is not None and not self.closed:
             self.reason = f"the connection was lost ({exc})"
         self._stop()
-        self._gone.set_result(None)
-        self._handshake.lost(self, self.reason)
+        self._lost.set_result(None)
+        self._handshake.lost(self)
 
     # ---------------------------------------------------------------------------------------------------- inside
 
     def _deliver(self) -> None:
         parser = self._parser
-        self._flush_due = True  # what is answered at once leaves at the end
+        self._flush_due = True  # immediate answers leave together at the end
         try:
             while not self._pauses and not self.closed:
                 packet = parser.next()
@@ -319,39 +317,38 @@ class Connection(asyncio.BufferedProtocol):
         try:
             envelope, attachments = decode_message(packet.head, packet.body, self._limits.attachments_max)
             token = envelope.token
-            now = self.active_at = self._loop.time()
-            if not envelope.expired(now - self.received_at):
-                self._handler(self, envelope, attachments)
+            self.active_at = self._loop.time()
+            self._handler(self, envelope, attachments)
         except BadRequest as bad:  # rule 7
             if self._serving:
                 self.refuse_request(token or bad.token, str(bad))
             else:
                 self.violations += 1
-                complaints.warn(f"an answer of {self.peer_name} at {self.address} was dropped: {bad}")
+                complaints.warn(f"dropped an answer of {self.peer_name} at {self.address}: {bad}")
 
     def _on_other(self, packet: Packet) -> None:
         if packet.body:
-            raise ProtocolViolation("only messages have attachments; update the older of both ends")
+            raise ProtocolViolation("only messages have attachments; upgrade the older of the two")
         if packet.kind == Kind.REFUSED:
-            self.refused_by_peer = True
-            self._abort(decode_refusal(packet.head).text)
+            self.refusal_received = decode_refusal(packet.head)
+            self._abort(self.refusal_received.text)
         elif not self.open:
             self._handshake.packet(self, packet.kind, packet.head)
         elif packet.kind == Kind.PING:
-            if self._full is None:  # a peer that only pings, and reads nothing, gets no more memory
+            if self._full is None:  # a peer that pings and does not read gets no more memory
                 self._transport.write(encode(Kind.PONG))
         elif packet.kind != Kind.PONG:
-            raise ProtocolViolation("the handshake is over; update the older of both ends")
+            raise ProtocolViolation("the handshake is over; upgrade the older of the two")
 
     def _on_oversized(self, token: int, size: int) -> bool:
-        text = f"a packet of {size} bytes is more than {self.peer_name} takes"
+        text = f"a packet of {size} bytes is larger than {self.peer_name} accepts"
         if not self._serving:
             raise ValueError(f"{text}; send less at once")
-        self.send("", token, RequestRefused(f"{text}; ask for less at once"))
+        self.send("", token, RequestRefused(f"{text}; request less at once"))
         return False
 
     def _outstanding_bytes(self) -> int:
-        """What the peer's kernel has not taken yet."""
+        """Not yet acknowledged by the peer's kernel."""
         if self.closed:
             return 0
         unacknowledged = array.array("i", [0])
@@ -363,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(encode(Kind.PING))
 
     def _go_on(self) -> None:
-        """Deliver what had arrived before the pause, then read on."""
+        """Deliver what arrived before the pause, then continue to read."""
         if not self._pauses and not self.closed:
             self._deliver()
         if not self._pauses and not self.closed:
@@ -373,9 +370,9 @@ class Connection(asyncio.BufferedProtocol):
         self.refuse(RefusalCode.PROTOCOL, f"no handshake within {self._limits.handshake_ms} ms; connect again")
 
     def _watch(self) -> None:
-        """Now and then: is the peer there, and does the packet that it began come to an end?
+        """Detect a dead peer, and a packet that is never completed.
 
-        Ticks are counted instead of time, so that a process that was itself stopped does not blame its peers.
+        It counts ticks instead of time, so that a process that was itself suspended does not blame its peers.
         """
         limits, packets = self._limits, self._parser.packets
         reading = not self._pauses
@@ -385,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._stuck_ticks * limits.ping_ms >= limits.packet_ms:
             self.refuse(RefusalCode.PROTOCOL, f"a packet took longer than {limits.packet_ms} ms; connect again")
         elif not self._serving and self._quiet_ticks * limits.ping_ms >= limits.silent_ms:
-            self._abort(f"{self.peer_name} was silent for {limits.silent_ms} ms; is it stopped?")
+            self._abort(f"{self.peer_name} was silent for {limits.silent_ms} ms; is it suspended?")
         else:
             if not self._serving and self._quiet_ticks:
                 self._ping()
@@ -414,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
 
 def _peer_address(transport: asyncio.BaseTransport) -> str:
     name = transport.get_extra_info("peername")
-    return format_address(*name[:2]) if name else ""  # "": it is gone already
+    return format_address(*name[:2]) if name else ""  # "": it is closed already
 
 
 def _configure(sock: socket.socket) -> None:

@@ -1,12 +1,15 @@
-"""Connects to a server."""
+"""Dials a server and performs the client's side of the handshake."""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import errno
 import re
 import ssl
 from collections.abc import Callable
+
+from msgspec import Struct
 
 from trunkline.errors import Refused, Unreachable
 from trunkline.net.addresses import format_address
@@ -19,35 +22,55 @@ from trunkline.net.packets import (
     Hello,
     Kind,
     ProtocolViolation,
+    RefusalCode,
     decode_welcome,
     encode,
 )
 
 DIAL_MS = 5_000
-NOBODY_LISTENS = "connection refused"
-OF_OPENSSL = re.compile(r"^\[[^]]*] | \(_ssl\.c:\d+\)$")  # what stands around its words
+OPENSSL_DECORATION = re.compile(r"^\[[^]]*] | \(_ssl\.c:\d+\)$")  # library and source line around the message
+
+
+class Fault(enum.Enum):
+    """Why there is no connection to an address."""
+
+    NOT_LISTENING = "not listening"  # the host is up, and no process listens there
+    UNREACHABLE = "unreachable"  # no route, no name, no answer, no TLS, no handshake
+    REFUSED = "refused"  # by the server, in the handshake
+    BAD_ADDRESS = "bad address"
+    LOST = "lost"  # it was open
+
+
+class PeerError(Struct, frozen=True):
+    """``text`` is for people, and does not name the address."""
+
+    fault: Fault
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class HandshakeRefused(Refused):
-    """The server does not want this connection. The text is the server's."""
+    """The server refused this connection; the text is the server's."""
+
+    def __init__(self, text: str, code: RefusalCode) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class DialFailed(Unreachable):
-    """``reason``: the same without the address, for who names it anyway."""
-
-    def __init__(self, text: str, reason: str) -> None:
+    def __init__(self, text: str, error: PeerError) -> None:
         super().__init__(text)
-        self.reason = reason
+        self.error = error
 
 
-def _cannot_reach(host: str, port: int, reason: str) -> DialFailed:
+def _cannot_reach(host: str, port: int, error: PeerError) -> DialFailed:
     where = format_address(host, port)
-    return DialFailed(f"{where} cannot be reached ({reason}); is it running, is the address right?", reason)
+    return DialFailed(f"{where} cannot be reached ({error}); is it running, is the address right?", error)
 
 
-class _Introduction:
-    """The handshake, as who dials has it."""
-
+class _ClientHandshake:
     def __init__(self, hello: Hello, on_closed: Callable[[Connection], None] | None) -> None:
         self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.returned = False  # the caller has the connection
@@ -62,18 +85,24 @@ class _Introduction:
             raise ProtocolViolation("a server begins with WELCOME; check the address")
         welcome = decode_welcome(head)
         if not VERSION_MIN <= welcome.version <= VERSION_MAX:
-            raise ProtocolViolation(f"the server chose version {welcome.version}; update the older of both ends")
+            raise ProtocolViolation(f"the server chose version {welcome.version}; upgrade the older of the two")
         connection.opened(welcome.name, welcome.cluster, welcome.packet_bytes_max)
         if not self.welcomed.done():
             self.welcomed.set_result(None)
 
-    def lost(self, connection: Connection, reason: str) -> None:
+    def lost(self, connection: Connection) -> None:
         if not self.welcomed.done():
-            told = HandshakeRefused(reason) if connection.refused_by_peer else None
-            why = f"did not welcome us ({reason}); check the address, and whether it wants TLS"
-            self.welcomed.set_exception(told or DialFailed(f"{connection.address} {why}", why))
+            self.welcomed.set_exception(_handshake_failure(connection))
         elif self.returned and self._on_closed is not None:
             self._on_closed(connection)
+
+
+def _handshake_failure(connection: Connection) -> Refused:
+    refusal = connection.refusal_received
+    if refusal is not None:
+        return HandshakeRefused(refusal.text, refusal.code)
+    why = f"did not complete the handshake ({connection.reason}); check the address, and whether it needs TLS"
+    return DialFailed(f"{connection.address} {why}", PeerError(Fault.UNREACHABLE, why))
 
 
 async def dial(
@@ -91,39 +120,40 @@ async def dial(
 ) -> Connection:
     """An open connection. Raises ``Unreachable``, or ``HandshakeRefused`` with the server's text.
 
-    ``cluster`` "": any; the connection's ``cluster`` then tells which it is. ``on_closed`` is called once, and only for
-    a connection that was returned.
+    ``cluster``: "" accepts any; the connection's ``cluster`` is the server's. ``on_closed`` is called once, and only
+    for a connection that was returned.
     """
     limits = limits or Limits()
     hello = Hello(MAGIC, VERSION_MIN, VERSION_MAX, cluster, token, name, limits.packet_bytes_max)
-    introduction = _Introduction(hello, on_closed)
-    connection = Connection(handler, introduction, limits, serving=False)
+    handshake = _ClientHandshake(hello, on_closed)
+    connection = Connection(handler, handshake, limits, serving=False)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=tls)
-            await introduction.welcomed
+            await handshake.welcomed
     except TimeoutError:
         connection.close()
-        raise _cannot_reach(host, port, f"no answer within {timeout_ms} ms") from None
-    except (OSError, ValueError) as error:  # the latter: a host that no resolver takes, such as a..b
-        raise _cannot_reach(host, port, _reason(error)) from error
+        error = PeerError(Fault.UNREACHABLE, f"no answer within {timeout_ms} ms")
+        raise _cannot_reach(host, port, error) from None
+    except (OSError, ValueError) as failure:  # ValueError: a host that no resolver accepts, such as a..b
+        raise _cannot_reach(host, port, _error_of(failure)) from failure
     except asyncio.CancelledError:
         connection.close()
         raise
     finally:
-        introduction.welcomed.cancel()
+        handshake.welcomed.cancel()
     if connection.closed:
-        why = f"is gone again: {connection.reason}; try again"
-        raise DialFailed(f"{format_address(host, port)} {why}", why)
-    introduction.returned = True
+        why = f"closed the connection again: {connection.reason}; try again"
+        raise DialFailed(f"{format_address(host, port)} {why}", PeerError(Fault.LOST, why))
+    handshake.returned = True
     return connection
 
 
-def _reason(error: OSError | ValueError) -> str:
-    """In the system's words; a host with several addresses is refused by each of them."""
-    refused = str(error).count(f"[Errno {errno.ECONNREFUSED}]")
-    if isinstance(error, ConnectionRefusedError) or 0 < refused == str(error).count("[Errno"):
-        return NOBODY_LISTENS
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {OF_OPENSSL.sub('', str(error))}"
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+def _error_of(failure: OSError | ValueError) -> PeerError:
+    """asyncio joins the errors of a host with several addresses into one text."""
+    refused = str(failure).count(f"[Errno {errno.ECONNREFUSED}]")
+    if isinstance(failure, ConnectionRefusedError) or 0 < refused == str(failure).count("[Errno"):
+        return PeerError(Fault.NOT_LISTENING, "connection refused")
+    if isinstance(failure, ssl.SSLError):
+        return PeerError(Fault.UNREACHABLE, f"TLS: {OPENSSL_DECORATION.sub('', str(failure))}")
+    return PeerError(Fault.UNREACHABLE, (isinstance(failure, OSError) and failure.strerror) or str(failure))

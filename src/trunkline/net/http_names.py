@@ -1,13 +1,13 @@
-"""By which names an HTTP server of ours may be asked for, and which pages may ask it for a change.
+"""The names that an HTTP server answers to, and the origins that are its own.
 
 A browser lets a page talk to the server that the page came from. A site that points its own name at this machine (DNS
-rebinding) comes from "here" in the browser's eyes, and only the request's ``Host`` tells it from us.
+rebinding) has the same origin as this server for the browser; only the ``Host`` of the request shows the difference.
 
 Rules
- E1  A request is answered under a loopback name or address, under the address that is listened on or was reached, and
-     under names that were listed. An address cannot be pointed elsewhere, so it is compared as an address.
- E2  A request without any ``Host`` comes from no browser, and is answered.
- E3  An origin is our own if it is what the ``Host`` says.
+ E1  A server answers to a loopback name or address, to the address that it listens on or that the client reached, and
+     to the names that an operator allowed. An address cannot be pointed elsewhere, so it is compared as an address.
+ E2  A request without ``Host`` does not come from a browser, and is answered.
+ E3  An origin is the server's own if it equals the ``Host``.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from typing import Final
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
 
-NOT_OUR_NAME: Final = "this server does not go by that name; use its address, or start it with --allow-host NAME"
+NOT_OUR_NAME: Final = (
+    "this server does not answer to that name; use its address, or allow the name "
+    "(--allow-host NAME, or listen_names of a pipeline)"
+)
 WILDCARDS: Final = ("", "*", "0.0.0.0", "::")
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class OwnNames:
-    """``listen``: the host that is listened on; ``listed``: further names, as an operator gave them."""
+    """``listen``: the host that the server listens on; ``allowed``: further names, or ``ConfigError`` for bad ones."""
 
-    def __init__(self, listen: str, listed: Iterable[str] = ()) -> None:
-        self._names = {"localhost", *(_bare(name) for name in listed)}
+    def __init__(self, listen: str, allowed: Iterable[str] = ()) -> None:
+        self._names = {"localhost", *(_bare(name) for name in allowed)}
         if not is_wildcard(listen):
             self._names.add(listen.lower())
 
     def has(self, header: str | None, reached: str | None) -> bool:
-        """``reached``: the address of this machine that the connection was made to."""
+        """``header``: the ``Host``; ``reached``: the address of this machine that the client connected to."""
         if header is None:
             return True  # E2
         try:
@@ -62,7 +65,7 @@ def is_loopback(host: str) -> bool:
 
 
 def ip_address(text: str) -> IpAddress | None:
-    """None where it is no address. One of IPv4 that was reached by a socket of IPv6 is one of IPv4."""
+    """None if it is not an address. An IPv4 address that an IPv6 socket shows is an IPv4 address."""
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
@@ -75,5 +78,5 @@ def _bare(name: str) -> str:
     """Raises ``ConfigError`` for a name with a port or a scheme: it would never match."""
     bare = name.strip().lower()
     if not bare or "/" in bare or "*" in bare or (":" in bare and ip_address(bare) is None):
-        raise ConfigError(f"{name!r} is no name of a host; write it alone, without a port, such as logs.example")
+        raise ConfigError(f"{name!r} is not a host name; write it without a port, such as logs.example")
     return bare

@@ -1,19 +1,24 @@
-"""Where an HTTP server of ours listens: a bounded number of connections, and none that is kept for a peer that is gone.
+"""Where an HTTP server listens: a bounded number of connections, and none kept for a peer that is unreachable.
 
 A connection that sends no whole request in time is closed by the server's ``keepalive_timeout``; one beyond the bound
-is closed at once; one whose peer is gone, or does not take what was sent, is given up by the kernel.
+is closed at once; one whose peer is unreachable, or does not read what was sent, is closed by the kernel.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from trunkline.errors import ConfigError
+from trunkline.net.addresses import format_address
 
 BACKLOG: Final = 128
-OPTIONS: Final = (  # of the listening socket; what is accepted inherits them
+OPTIONS: Final = (  # of the listening socket; accepted ones inherit them
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
@@ -22,7 +27,24 @@ OPTIONS: Final = (  # of the listening socket; what is accepted inherits them
 )
 
 
-class BoundedSite(web.BaseSite):
+async def start_site(runner: web.BaseRunner, host: str, port: int, connections_max: int, setting: str) -> str:
+    """Listen; returns the address with the real port. ``runner.cleanup()`` stops it.
+
+    Raises ``ConfigError``, which names the ``setting`` that gave the address.
+    """
+    await runner.setup()
+    try:
+        await _BoundedSite(runner, host, port, connections_max).start()
+    except (OSError, ValueError) as error:  # ValueError: a host that no resolver accepts, such as a..b
+        await runner.cleanup()
+        address, why = format_address(host, port), getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"{setting}: cannot listen on {address}: {why}; choose another address, port 0 for any free port"
+        ) from None
+    return format_address(*runner.addresses[0][:2])
+
+
+class _BoundedSite(web.BaseSite):
     def __init__(self, runner: web.BaseRunner, host: str, port: int, connections_max: int) -> None:
         super().__init__(runner, backlog=BACKLOG)
         self._host = host
@@ -45,17 +67,22 @@ class BoundedSite(web.BaseSite):
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        return server() if len(server.connections) < self._connections_max else ClosedAtOnce()
+        return server() if len(server.connections) < self._connections_max else _ClosedAtOnce()
 
 
-def reached_address(request: web.BaseRequest) -> str | None:
-    """Of this machine: the one that the request's connection was made to; None where it is gone already."""
-    name = request.transport.get_extra_info("sockname") if request.transport is not None else None
-    return str(name[0]) if name else None
-
-
-class ClosedAtOnce(asyncio.Protocol):
-    """A connection too many."""
+class _ClosedAtOnce(asyncio.Protocol):
+    """A connection beyond the bound."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
+
+
+def http_logger(name: str) -> logging.Logger:
+    """Logs what fails in a handler, a bug; not what a client sends that is not HTTP."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_is_ours)
+    return logger
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)

@@ -1,4 +1,4 @@
-"""What a packet looks like.
+"""The layout of a packet.
 
     0        4        8     9      10     12     16                   16 + head           16 + length
     +--------+--------+-----+------+------+------+---------------------+--------------------+
@@ -7,11 +7,11 @@
       u32      u32     u8    u8     u16    u32                            little endian
 
 1. ``length`` counts what follows the header, ``head`` the part of it that is decoded.
-2. ``crc`` is the crc32c of the first 12 bytes and of the head. Attachments carry their own checksum inside messages
-   (a frame's), so that their bytes are read once, by whoever stores or returns them.
-3. Flags and zero are 0. A version that uses them says so in the handshake first.
-4. The first packet of whoever dials is HELLO, the first of whoever serves WELCOME or REFUSED. Nothing follows REFUSED.
-5. Between equals of a handshake, a head may have more fields than this version knows: they are skipped.
+2. ``crc`` is the crc32c of the first 12 bytes and of the head. Attachments have their own checksum inside the message
+   (that of a frame), so that their bytes are read once, by the process that stores or returns them.
+3. Flags and zero are 0. A version that uses them announces it in the handshake first.
+4. The first packet of a client is HELLO, the first of a server WELCOME or REFUSED. Nothing follows REFUSED.
+5. After a handshake, a head may have more fields than this version knows: they are skipped.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ VERSION_MAX = 2
 
 
 class ProtocolViolation(ProtocolError):
-    """A peer broke the rules of the wire. Its connection is refused and closed; others do not notice."""
+    """A peer broke the protocol. Its connection is refused and closed; others are not affected."""
 
 
 class BadRequest(ProtocolError):
-    """A packet that is whole, and a message that means nothing here. Its sender is told; the connection goes on."""
+    """An intact packet with an invalid message. Its sender receives an error; the connection stays open."""
 
     def __init__(self, text: str, token: int = 0) -> None:
         super().__init__(text)
-        self.token = token  # of the request; 0: whoever raises it does not know
+        self.token = token  # of the request; 0: not known where it is raised
 
 
 class Kind(enum.IntEnum):
@@ -61,11 +61,11 @@ class Kind(enum.IntEnum):
     PONG = 6
 
 
-_KINDS = frozenset(int(kind) for kind in Kind)  # of plain numbers: they are looked up for every packet
+_KINDS = frozenset(int(kind) for kind in Kind)  # plain numbers are faster to look up, for every packet
 
 
 class Hello(Struct, frozen=True, array_like=True):
-    """First packet of whoever dials."""
+    """The first packet of a client."""
 
     magic: str
     version_min: int
@@ -73,7 +73,7 @@ class Hello(Struct, frozen=True, array_like=True):
     cluster: str  # "": any
     token: str  # a credential; "": none
     name: str  # of the process that dials
-    packet_bytes_max: int  # what it can receive
+    packet_bytes_max: int  # the largest packet that it accepts
 
 
 class Welcome(Struct, frozen=True, array_like=True):
@@ -97,21 +97,17 @@ class Refusal(Struct, frozen=True, array_like=True):
 
 
 class Envelope(Struct, frozen=True, array_like=True):
-    """A message on its way."""
+    """A message on the wire."""
 
-    role: str  # whom it is for at the receiver
-    token: int  # chosen by who asks, repeated in the answer
-    budget_ms: int  # how long the asker still waits; 0: for ever
+    role: str  # of the receiver
+    token: int  # chosen by the requester, repeated in the answer
+    reserved: int  # 0
     sizes: tuple[int, ...]  # of the attachments
     message: WireMessage
 
-    def expired(self, waited_s: float) -> bool:
-        """Nobody waits for the answer any more: a receiver drops what lay in its queue for so long."""
-        return 0 < self.budget_ms < waited_s * 1000
 
-
-class _Address(Struct, frozen=True, array_like=True):
-    """As much of an envelope as an answer needs, whatever the message is."""
+class _ReturnAddress(Struct, frozen=True, array_like=True):
+    """As much of an envelope as an answer needs, even if the message is unknown."""
 
     role: str
     token: int
@@ -124,7 +120,7 @@ _hellos = msgspec.msgpack.Decoder(Hello)
 _welcomes = msgspec.msgpack.Decoder(Welcome)
 _refusals = msgspec.msgpack.Decoder(Refusal)
 _envelopes = msgspec.msgpack.Decoder(Envelope)
-_addresses = msgspec.msgpack.Decoder(_Address)
+_return_addresses = msgspec.msgpack.Decoder(_ReturnAddress)
 
 
 def encode(kind: Kind, head: Struct | None = None) -> bytes:
@@ -132,9 +128,9 @@ def encode(kind: Kind, head: Struct | None = None) -> bytes:
     return _framed(kind, b"" if head is None else _encode(head), 0)
 
 
-def encode_message(role: str, token: int, budget_ms: int, sizes: Sequence[int], message: Message) -> bytes:
-    """Header and head of a MESSAGE; its attachments are to follow."""
-    return _framed(Kind.MESSAGE, _encode((role, token, budget_ms, sizes, message)), sum(sizes))
+def encode_message(role: str, token: int, sizes: Sequence[int], message: Message) -> bytes:
+    """Header and head of a MESSAGE; its attachments follow."""
+    return _framed(Kind.MESSAGE, _encode((role, token, 0, sizes, message)), sum(sizes))
 
 
 def _framed(kind: Kind, head: bytes, attached_bytes: int) -> bytes:
@@ -146,12 +142,12 @@ def parse_header(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[i
     """Length, head length, kind and crc. Raises ``ProtocolViolation``."""
     length, head_length, kind, flags, zero, crc = _HEADER.unpack_from(buffer, offset)
     if flags or zero or kind not in _KINDS or head_length > length:
-        raise ProtocolViolation("this is no packet of Trunkline; check that both ends speak its protocol (TLS or not?)")
+        raise ProtocolViolation("this is not a Trunkline packet; check that both ends speak its protocol (TLS or not?)")
     return length, head_length, kind, crc
 
 
 def checked_head(view: memoryview, offset: int, head_length: int, crc: int) -> bytes:
-    """The head of the packet at ``offset``, if it is what was sent. Raises ``ProtocolViolation``."""
+    """The head of the packet at ``offset``. Raises ``ProtocolViolation`` if its checksum is wrong."""
     start = offset + HEADER_BYTES
     head = bytes(view[start : start + head_length])
     if crc32c.crc32c(head, crc32c.crc32c(view[offset : offset + CHECKED_BYTES])) != crc:
@@ -174,17 +170,17 @@ def decode_refusal(head: bytes) -> Refusal:
 def decode_message(head: bytes, body: memoryview, attachments_max: int) -> tuple[Envelope, tuple[memoryview, ...]]:
     """An envelope and views into ``body``, one for each attachment.
 
-    Raises ``BadRequest`` where only the message is at fault, ``ProtocolViolation`` where nobody could be answered.
+    Raises ``BadRequest`` for an invalid message, ``ProtocolViolation`` if not even the return address can be read.
     """
     try:
         envelope = _decoded(_envelopes, head)
     except ProtocolViolation as violation:
-        raise BadRequest(str(violation), _decoded(_addresses, head).token) from violation
+        raise BadRequest(str(violation), _decoded(_return_addresses, head).token) from violation
     sizes = envelope.sizes
     if not sizes and not body:
         return envelope, ()
     if len(sizes) > attachments_max or min(sizes, default=0) < 0 or sum(sizes) != len(body):
-        text = "the attachments of a packet do not fit their sizes; update the older of both ends"
+        text = "the attachments of a packet do not fit their sizes; upgrade the older of the two"
         raise BadRequest(text, envelope.token)
     if len(sizes) == 1:
         return envelope, (body,)
@@ -201,5 +197,5 @@ def _decoded(decoder: msgspec.msgpack.Decoder[T], head: bytes) -> T:
         return decoder.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolViolation(
-            f"a packet's head cannot be understood ({error}); update the older of both ends"
+            f"the head of a packet cannot be decoded ({error}); upgrade the older of the two"
         ) from error

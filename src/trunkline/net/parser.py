@@ -1,12 +1,12 @@
-"""Packets out of a stream of bytes, whatever its pieces are. No socket is needed.
+"""Parses packets from a stream of bytes, however it is split. It needs no socket.
 
-1. Bytes are received where ``room()`` says, then told with ``received(count)``; then ``next()`` until it gives None.
-2. A packet that fits the receive buffer is parsed there; its attachments are copied out in one piece, because the
-   buffer is used again.
+1. Receive bytes into ``room()``, report them with ``received(count)``, then call ``next()`` until it returns None.
+2. A packet that fits into the receive buffer is parsed there; its attachments are copied out in one piece, because the
+   buffer is reused.
 3. A larger packet gets a buffer of exactly its size, and the rest of it is received straight into that. The buffer
    belongs to this packet alone, so views into it may be kept.
-4. Nothing is believed before its checksum fits: a head that fits the receive buffer is checked before memory is taken
-   for its attachments.
+4. Nothing is trusted before its checksum is verified: a head that fits into the receive buffer is verified before
+   memory is allocated for its attachments.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import NamedTuple
 from trunkline.net.limits import KIB
 from trunkline.net.packets import HEADER_BYTES, ProtocolViolation, checked_head, parse_header
 
-RECEIVE_BYTES = 128 * KIB  # a batch of 100 entries of 1 KiB fits; larger ones are better off in a buffer of their own
-
+RECEIVE_BYTES = 128 * KIB  # a batch of 100 entries of 1 KiB fits; a larger one gets a buffer of its own
 
 _NOTHING = memoryview(b"")
 
@@ -34,7 +33,7 @@ class PacketParser:
         self.packet_bytes_max = packet_bytes_max
         self.head_bytes_max = head_bytes_max
         self.packets = 0  # so far
-        self._view = memoryview(mmap.mmap(-1, receive_bytes))  # takes memory only as far as it is used
+        self._view = memoryview(mmap.mmap(-1, receive_bytes))  # pages are allocated on first use
         self._start = 0  # [start, end) of the receive buffer is not yet parsed
         self._end = 0
         self._large: memoryview | None = None  # the packet that is received straight into its own buffer
@@ -47,7 +46,7 @@ class PacketParser:
         return self._large is not None or self._end > self._start
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty once ``next`` gave None."""
+        """Where the next bytes go; never empty after ``next`` returned None."""
         if self._large is not None:
             return self._large[self._large_end :]
         return self._view[self._end :]
@@ -59,7 +58,7 @@ class PacketParser:
             self._end += count
 
     def next(self) -> Packet | None:
-        """The next packet, or None: more bytes are needed. Raises ``ProtocolViolation``; then the stream is lost."""
+        """The next packet, or None: more bytes are needed. After ``ProtocolViolation`` the stream is unusable."""
         if self._large is not None:
             return self._finish_large(self._large)
         start, available = self._start, self._end - self._start
@@ -69,7 +68,7 @@ class PacketParser:
         length, head_length, kind, crc = parse_header(self._view, start)
         if length > self.packet_bytes_max or head_length > self.head_bytes_max:
             raise ProtocolViolation(
-                f"a packet of {length} bytes with a head of {head_length} is larger than this process takes"
+                f"a packet of {length} bytes with a head of {head_length} is larger than this process accepts"
                 f" ({self.packet_bytes_max} and {self.head_bytes_max}); send smaller batches"
             )
         size = HEADER_BYTES + length
@@ -85,7 +84,7 @@ class PacketParser:
         return Packet(kind, head, memoryview(bytes(self._view[body_start : self._start])))  # rule 2
 
     def _begin(self, size: int, head_length: int, kind: int, crc: int) -> None:
-        """See to it that the rest of a packet has a place to go to."""
+        """Make room for the rest of a packet."""
         start, available = self._start, self._end - self._start
         head_end = HEADER_BYTES + head_length
         if size <= len(self._view) or available < head_end <= len(self._view):

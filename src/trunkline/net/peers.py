@@ -1,9 +1,9 @@
-"""Connections to other processes, by address: made when first needed, kept, made again after a failure.
+"""Connections to other processes, by address: dialled on first use, kept, and dialled again after a failure.
 
 1. One connection for each address. The first message to an address dials it; messages wait meanwhile, up to a limit.
-2. After a failure nothing is dialled for a while, longer each time up to a limit and not at the same moment as others;
-   messages are dropped. The next message after that dials again. Roles ask again, so no timer is needed here.
-3. A connection that carried no message for ``idle_ms`` is closed.
+2. After a failure nothing is dialled for a while: the pause doubles up to a limit, with jitter, and messages are
+   dropped. The next message after it dials again. Roles retry, so no timer is needed here.
+3. A connection that carries no message for ``idle_ms`` is closed.
 """
 
 from __future__ import annotations
@@ -12,42 +12,40 @@ import asyncio
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from trunkline.core.effects import Message
-from trunkline.errors import ConfigError, Refused
+from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
 from trunkline.net.connection import Attachment, Connection, Handler
-from trunkline.net.dial import DIAL_MS, DialFailed, dial
-from trunkline.net.limits import MIB, Limits
+from trunkline.net.dial import DIAL_MS, DialFailed, Fault, HandshakeRefused, PeerError, dial
+from trunkline.net.limits import MIB
 
 
 class PeerSettings(Struct, frozen=True):
-    """Each line says what goes wrong when the value is too small, then when it is too big."""
+    """Each comment: what goes wrong when the value is too small / too big."""
 
-    dial_ms: int = DIAL_MS  # far peers cannot be reached / messages to dead ones wait for long
-    backoff_ms_first: int = 50  # a peer that restarts is knocked at all the time / found again late
+    dial_ms: int = DIAL_MS  # distant peers cannot be reached / messages to dead ones wait for long
+    backoff_ms_first: int = 50  # a peer that restarts is dialled all the time / found again late
     backoff_ms_max: int = 2_000
     waiting_max: int = 4096  # messages: the first ones to a new peer are lost / many late ones are sent at once
     waiting_bytes_max: int = 32 * MIB
-    idle_ms: int = 600_000  # quiet subscribers connect again and again / connections nobody needs stay
+    idle_ms: int = 600_000  # quiet subscribers reconnect again and again / unused connections stay
     peers_max: int = 4096  # addresses that are remembered
 
 
 class _Waiting(NamedTuple):
-    since: float
     role: str
     token: int
     message: Message
     attachments: Sequence[Attachment]
-    budget_ms: int
 
 
 class _Peer:
-    """What is known of one address."""
+    """The state of one address."""
 
     def __init__(self, now: float) -> None:
         self.connection: Connection | None = None
@@ -58,7 +56,7 @@ class _Peer:
         self.silent_until = 0.0  # nothing is dialled before
         self.used_at = now
         self.connected_at = now
-        self.error: str | None = None
+        self.error: PeerError | None = None
 
     def drop_waiting(self) -> None:
         self.waiting.clear()
@@ -73,21 +71,15 @@ class Peers:
         handler: Handler,
         *,
         name: str,
-        cluster: str = "",
         token: str = "",
-        limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
-        on_closed: Callable[[str], None] | None = None,
         settings: PeerSettings | None = None,
     ) -> None:
-        """``on_closed`` is told the address of a connection that was open and is not any more."""
+        self.cluster = ""  # peers of another cluster are refused; "": accept any, until it is known
         self._handler = handler
         self._name = name
-        self.cluster = cluster  # may be set once it is known
         self._token = token
-        self._limits = limits or Limits()
         self._tls = tls
-        self._on_closed = on_closed
         self._settings = settings or PeerSettings()
         self._peers: dict[str, _Peer] = {}
         self._closed = False
@@ -95,22 +87,16 @@ class Peers:
         self._sweep = self._loop.call_later(self._settings.idle_ms / 2000, self._drop_idle)
 
     def send(
-        self,
-        address: str,
-        role: str,
-        token: int,
-        message: Message,
-        attachments: Sequence[Attachment] = (),
-        budget_ms: int = 0,
+        self, address: str, role: str, token: int, message: Message, attachments: Sequence[Attachment] = ()
     ) -> bool:
-        """False: the message is lost. True: it was given to a connection, or waits for one that is being made."""
+        """False: the message is lost. True: a connection has it, or it waits for one that is being dialled."""
         peer = self._peers.get(address)
         if peer is None:
             peer = self._peer(address)
             if peer is None:
                 return False
         if peer.connection is not None:
-            return peer.connection.send(role, token, message, attachments, budget_ms)
+            return peer.connection.send(role, token, message, attachments)
         peer.used_at = self._loop.time()
         if self._closed or (peer.dialling is None and peer.used_at < peer.silent_until):
             return False
@@ -118,28 +104,19 @@ class Peers:
         settings = self._settings
         if len(peer.waiting) >= settings.waiting_max or peer.waiting_bytes + size > settings.waiting_bytes_max:
             return False
-        peer.waiting.append(_Waiting(peer.used_at, role, token, message, attachments, budget_ms))
+        peer.waiting.append(_Waiting(role, token, message, attachments))
         peer.waiting_bytes += size
         if peer.dialling is None:
             peer.dialling = self._loop.create_task(self._dial(address, peer))
         return True
 
     def connection(self, address: str) -> Connection | None:
-        """The open connection to an address, for its ``pause`` and ``drained``."""
+        """The connection to an address, if there is one."""
         peer = self._peers.get(address)
         return peer.connection if peer is not None else None
 
-    def connected(self, address: str) -> bool:
-        connection = self.connection(address)
-        return connection is not None and connection.open
-
-    def at_work(self, address: str, within_s: float) -> bool:
-        """Whether the peer is busy with large messages that it was sent."""
-        connection = self.connection(address)
-        return connection is not None and connection.at_work(within_s)
-
-    def error(self, address: str) -> str | None:
-        """Why there is no connection, for people; None while there is one, or none was needed yet."""
+    def error(self, address: str) -> PeerError | None:
+        """Why there is no connection; None while there is one, or none was needed yet."""
         peer = self._peers.get(address)
         return peer.error if peer is not None else None
 
@@ -154,7 +131,7 @@ class Peers:
         for connection in connections:
             connection.close()
         for connection in connections:
-            await connection.gone()
+            await connection.wait_closed()
 
     # ---------------------------------------------------------------------------------------------------- inside
 
@@ -173,44 +150,43 @@ class Peers:
                 handler=self._handler,
                 cluster=self.cluster,
                 token=self._token,
-                limits=self._limits,
                 tls=self._tls,
-                on_closed=lambda connection: self._lost(address, peer, connection),
+                on_closed=lambda connection: self._lost(peer, connection),
                 timeout_ms=self._settings.dial_ms,
             )
-        except (Refused, ConfigError) as error:
-            self._failed(peer, error.reason if isinstance(error, DialFailed) else str(error))
+        except DialFailed as failed:
+            self._failed(peer, failed.error)
+        except HandshakeRefused as refused:
+            self._failed(peer, PeerError(Fault.REFUSED, str(refused)))
+        except ConfigError as error:
+            self._failed(peer, PeerError(Fault.BAD_ADDRESS, str(error)))
         else:
             self._connected(peer, connection)
         finally:
             peer.dialling = None
 
     def _connected(self, peer: _Peer, connection: Connection) -> None:
-        waiting, now = list(peer.waiting), self._loop.time()
-        peer.connection, peer.connected_at, peer.error = connection, now, None
+        waiting = list(peer.waiting)
+        peer.connection, peer.connected_at, peer.error = connection, self._loop.time(), None
         peer.drop_waiting()
-        for sent in waiting:
-            budget_ms = sent.budget_ms - int((now - sent.since) * 1000) if sent.budget_ms else 0
-            if budget_ms > 0 or not sent.budget_ms:
-                connection.send(sent.role, sent.token, sent.message, sent.attachments, budget_ms)
+        for each in waiting:
+            connection.send(*each)
 
-    def _failed(self, peer: _Peer, why: str) -> None:
+    def _failed(self, peer: _Peer, error: PeerError) -> None:
         settings = self._settings
-        peer.error = why
+        peer.error = error
         peer.drop_waiting()
         wait_ms = min(settings.backoff_ms_first * 2 ** min(peer.failures, 16), settings.backoff_ms_max)
         peer.failures += 1
         peer.silent_until = self._loop.time() + wait_ms * random.uniform(0.5, 1) / 1000
 
-    def _lost(self, address: str, peer: _Peer, connection: Connection) -> None:
-        if peer.connection is connection:  # and not dropped as idle
+    def _lost(self, peer: _Peer, connection: Connection) -> None:
+        if peer.connection is connection:  # and not closed as idle
             peer.connection = None
             lived_ms = (self._loop.time() - peer.connected_at) * 1000
-            if lived_ms > self._settings.backoff_ms_max:  # one that welcomes and closes is not knocked at all the time
+            if lived_ms > self._settings.backoff_ms_max:  # a peer that welcomes and closes is not dialled all the time
                 peer.failures = 0
-            self._failed(peer, connection.reason)
-        if self._on_closed is not None:
-            self._on_closed(address)
+            self._failed(peer, PeerError(Fault.LOST, connection.reason))
 
     def _drop_idle(self) -> None:
         now, idle_s = self._loop.time(), self._settings.idle_ms / 1000

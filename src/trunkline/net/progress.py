@@ -1,11 +1,11 @@
-"""Whether a peer is at work on what it was sent: a slow one that takes its time is told from one that is silent.
+"""Whether a peer is still working on large messages: distinguishes a slow peer from a silent one.
 
-    large message handed over --> leaving: its kernel takes the bytes --> taken: it reads, checks and stores them
+    large message sent --> leaving: the peer's kernel acknowledges bytes --> taken: the peer reads, checks, stores them
 
-1. While bytes leave, the peer is at work as long as it takes ``STEP_BYTES`` in the time that a role waits for it. One
-   that trickles is not.
-2. Once everything is taken it is given more time for more bytes, and has to show signs of life: answers, or PONGs.
-3. Small messages give no patience: a peer that does not answer those in time is silent.
+1. While bytes leave, the peer is at work if it takes ``STEP_BYTES`` in the time that a role waits for it. A peer that
+   trickles is not.
+2. Once everything is taken, the peer gets more time for more bytes, and must show signs of life: answers, or PONGs.
+3. Small messages earn no extra time: a peer that does not answer those in time is silent.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 
 from trunkline.net.limits import KIB, MIB
 
-STEP_BYTES = 64 * KIB  # too small: a peer that trickles holds a log; too big: slow links cannot send large bodies
-WORK_BYTES = 4 * MIB  # stored while a role waits; too small: hung disks are waited for; too big: slow ones are not
-LOOK_S = 0.1
+STEP_BYTES = 64 * KIB  # too small: a trickling peer blocks a log; too big: slow links cannot send large bodies
+WORK_BYTES = 4 * MIB  # stored while a role waits; too small: waits for hung disks; too big: gives up slow ones
+MEASURE_EVERY_S = 0.1
 
 
-class Progress:
-    """``outstanding`` tells how many bytes the peer's kernel has not taken yet; ``ping`` asks for a sign of life."""
+class TransferProgress:
+    """``outstanding`` returns how many bytes the peer's kernel has not acknowledged; ``ping`` sends a PING."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, outstanding: Callable[[], int], ping: Callable[[], None]
@@ -31,14 +31,14 @@ class Progress:
         self._ping = ping
         self._timer: asyncio.TimerHandle | None = None  # while large messages leave
         self._sent = 0  # bytes, ever
-        self._large_end = 0  # how many of them there were when the last large message was handed over
+        self._large_end = 0  # value of ``_sent`` after the last large message
         self._burst = 0  # bytes since large messages began to leave
-        self._taken = 0  # bytes that had been taken when a step was seen
-        self._moved_at = -1e9  # when a step was seen
-        self._done_at = -1e9  # when the last large message had been taken
+        self._taken = 0  # bytes taken at the last step
+        self._moved_at = -1e9  # time of the last step
+        self._done_at = -1e9  # when the last large message was taken
 
     def sent(self, size: int) -> None:
-        """A message was handed over."""
+        """Call for every message that is sent."""
         self._sent += size
         if self._timer is not None:
             self._burst += size
@@ -47,10 +47,10 @@ class Progress:
             if self._timer is None:
                 self._burst, self._taken = size, self._sent - self._outstanding()
                 self._moved_at = self._loop.time()
-                self._timer = self._loop.call_later(LOOK_S, self._look)
+                self._timer = self._loop.call_later(MEASURE_EVERY_S, self._tick)
 
     def at_work(self, within_s: float, heard_at: float) -> bool:
-        """Whether the peer did something of the kind within this time; ``heard_at``: when it was heard last."""
+        """Whether the peer made progress within this time; ``heard_at``: when it last sent anything."""
         now = self._loop.time()
         if self._timer is not None:
             self._measure()
@@ -66,10 +66,10 @@ class Progress:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         self._measure()
         if self._timer is not None:
-            self._timer = self._loop.call_later(LOOK_S, self._look)
+            self._timer = self._loop.call_later(MEASURE_EVERY_S, self._tick)
 
     def _measure(self) -> None:
         taken, now = self._sent - self._outstanding(), self._loop.time()

@@ -1,4 +1,4 @@
-"""Who was refused of late, for the log and for the status: a node that is turned away should not go unseen."""
+"""Refused connections: logged, and kept for a minute for the status, so that a refused node is noticed."""
 
 from __future__ import annotations
 
@@ -6,46 +6,34 @@ import logging
 import time
 from typing import Final
 
-from msgspec import Struct
-
+from trunkline.core.status import RefusedPeer
 from trunkline.net.complaints import Complaints, printable
+from trunkline.net.packets import Refusal
 
-KEPT_MAX: Final = 32  # more: a stranger fills the status
-TOLD_S: Final = 60.0  # whoever still tries comes back within seconds
+KEPT_MAX: Final = 32  # more: an unauthenticated peer fills the status
+KEPT_S: Final = 60.0  # a peer that still tries returns within seconds
 NAME_CHARACTERS_MAX: Final = 100
 TEXT_CHARACTERS_MAX: Final = 500
 
 complaints = Complaints(logging.getLogger("trunkline.net"))
 
 
-class RefusedPeer(Struct, frozen=True):
-    """``name`` is what it said, unproven; empty where it said nothing."""
-
-    name: str
-    address: str
-    why: str
-    count: int
-    at: float
-
-
 class Refusals:
     def __init__(self) -> None:
-        self._peers: dict[tuple[str, str], RefusedPeer] = {}  # by name and host, the latest last
+        self._peers: dict[tuple[str, str], tuple[RefusedPeer, float]] = {}  # by name and host, the latest last
 
-    def happened(self, server: str, name: str, address: str, why: str) -> None:
-        name, why = printable(name)[:NAME_CHARACTERS_MAX], printable(why)[:TEXT_CHARACTERS_MAX]
-        complaints.warn(f"{server} refused a connection of {name or 'a stranger'} from {address or 'nowhere'}: {why}")
+    def add(self, server: str, name: str, address: str, refusal: Refusal) -> None:
+        name, why = printable(name)[:NAME_CHARACTERS_MAX], printable(refusal.text)[:TEXT_CHARACTERS_MAX]
+        peer, where = name or "an unnamed peer", address or "an unknown address"
+        complaints.warn(f"{server} refused a connection of {peer} from {where}: {why}")
         key = (name, address.rpartition(":")[0])
         before = self._peers.pop(key, None)
-        self._peers[key] = RefusedPeer(name, address, why, before.count + 1 if before else 1, time.monotonic())
+        count = before[0].count + 1 if before is not None else 1
+        self._peers[key] = RefusedPeer(name, address, why, count, refusal.code.value), time.monotonic()
         if len(self._peers) > KEPT_MAX:
             del self._peers[next(iter(self._peers))]
 
-    def told(self) -> list[dict[str, str | int]]:
-        """Plain values, of the last minute."""
+    def recent(self) -> tuple[RefusedPeer, ...]:
+        """Of the last minute."""
         now = time.monotonic()
-        return [
-            {"name": each.name, "address": each.address, "why": each.why, "count": each.count}
-            for each in self._peers.values()
-            if now - each.at <= TOLD_S
-        ]
+        return tuple(peer for peer, at in self._peers.values() if now - at <= KEPT_S)

@@ -1,10 +1,10 @@
-"""Accepts connections, checks who asks, and hands on their messages.
+"""Accepts connections, authenticates peers, and passes on their messages.
 
-1. Whoever speaks another version, belongs to another cluster or lacks the token is refused with a text.
-2. At most ``connections_max`` connections that were let in: the newest is refused.
-3. Those that have not said who they are take nobody's place: there are at most ``handshakes_max``, and when another
-   one comes, the oldest of them goes. The same holds for those that are being refused.
-4. Who is refused is logged, a few lines at a time, and told for a while (``refusals``).
+1. A peer with another version, of another cluster or without the token is refused, with the reason.
+2. At most ``connections_max`` connections complete the handshake: further ones are refused.
+3. Connections without a handshake do not count towards that limit: there are at most ``handshakes_max``, and when
+   another one arrives, the oldest of them is refused. The same limit holds for connections that are being refused.
+4. Refusals are logged at a bounded rate, and kept for the status for a while (``refusals``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable
 
 from trunkline.core.names import NAME_BYTES_MAX, shown
+from trunkline.core.status import RefusedPeer
 from trunkline.net.connection import Connection, Handler
 from trunkline.net.limits import Limits
 from trunkline.net.packets import (
@@ -61,7 +62,7 @@ class Server:
         self._leaving: dict[int, Connection] = {}  # being refused, the oldest first
         self._welcomed: set[int] = set()
         self._refusals = Refusals()
-        self._violations = 0  # of connections that are gone
+        self._violations = 0  # of closed connections
         self._listener: asyncio.Server | None = None
 
     @classmethod
@@ -78,10 +79,10 @@ class Server:
         tls: ssl.SSLContext | None = None,
         on_closed: Callable[[Connection], None] | None = None,
     ) -> Server:
-        """Listen; port 0 takes a free one (see ``port``). Raises ``OSError`` if the address cannot be had.
+        """Listen; port 0 takes a free one (see ``port``). Raises ``OSError`` if the address is not available.
 
-        ``cluster`` "" takes peers of any cluster, ``token`` "" takes peers without one. ``on_closed`` is called once
-        for every connection that had been welcomed.
+        ``cluster`` "" accepts peers of any cluster, ``token`` "" accepts peers without one. ``on_closed`` is called
+        once for every connection that completed the handshake.
         """
         limits = limits or Limits()
         server = cls(handler, cluster=cluster, name=name, token=token, limits=limits, on_closed=on_closed)
@@ -100,12 +101,12 @@ class Server:
 
     @property
     def violations(self) -> int:
-        """How often a peer that had been welcomed sent what no peer may send."""
+        """How many invalid messages peers sent after the handshake."""
         return self._violations + sum(self._connections[number].violations for number in self._welcomed)
 
-    def refusals(self) -> list[dict[str, str | int]]:
-        """Who was refused within the last minute."""
-        return self._refusals.told()
+    def refusals(self) -> tuple[RefusedPeer, ...]:
+        """Peers that were refused within the last minute."""
+        return self._refusals.recent()
 
     async def close(self) -> None:
         """Stop listening and close every connection; what was sent may still leave for ``linger_ms``."""
@@ -115,11 +116,11 @@ class Server:
         for connection in closing:
             connection.close()
         for connection in closing:
-            await connection.gone()
+            await connection.wait_closed()
         if self._listener is not None:
             await self._listener.wait_closed()
 
-    # ------------------------------------------------------------------------------- the handshake, as a server has it
+    # --------------------------------------------------------------------------------- the server's side of a handshake
 
     def _accept(self) -> Connection:
         return Connection(self._handler, self, self._limits, serving=True)
@@ -129,14 +130,14 @@ class Server:
         self._pending[connection.number] = connection
         if len(self._pending) > self._limits.handshakes_max:  # rule 3
             oldest = next(iter(self._pending.values()))
-            self._refuse(oldest, RefusalCode.BUSY, "too many connect at once; say HELLO sooner, or connect again")
+            self._refuse(oldest, RefusalCode.BUSY, "too many handshakes at once; send HELLO sooner, or connect again")
 
     def _refuse(self, connection: Connection, code: RefusalCode, why: str) -> None:
         connection.refuse(code, why)
         self._leave(connection)
 
     def _leave(self, connection: Connection) -> None:
-        """It is being refused: it has a moment to hear why."""
+        """Give a refused connection a moment to receive the reason."""
         self._pending.pop(connection.number, None)
         self._leaving[connection.number] = connection
         if len(self._leaving) > self._limits.handshakes_max:  # rule 3
@@ -162,7 +163,7 @@ class Server:
             encode(Kind.WELCOME, Welcome(version, self._cluster, self._name, self._limits.packet_bytes_max))
         )
 
-    def lost(self, connection: Connection, reason: str) -> None:
+    def lost(self, connection: Connection) -> None:
         del self._connections[connection.number]
         self._pending.pop(connection.number, None)
         self._leaving.pop(connection.number, None)
@@ -173,24 +174,24 @@ class Server:
                 self._on_closed(connection)
         else:
             self.refused += 1
-            if connection.told_off:  # and not one that merely came and went
-                self._refusals.happened(self._name, connection.peer_name, connection.address, reason)
+            if connection.refusal_sent is not None:  # and not one that merely connected and closed
+                self._refusals.add(self._name, connection.peer_name, connection.address, connection.refusal_sent)
 
     def _objection(self, hello: Hello) -> tuple[RefusalCode, str] | None:
         if hello.magic != MAGIC:
-            return RefusalCode.PROTOCOL, "this is a server of Trunkline; use a client of Trunkline"
+            return RefusalCode.PROTOCOL, "this is a Trunkline server; use a Trunkline client"
         if hello.version_max < VERSION_MIN or hello.version_min > VERSION_MAX:
             return RefusalCode.VERSION, (
-                f"{self._name} speaks versions {VERSION_MIN} to {VERSION_MAX} of the protocol, you speak"
-                f" {hello.version_min} to {hello.version_max}; update the older of both"
+                f"{self._name} speaks versions {VERSION_MIN} to {VERSION_MAX} of the protocol, the client"
+                f" {hello.version_min} to {hello.version_max}; upgrade the older of the two"
             )
         if self._token and not hmac.compare_digest(self._token, hello.token.encode()):
-            return RefusalCode.TOKEN, "the token is missing or wrong; give the one that this cluster was started with"
+            return RefusalCode.TOKEN, "the token is missing or wrong; use the one that this cluster was started with"
         if hello.cluster and self._cluster and hello.cluster != self._cluster:
             return RefusalCode.CLUSTER, (
                 f"{self._name} belongs to cluster {self._cluster}, {shown(hello.name)} to cluster "
                 f"{shown(hello.cluster)}; check the address. If it is right, the coordinator has lost its metadata: "
-                "start it with the directory that it had. A node joins another cluster only with an empty directory"
+                "start it with its former directory. A node joins another cluster only with an empty directory"
             )
         places = self._limits.connections_max
         if len(self._welcomed) >= places:  # rule 2

@@ -1,4 +1,4 @@
-"""TLS from files. With an authority for clients, a server takes only peers whose certificate that authority signed."""
+"""TLS from files. With a client authority, a server accepts only peers whose certificate that authority signed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trunkline.errors import ConfigError
 
 
 def server_tls(certificate: Path, key: Path, client_authority: Path | None = None) -> ssl.SSLContext:
-    """For whoever serves. ``client_authority`` makes it mutual. Raises ``ConfigError``."""
+    """For a server. ``client_authority`` makes it mutual. Raises ``ConfigError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _identify(context, certificate, key)
     if client_authority is not None:
@@ -19,11 +19,11 @@ def server_tls(certificate: Path, key: Path, client_authority: Path | None = Non
 
 
 def client_tls(authority: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """For whoever dials: ``authority`` signed the server's certificate, which must name the host that is dialled."""
+    """For a client: ``authority`` signed the server's certificate, which must name the host that is dialled."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _trust(context, authority)
     if (certificate is None) != (key is None):
-        raise ConfigError("a client's certificate and its key go together; give both files or none")
+        raise ConfigError("a client certificate needs its key, and a key its certificate; give both files or none")
     if certificate is not None and key is not None:
         _identify(context, certificate, key)
     return _modern(context)

@@ -1,4 +1,4 @@
-"""Which messages go between processes. One that is not named here cannot be received."""
+"""The messages between processes. A message that is not listed here cannot be received."""
 
 from __future__ import annotations
 

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from trunkline.errors import ConditionFailed, TrunklineError
+from trunkline.net.http_requests import decode_body, json_response
 from trunkline.proxy import parameters
 from trunkline.proxy.documents import JSON, BatchToAppend, OneToAppend, position_of
 from trunkline.proxy.open_logs import OpenLog
 from trunkline.proxy.parameters import OCTETS
 from trunkline.proxy.problems import refusal
-from trunkline.proxy.service import Service, json_response
+from trunkline.proxy.service import ProxyService
 
 CREATED = 201
 
 
-class Appending:
-    def __init__(self, service: Service) -> None:
+class AppendHandlers:
+    def __init__(self, service: ProxyService) -> None:
         self._service = service
 
     async def one(self, request: web.Request) -> web.StreamResponse:
@@ -28,7 +29,7 @@ class Appending:
         expect: int | None = None
         payload, headers = content, dict[str, bytes]()
         if kind == JSON:
-            given = parameters.decoded(content, OneToAppend)
+            given = decode_body(content, OneToAppend)
             payload, headers, expect = given.payload_bytes(), given.header_bytes(), position_of(given.expect)
         glsn = await self._append(parameters.log_name(request), key, [payload], [headers], expect)
         return json_response({"glsn": glsn}, CREATED)
@@ -36,7 +37,7 @@ class Appending:
     async def batch(self, request: web.Request) -> web.StreamResponse:
         parameters.media_type(request, JSON)
         key = parameters.key(request)
-        given = parameters.decoded(await parameters.body(request), BatchToAppend)
+        given = decode_body(await parameters.body(request), BatchToAppend)
         payloads = [each.payload_bytes() for each in given.entries]
         headers = [each.header_bytes() for each in given.entries]
         first = await self._append(parameters.log_name(request), key, payloads, headers, position_of(given.expect))
@@ -64,7 +65,7 @@ class Appending:
 
 
 def _check_fit(opened: OpenLog, count: int, *, keyed: bool, conditional: bool) -> None:
-    """What the log can never do is refused before anything is tried."""
+    """Refuse before the append what the log can never do."""
     settings = opened.settings
     if (keyed or conditional) and not opened.is_chain:
         what = "an Idempotency-Key" if keyed else "expect"
@@ -78,8 +79,8 @@ def _check_fit(opened: OpenLog, count: int, *, keyed: bool, conditional: bool) -
 
 
 async def _condition_failed(opened: OpenLog, error: ConditionFailed) -> Exception:
-    """With the tail, if somebody knows it: the refusal itself is certain."""
-    detail = f"{error}; nothing was appended: read what is there, and decide anew"
+    """With the tail, if it is known: the refusal itself is certain."""
+    detail = f"{error}; nothing was appended: read the log, and decide again"
     if error.tail is not None:
         return refusal("condition-failed", detail, tail=error.tail)
     try:

@@ -1,26 +1,26 @@
-"""What the proxy counts, and how it tells that to Prometheus."""
+"""What the proxy counts: its metrics."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Final
 
-from trunkline.runtime.observing_format import Described, Labelled, Value, page
+from trunkline.observing.metrics import Labelled, MetricSpec, MetricTable, Values
 
-PREFIX: Final = "trunkline_proxy_"
-TABLE: Final = (
-    Described("requests_total", "counter", "requests that were answered", ("operation", "status")),
-    Described("requests_in_progress", "gauge", "requests under way, streams among them"),
-    Described("streams", "gauge", "subscriptions that are open"),
-    Described("entries_appended_total", "counter", "entries that were appended"),
-    Described("entries_read_total", "counter", "entries that were sent to readers"),
-    Described("keys_repeated_total", "counter", "appends that were found in the log by their key"),
-    Described("key_conflicts_total", "counter", "appends with a key that lost their position"),
+METRICS: Final = (
+    MetricSpec("requests_total", "counter", "requests that were answered", ("operation", "status")),
+    MetricSpec("requests_in_progress", "gauge", "requests under way, streams among them"),
+    MetricSpec("streams", "gauge", "subscriptions that are open"),
+    MetricSpec("entries_appended_total", "counter", "entries that were appended"),
+    MetricSpec("entries_read_total", "counter", "entries that were sent to readers"),
+    MetricSpec("keys_repeated_total", "counter", "appends that were found in the log by their key"),
+    MetricSpec("key_conflicts_total", "counter", "appends with a key that lost their position"),
 )
+TABLE: Final = MetricTable("trunkline_proxy_", METRICS)
 
 
-class Counters:
-    """Plain numbers: whoever does something counts it here, on the event loop."""
+class ProxyCounters:
+    """Plain numbers, changed on the event loop alone."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()  # by operation and status: both are few
@@ -31,9 +31,9 @@ class Counters:
         self.keys_repeated = 0
         self.key_conflicts = 0
 
-    def text(self) -> str:
+    async def values(self) -> Values:
         requests = [Labelled((of, str(status)), count) for (of, status), count in sorted(self.requests.items())]
-        values: dict[str, Value] = {
+        return {
             "requests_total": requests,
             "requests_in_progress": self.in_progress,
             "streams": self.streams,
@@ -42,4 +42,3 @@ class Counters:
             "keys_repeated_total": self.keys_repeated,
             "key_conflicts_total": self.key_conflicts,
         }
-        return page(PREFIX, TABLE, values)

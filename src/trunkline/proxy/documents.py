@@ -1,7 +1,7 @@
-"""The JSON of requests and answers, and what stands in it for bytes.
+"""The JSON of requests and answers.
 
-Bytes are a text where they are UTF-8, and base64 otherwise; requests may use either. Fields that are not known are
-refused, so that a misspelt one is not silently without effect.
+Bytes are text where they are UTF-8, and base64 otherwise; requests may use either. Unknown fields are refused, so that
+a misspelt one is noticed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trunkline.proxy.problems import invalid
 
 JSON: Final = "application/json"
 
-Number = int | float | UnsetType  # 17.0 is a whole number, too: some languages have no others
+Number = int | float | UnsetType  # 17.0 is a whole number: some languages have only floats
 
 
 class Base64(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The value of a header that is no text."""
+    """The value of a header that is not UTF-8."""
 
     base64: str
 
@@ -39,7 +39,7 @@ class EntryToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return _decoded(self.payload, "payload")
         if isinstance(self.text, str) and self.payload is UNSET:
             return self.text.encode()
-        raise invalid("an entry has either a payload (base64) or a text, and not both")
+        raise invalid("an entry has either a payload (base64) or a text")
 
     def header_bytes(self) -> dict[str, bytes]:
         given = self.headers if isinstance(self.headers, dict) else {}
@@ -58,7 +58,7 @@ class BatchToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EntryDocument(msgspec.Struct, frozen=True):
-    """An entry that was read; it has a text or a payload."""
+    """An entry; it has a text or a payload."""
 
     glsn: int
     headers: dict[str, str | Base64]
@@ -67,10 +67,10 @@ class EntryDocument(msgspec.Struct, frozen=True):
     time_ms: int
     text: str | UnsetType = UNSET
     payload: str | UnsetType = UNSET
-    unreadable_headers: str | UnsetType = UNSET  # what lies in their place and is none
+    unreadable_headers: str | UnsetType = UNSET  # bytes that cannot be decoded as headers
 
 
-class Page(msgspec.Struct, frozen=True):
+class EntriesPage(msgspec.Struct, frozen=True):
     entries: list[EntryDocument]
     next: int
 
@@ -88,7 +88,7 @@ def position_of(value: Number) -> int | None:
     if isinstance(value, UnsetType):
         return None
     if not 1 <= value <= GLSN_MAX or value != int(value):
-        raise invalid(f"expect is a position, a whole number from 1 to {GLSN_MAX}; it was {value}")
+        raise invalid(f"expect is a position, a whole number from 1 to {GLSN_MAX}, not {value}")
     return int(value)
 
 
@@ -116,10 +116,10 @@ def _shown(value: bytes) -> str | Base64:
 def _checked_name(name: str) -> str:
     if not 0 < len(name) <= HEADER_NAME_CHARACTERS_MAX:
         raise invalid(
-            f"the name of a header has 1 to {HEADER_NAME_CHARACTERS_MAX} characters, {name[:20]!r}... has not"
+            f"the name of a header has 1 to {HEADER_NAME_CHARACTERS_MAX} characters; {name[:20]!r}... does not"
         )
     if name.startswith(RESERVED):
-        raise invalid(f"headers that begin with {RESERVED!r} are the proxy's own; send the key as Idempotency-Key")
+        raise invalid(f"headers that begin with {RESERVED!r} are reserved; send the key as Idempotency-Key")
     return name
 
 
@@ -131,4 +131,4 @@ def _decoded(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise invalid(f"{what} is no base64 (with + and /, padded with =)") from None
+        raise invalid(f"{what} is not valid base64 (with + and /, padded with =)") from None

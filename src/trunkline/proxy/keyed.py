@@ -1,7 +1,7 @@
-"""Appends with an idempotency key. Their rules, K1 to K7, are in ``keys.py``.
+"""Appends with an idempotency key. Rules K1 to K7 are in ``keys.py``.
 
-Appends with a key to one log take turns: each is conditional on the end of the log, so all but one of those that went
-at the same time would fail.
+Appends with a key to one log take turns: each is conditional on the end of the log, so of several at the same time all
+but one would fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from trunkline.client.log import Log
 from trunkline.errors import ConditionFailed, CorruptEntry, EntriesLost, OutcomeUnknown, Trimmed, Unreachable
-from trunkline.proxy.counters import Counters
+from trunkline.proxy.counters import ProxyCounters
 from trunkline.proxy.keys import KeyedAppend, KeyIndex, Stamp, digest_of, stamp_of
 from trunkline.proxy.limits import KEY_READS_MAX, KEY_TRIES_MAX, KEYED_WAITING_MAX
 from trunkline.proxy.problems import refusal
@@ -22,33 +22,33 @@ Headers = Sequence[Mapping[str, bytes]]
 
 
 class KeyedAppends:
-    """Those of one chain log, which has one group if several entries are appended at once: a batch that does not fit
-    into a stripe unit skips positions, and a condition on its own position says nothing of these.
+    """Of one chain log. For batches the log must have one group: a batch that does not fit into a stripe unit skips
+    positions, and the condition on its own position does not cover these.
     """
 
-    def __init__(self, log: Log, window: int, timeout_s: float | None, counters: Counters) -> None:
+    def __init__(self, log: Log, window: int, timeout_s: float | None, counters: ProxyCounters) -> None:
         self._log = log
         self._timeout_s = timeout_s
         self._counters = counters
         self._index = KeyIndex(window)
-        self._begun = False
+        self._started = False
         self._turn = asyncio.Lock()
         self._waiting = 0
 
     async def append(self, key: str, payloads: Sequence[bytes], headers: Headers, expect: int | None) -> int:
-        """The (first) position of the one append with this key, which may have been made long ago."""
+        """The (first) position of the append with this key, now or earlier."""
         stamp = Stamp(key, len(payloads), digest_of(payloads, headers, expect))
         async with self._in_turn():
             try:
                 return await self._append(stamp, payloads, headers, expect)
             except OutcomeUnknown as error:  # K4
                 raise refusal(
-                    "outcome-unknown", f"{error}; ask again with the same key, here or elsewhere", retry=True
+                    "outcome-unknown", f"{error}; send it again with the same key, to any proxy", retry=True
                 ) from None
 
     async def _append(self, stamp: Stamp, payloads: Sequence[bytes], headers: Headers, expect: int | None) -> int:
         stamped = [{**headers[0], **stamp.headers()}, *headers[1:]]  # K1
-        if not self._begun:
+        if not self._started:
             await self._read_on()
         for tries in range(KEY_TRIES_MAX):
             found = self._index.find(stamp.key)
@@ -56,7 +56,7 @@ class KeyedAppends:
                 return self._found(found, stamp)
             at = self._index.next
             if expect not in (None, at):
-                if tries:  # it was read on since this append began
+                if tries:  # the index is current
                     raise ConditionFailed(f"the next position is {at}", at)
             else:
                 try:
@@ -68,7 +68,7 @@ class KeyedAppends:
             await self._read_on()  # K3
         raise refusal(
             "contended",
-            f"other writers took the position in each of {KEY_TRIES_MAX} tries, and nothing was appended; ask again",
+            f"other writers took the position in each of {KEY_TRIES_MAX} tries, and nothing was appended; try again",
             retry=True,
         )
 
@@ -83,7 +83,7 @@ class KeyedAppends:
         return found.glsn
 
     def _made(self, glsn: int, stamp: Stamp) -> int:
-        self._index.see(glsn, stamp)
+        self._index.add(glsn, stamp)
         self._index.advance(glsn + stamp.count)
         self._counters.entries_appended += stamp.count
         return glsn
@@ -91,50 +91,50 @@ class KeyedAppends:
     # --------------------------------------------------------------------------------------------------------- reading
 
     async def _read_on(self) -> None:
-        """To the end of the log as it is now. A window at a time: whoever is further behind skips what is forgotten."""
-        async with reading_within(self._timeout_s, f"the look for the key in {self._log.name}"):
+        """To the current end of the log, one window at a time: what lies further back is forgotten anyway."""
+        async with reading_within(self._timeout_s, f"the search for the key in {self._log.name}"):
             for _ in range(KEY_READS_MAX):
                 if await self._read_window():
                     return
-        raise refusal("contended", "the log grows faster than it can be searched for the key; ask again", retry=True)
+        raise refusal("contended", "the log grows faster than it can be searched for the key; try again", retry=True)
 
     async def _read_window(self) -> bool:
-        """Whether the end was reached."""
+        """Returns whether the end was reached."""
         index = self._index
-        if not self._begun:
+        if not self._started:
             index.advance(await self._log.tail() - index.window)  # K5
-            self._begun = True
+            self._started = True
         until = index.next + index.window - 1
         batches = self._log.batches(index.next, until, to_tail=True)
         try:
             async for batch in batches:
                 for entry in batch:
-                    index.see(entry.glsn, stamp_of(entry.encoded_headers))
+                    index.add(entry.glsn, stamp_of(entry.encoded_headers))
         except Trimmed as error:  # K7
             index.forget_below(error.point + 1)
             index.advance(error.point + 1)
             return False
-        except (EntriesLost, CorruptEntry) as error:  # no proxy appended what is corrupt: it has no key
+        except (EntriesLost, CorruptEntry) as error:  # no proxy appends corrupt entries: they have no key
             index.advance(error.end)
             return False
         finally:
             batches.close()
         index.advance(reached(batches, until))
-        self._begun = index.next <= until  # a whole window: look where the end is before reading another
-        return self._begun
+        self._started = index.next <= until  # after a whole window, ask for the tail before reading another
+        return self._started
 
     # ----------------------------------------------------------------------------------------------------------- turns
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncIterator[None]:
         if self._waiting >= KEYED_WAITING_MAX:
-            raise refusal("busy", f"{self._waiting} appends with keys wait for this log already; ask again", retry=True)
+            raise refusal("busy", f"{self._waiting} appends with keys wait for this log; try again", retry=True)
         self._waiting += 1
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._turn.acquire()
         except TimeoutError:
-            raise Unreachable("the append waited too long for its turn and was not sent; ask again") from None
+            raise Unreachable("the append waited too long for its turn and was not sent; try again") from None
         finally:
             self._waiting -= 1
         try:

@@ -1,27 +1,27 @@
-"""Idempotency keys: an append that is asked for again, of whichever proxy, is in the log once.
+"""Idempotency keys: an append that is sent again, to any proxy, is in the log once.
 
-The log is the only memory. A key lies in a header of the entry that was appended with it, and every proxy keeps an
-index of the keys in the last positions of a log:
+The log is the only memory. A header of the entry holds its key, and every proxy keeps an index of the keys in the last
+positions of a log:
 
     GLSN      ... 991  992  993  994 | 995
-              [------ window -------]  next       everything below ``next`` has been read, back to the window's start
+              [------ window -------]  next       all below ``next`` was read, back to the start of the window
                                        expect     and the append takes exactly this position, or fails
 
 Rules
  K1  The (first) entry of an append with a key has the key in one header, and in another the number of entries and a
      digest of the request. Both are written with the entry, so they are there exactly if the append happened.
- K2  An append with a key is made only after the key was looked for in the window, and only on the condition that it
-     takes the position ``next`` of the index. Whatever lies below it was looked at; so nobody appended between the look
-     and the append, in this proxy or elsewhere.
- K3  When the condition fails, the log is read on before the next try, and the key is looked for again. Tries are
-     bounded; then nothing was appended, and the answer says so.
- K4  Reading on passes a position only when it is settled: an entry, or a hole for ever. So an append whose proxy died,
-     or whose outcome was unknown, is found by the next one who asks, or can never happen any more.
- K5  A key counts while its entry is among the last ``window`` positions below ``next``. This is said in positions and
-     not in what a proxy happens to have seen, so that old and new proxies agree. One that found a key without reading
-     on may be behind the log, and so remember a key for longer than others; never for less.
- K6  A key that was used for another request is refused: it is never answered with the position of something else.
- K7  What was trimmed or declared lost is forgotten, keys and all.
+ K2  A proxy appends with a key only after it has searched the window for the key, and only on the condition that the
+     append takes the position ``next`` of the index. It has read everything below ``next``, so no client appended
+     between the search and the append, through this proxy or elsewhere.
+ K3  When the condition fails, the proxy reads on and searches again before the next try. The number of tries is
+     limited; after the last one nothing was appended, and the answer says so.
+ K4  Reading passes a position only when it is settled: an entry, or a hole for ever. So an append whose proxy died, or
+     whose outcome was unknown, is found by the next request, or can never happen.
+ K5  A key counts while its entry is among the last ``window`` positions below ``next``. The rule counts positions, not
+     what a proxy has seen, so old and new proxies agree. A proxy that finds a key without reading on may be behind the
+     log, and remember a key for longer than others; never for less.
+ K6  A key that was used for another request is refused: no request receives the position of another one.
+ K7  Keys of entries that were trimmed or declared lost are forgotten.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MARK: Final = KEY_HEADER.encode()
 
 
 class KeyedAppend(msgspec.Struct, frozen=True):
-    """An append that was made with a key."""
+    """A finished append with a key."""
 
     glsn: int  # of its first entry
     count: int
@@ -53,7 +53,7 @@ class KeyedAppend(msgspec.Struct, frozen=True):
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What marks the first entry of an append (K1)."""
+    """The headers of the first entry of an append (K1)."""
 
     key: str
     count: int
@@ -70,7 +70,7 @@ def digest_of(payloads: Sequence[bytes], headers: Sequence[Mapping[str, bytes]],
 
 
 def stamp_of(encoded_headers: bytes) -> Stamp | None:
-    """The mark of an entry. Anybody may append such headers: what does not look like a mark is none."""
+    """The stamp of an entry. Any client can append such headers: malformed ones are no stamp."""
     if _MARK not in encoded_headers:
         return None
     try:
@@ -87,7 +87,7 @@ def stamp_of(encoded_headers: bytes) -> Stamp | None:
 
 
 class KeyIndex:
-    """The keys of one log's last ``window`` positions. ``next`` is the position up to which the log was read."""
+    """The keys of the last ``window`` positions of a log. ``next``: the first position that was not read."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -101,9 +101,9 @@ class KeyIndex:
     def find(self, key: str) -> KeyedAppend | None:
         return self._found.get(key)
 
-    def see(self, glsn: int, stamp: Stamp | None) -> None:
-        """The entry at ``glsn``, which is not below ``next``. Of two uses, which no proxy makes, the later one counts:
-        that is what all proxies agree on, wherever they began to read.
+    def add(self, glsn: int, stamp: Stamp | None) -> None:
+        """Add the entry at ``glsn``, which is not below ``next``. If a key occurs twice, which no proxy causes, the
+        later entry counts: all proxies agree on it, wherever they began to read.
         """
         assert glsn >= self.next, f"{glsn} was read already: the log is read up to {self.next}"
         self.advance(glsn + 1)
@@ -112,7 +112,7 @@ class KeyIndex:
             self._order.append((glsn, stamp.key))
 
     def advance(self, position: int) -> None:
-        """Everything below was read, or is not there (K5, K7)."""
+        """Everything below was read, or does not exist (K5, K7)."""
         self.next = max(self.next, position)
         self.forget_below(self.next - self.window)
 

@@ -1,4 +1,4 @@
-"""The logs that the proxy has open. None is ever created here."""
+"""The open logs of the proxy. It never creates one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trunkline.client.cluster import Cluster
 from trunkline.client.log import Log
 from trunkline.core.projection import Policy, Settings
 from trunkline.errors import NoSuchLog, TrunklineError
-from trunkline.proxy.counters import Counters
+from trunkline.proxy.counters import ProxyCounters
 from trunkline.proxy.keyed import KeyedAppends
 from trunkline.proxy.limits import LOGS_MAX
 from trunkline.proxy.problems import refusal
 
 
 class OpenLog(msgspec.Struct, frozen=True):
-    """A log with what never changes of it, and the appends with keys."""
+    """A log, its settings, which never change, and its appends with keys."""
 
     log: Log
     settings: Settings
@@ -32,9 +32,9 @@ class OpenLog(msgspec.Struct, frozen=True):
 
 
 class OpenLogs:
-    """Each is opened when it is first used, by one request on behalf of all."""
+    """Opens a log at its first use, once for all requests."""
 
-    def __init__(self, cluster: Cluster, key_window: int, counters: Counters) -> None:
+    def __init__(self, cluster: Cluster, key_window: int, counters: ProxyCounters) -> None:
         self._cluster = cluster
         self._key_window = key_window
         self._counters = counters
@@ -42,20 +42,20 @@ class OpenLogs:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[OpenLog]:
-        """Raises ``NoSuchLog``. A log that was deleted, or whose handle failed, is let go and opened anew next time."""
+        """Raises ``NoSuchLog``. A log that was deleted, or whose handle failed, is closed and opened again."""
         opened = await self._open(name)
         try:
             yield opened
         except TrunklineError as error:
             if isinstance(error, NoSuchLog) or type(error) is TrunklineError:
-                await self._let_go(name)
+                await self._close(name)
             raise
 
     async def _open(self, name: str) -> OpenLog:
         task = self._opening.get(name)
         if task is None:
             if len(self._opening) >= LOGS_MAX:
-                raise refusal("busy", f"the proxy has {LOGS_MAX} logs open, and opens no more; ask another proxy")
+                raise refusal("busy", f"the proxy has {LOGS_MAX} logs open, which is its limit; use another proxy")
             task = self._opening[name] = asyncio.create_task(self._opened(name))
         try:
             return await asyncio.shield(task)
@@ -65,14 +65,13 @@ class OpenLogs:
             raise
 
     async def _opened(self, name: str) -> OpenLog:
-        settings = (await self._cluster.describe(name)).settings
         log = await self._cluster.log(name)
-        return OpenLog(log, settings, self._keyed(log))
+        return OpenLog(log, log.settings, self._keyed(log))
 
     def _keyed(self, log: Log) -> KeyedAppends:
         return KeyedAppends(log, self._key_window, self._cluster.options.timeout, self._counters)
 
-    async def _let_go(self, name: str) -> None:
+    async def _close(self, name: str) -> None:
         task = self._opening.pop(name, None)
         if task is not None and task.done() and not task.cancelled() and task.exception() is None:
             with contextlib.suppress(TrunklineError):

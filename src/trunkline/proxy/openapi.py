@@ -1,6 +1,6 @@
-"""The OpenAPI document: every operation, with each answer that it may give.
+"""The OpenAPI document: every operation, with all its answers.
 
-A test sends requests made from this document and holds every answer against it.
+A test generates requests from this document and compares every answer with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trunkline.proxy.openapi_schemas import PARAMETERS, SCHEMAS, Json, problems,
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
-ALWAYS: Final = ("invalid-request", "busy")  # of what needs the cluster: the failures below, too
+ALWAYS: Final = ("invalid-request", "busy")
 CLUSTER: Final = (*ALWAYS, "unreachable", "failed")
 LOG: Final = (*CLUSTER, "no-such-log")
 APPEND: Final = (
@@ -34,13 +34,13 @@ GONE: Final = ("trimmed", "entries-lost", "corrupt-entries")
 ABOUT: Final = f"""The replicated log over HTTP. A log is a sequence of entries; each has a position, its GLSN, from 1.
 
 - Bodies have at most {BODY_BYTES_MAX} bytes, and unknown fields and parameters are refused.
-- A `503` says in its type whether anything may have happened: only `outcome-unknown` may have.
-- An append with an `Idempotency-Key` may be sent again, to any proxy of the same cluster, and happens once; a key is
+- The type of a `503` says whether the request may have had an effect: only `outcome-unknown` may.
+- An append with an `Idempotency-Key` may be sent again, to any proxy of the same cluster, and happens once. A key is
   remembered for {KEY_WINDOW} positions of its log, unless the proxies were started with another window."""
 
 
 def document(*, with_token: bool) -> Json:
-    """``with_token``: requests show a token, and are refused without."""
+    """``with_token``: requests need a token."""
     found: Json = {
         "openapi": "3.1.0",
         "info": {"title": "Trunkline proxy", "version": trunkline.__version__, "description": ABOUT},
@@ -59,7 +59,7 @@ def document(*, with_token: bool) -> Json:
 
 
 def _with_refusals(operation: Json, *, with_token: bool) -> Json:
-    """Health and readiness are open to everybody; without a token, names are looked at instead."""
+    """Health and readiness need no token; without a token, the proxy checks the name instead."""
     name = operation["operationId"]
     appends = name in ("appendEntry", "appendBatch")
     kinds = ["origin-refused"] if appends else []
@@ -92,7 +92,7 @@ ENTRY_EXAMPLE: Final[Json] = {
     "time_ms": 1790000000000,
     "text": "hello",
 }
-OK: Final[Json] = {"status": "ok"}
+PROCESS: Final[Json] = {"process": "proxy", "name": "127.0.0.1:8480"}
 
 
 def _paths() -> Json:
@@ -115,21 +115,27 @@ def _paths() -> Json:
         "/v1/openapi.json": {"get": _openapi()},
         "/healthz": {
             "get": _operation(
-                "healthz", "Whether the process works.", _json(200, "Health", "It does.", OK), ("invalid-request",)
+                "healthz",
+                "Whether the process works.",
+                _json(200, "Health", "It does.", {"alive": True, **PROCESS}),
+                ("invalid-request",),
             )
         },
-        "/readyz": {
-            "get": _operation(
-                "readyz", "Whether the cluster answers.", _json(200, "Health", "It does.", OK), (*CLUSTER,)
-            )
-        },
+        "/readyz": {"get": _readyz()},
         "/metrics": {"get": _metrics()},
     }
 
 
+def _readyz() -> Json:
+    ready = {"ready": True, "why": [], **PROCESS}
+    unready = {"ready": False, "why": ["the cluster does not answer"], **PROCESS}
+    answers = {**_json(200, "Readiness", "It does.", ready), **_json(503, "Readiness", "It does not.", unready)}
+    return _operation("readyz", "Whether the cluster answers.", answers, ("invalid-request",))
+
+
 def _describe() -> Json:
     example = {"name": "orders", "policy": "chain", "replicas": 3, "oldest": 1, "tail": 18, "sealed": False}
-    return _operation("describeLog", "What a log is.", _json(200, "Log", "The log.", example), LOG, ("log",))
+    return _operation("describeLog", "Describe a log.", _json(200, "Log", "The log.", example), LOG, ("log",))
 
 
 def _append_entry() -> Json:
@@ -145,7 +151,7 @@ def _append_entry() -> Json:
     }
     return _operation(
         "appendEntry",
-        "Append one entry. The answer comes when it is stored by every replica.",
+        "Append one entry. The answer comes when every replica has stored it.",
         _json(201, "Appended", "Its position.", {"glsn": 17}),
         APPEND,
         ("log", "key"),
@@ -158,7 +164,7 @@ def _append_batch() -> Json:
     content = {JSON: {"schema": ref("BatchToAppend"), "examples": {"two": {"value": example}}}}
     return _operation(
         "appendBatch",
-        "Append several entries, all or none, one behind the other.",
+        "Append several entries at neighbouring positions, all or none.",
         _json(201, "BatchAppended", "The position of the first one.", {"first": 18, "count": 2}),
         APPEND,
         ("log", "key"),
@@ -167,11 +173,11 @@ def _append_batch() -> Json:
 
 
 def _read_entry() -> Json:
-    answer = _json(200, "Entry", "The entry. Who accepts `application/octet-stream` gets its bytes.", ENTRY_EXAMPLE)
+    answer = _json(200, "Entry", "The entry; with `Accept: application/octet-stream` its bytes.", ENTRY_EXAMPLE)
     answer["200"]["content"][OCTETS] = {"schema": {"type": "string", "contentMediaType": OCTETS}}
     return _operation(
         "readEntry",
-        "One entry. `not-written` may be there later; `hole` never will be.",
+        "One entry. `not-written`: it may exist later; `hole`: it never will.",
         answer,
         (*LOG, "not-written", "hole", *GONE),
         ("log", "glsn", "encoding"),
@@ -190,16 +196,16 @@ def _read_entries() -> Json:
 
 def _subscribe() -> Json:
     meaning = (
-        "Server-sent events without end, each of them as the schema says. `entry`: `data` is an Entry and `id` its "
+        "An endless stream of server-sent events, each as in the schema. `entry`: `data` is an Entry and `id` its "
         "position; with `event=message` it has no name. `problem`: `data` is a Problem, and the stream ends. Holes are "
-        "passed. Comments keep a quiet stream alive."
+        "skipped. Comments keep a quiet stream alive."
     )
     data = '{"glsn":17,"headers":{},"writer":"proxy-5c1d0a7e.1#17","seq":4,"time_ms":1790000000000,"text":"hello"}'
     example = {"id": "17", "event": "entry", "data": data}
     content = {"text/event-stream": {"schema": ref("Event"), "examples": {"entry": {"value": example}}}}
     return _operation(
         "subscribe",
-        "Entries as they come.",
+        "Entries as they are appended.",
         {"200": {"description": meaning, "content": content}},
         (*LOG, *GONE),
         ("log", "start", "idle_ms", "encoding", "event", "last_event"),
@@ -207,7 +213,7 @@ def _subscribe() -> Json:
 
 
 def _openapi() -> Json:
-    answer: Json = {"200": {"description": "It.", "content": {JSON: {"schema": {"type": "object"}}}}}
+    answer: Json = {"200": {"description": "The document.", "content": {JSON: {"schema": {"type": "object"}}}}}
     return _operation("openapi", "This document.", answer, ALWAYS)
 
 

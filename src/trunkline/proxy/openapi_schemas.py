@@ -50,7 +50,7 @@ def _base64(meaning: str) -> Json:
 def _headers_to_append() -> Json:
     return {
         "type": "object",
-        "description": f"Names and values. Names that begin with `{RESERVED}` are the proxy's own.",
+        "description": f"Names and values. Names that begin with `{RESERVED}` are reserved for the proxy.",
         "maxProperties": HEADERS_MAX,
         "propertyNames": {
             "minLength": 1,
@@ -77,14 +77,14 @@ def _entry() -> Json:
         "headers": {"type": "object", "additionalProperties": ref("HeaderValue")},
         "writer": {"type": "string", "description": "Which client appended it."},
         "seq": {**COUNT, "description": "The number of its batch at that client."},
-        "time_ms": {**COUNT, "description": "What the clock of that client said: for people, not for ordering."},
+        "time_ms": {**COUNT, "description": "By the clock of that client: for people, not for ordering."},
     }
     unreadable: Json = {
-        "unreadable_headers": _base64("What lies in the place of headers and is none; `headers` is empty then.")
+        "unreadable_headers": _base64("Bytes that cannot be decoded as headers; `headers` is empty then.")
     }
     return {
         "oneOf": [
-            record({**facts, "text": {"type": "string", "description": "The entry, which is UTF-8."}}, unreadable),
+            record({**facts, "text": {"type": "string", "description": "The entry as UTF-8."}}, unreadable),
             record({**facts, "payload": _base64("The bytes of the entry.")}, unreadable),
         ]
     }
@@ -100,10 +100,11 @@ EXPECT: Final[Json] = {
     "description": "Append only if the (first) entry gets exactly this position. For chain logs.",
 }
 
+PROCESS: Final[Json] = {"process": {"const": "proxy"}, "name": {"type": "string"}}
 SCHEMAS: Final[Json] = {
     "Position": {**POSITION, "description": "A position of the log, its GLSN."},
     "HeaderValue": {
-        "description": "A text, or the base64 of bytes that are none.",
+        "description": "A text, or the base64 of bytes that are not UTF-8.",
         "oneOf": [{"type": "string"}, record({"base64": _base64("The bytes.")})],
     },
     "EntryToAppend": _entry_to_append({"expect": EXPECT}),
@@ -134,7 +135,7 @@ SCHEMAS: Final[Json] = {
             "next": {
                 **POSITION,
                 "maximum": GLSN_MAX + PAGE_ENTRIES_MAX,
-                "description": "Where the next page begins: behind what was read, holes among it.",
+                "description": "Where the next page begins: after the entries and holes that were read.",
             },
         }
     ),
@@ -150,7 +151,14 @@ SCHEMAS: Final[Json] = {
         }
     ),
     "Tail": record({"tail": {**POSITION, "description": "The position after the last entry."}}),
-    "Health": record({"status": {"const": "ok"}}),
+    "Health": record({"alive": {"const": True}, **PROCESS}),
+    "Readiness": record(
+        {
+            "ready": {"type": "boolean"},
+            "why": {"type": "array", "items": {"type": "string"}, "description": "What is missing, and what to do."},
+            **PROCESS,
+        }
+    ),
     "Problem": record(
         {
             "type": {"enum": [URN + kind for kind in KINDS]},
@@ -160,11 +168,11 @@ SCHEMAS: Final[Json] = {
         },
         {
             "tail": {**POSITION, "description": "Of `condition-failed`: the position to expect instead."},
-            "point": {**POSITION, "description": "Of `trimmed`: the last position that was."},
+            "point": {**POSITION, "description": "Of `trimmed`: the last trimmed position."},
             "first": {**POSITION, "description": "Of `entries-lost` and `corrupt-entries`: the first position."},
             "end": {**POSITION, "description": "Of `entries-lost` and `corrupt-entries`: the position after the last."},
-            "glsn": {**POSITION, "description": "Of `key-reused`: what the key was used for."},
-            "owner": {"type": "string", "description": "Of `owned-by-another`: the writer that has the log."},
+            "glsn": {**POSITION, "description": "Of `key-reused`: the entry that has the key."},
+            "owner": {"type": "string", "description": "Of `owned-by-another`: the writer of the log."},
         },
     ),
 }
@@ -180,27 +188,27 @@ PARAMETERS: Final[Json] = {
         "log",
         "path",
         {"type": "string", "pattern": NAME_PATTERN, "maxLength": LOG_NAME_BYTES_MAX, "examples": ["orders"]},
-        "The name of a log. The proxy creates none.",
+        "The name of a log. The proxy does not create logs.",
     ),
     "glsn": _parameter("glsn", "path", {**POSITION, "examples": [1]}, "A position."),
-    "start": _parameter("start", "query", POSITION, "The first position to read. Without it: the oldest there is."),
+    "start": _parameter("start", "query", POSITION, "The first position to read; by default the oldest one."),
     "limit": _parameter(
         "limit",
         "query",
         {"type": "integer", "minimum": 1, "maximum": PAGE_ENTRIES_MAX, "default": PAGE_ENTRIES},
-        "At most so many positions are read. A page may have fewer entries, also before the end of the log.",
+        "How many positions to read at most. A page may have fewer entries, also before the end of the log.",
     ),
     "wait_ms": _parameter(
         "wait_ms",
         "query",
         {"type": "integer", "minimum": 0, "maximum": WAIT_MS_MAX, "default": 0},
-        "How long to wait for an entry where none is there yet.",
+        "How long to wait for an entry at the end of the log.",
     ),
     "idle_ms": _parameter(
         "idle_ms",
         "query",
         {"type": "integer", "minimum": 1, "maximum": IDLE_MS_MAX},
-        "End the stream when no entry came for so long. Without it: never.",
+        "End the stream after so long without an entry; by default never.",
     ),
     "encoding": _parameter(
         "encoding",
@@ -212,32 +220,32 @@ PARAMETERS: Final[Json] = {
         "event",
         "query",
         {"enum": ["entry", "message"], "type": "string", "default": "entry"},
-        "What entries are called. `message`: they have no name, and reach a browser's `onmessage`.",
+        "The name of the events. `message`: they have no name, and reach a browser's `onmessage`.",
     ),
     "key": _parameter(
         "Idempotency-Key",
         "header",
         {"type": "string", "minLength": 1, "maxLength": KEY_CHARACTERS_MAX, "pattern": KEY_PATTERN},
-        "However often the request is sent with this key, and to whichever proxy, it is in the log once.",
+        "A request with this key, sent any number of times and to any proxy, is in the log once.",
     ),
     "last_event": _parameter(
         "Last-Event-ID",
         "header",
         {"type": "integer", "minimum": 0, "maximum": GLSN_MAX - 1},
-        "The position of the last event that was received; outweighs `start`.",
+        "The position of the last event that the client received; outweighs `start`.",
     ),
 }
 
 DETAILS: Final[Json] = {
-    "invalid-request": "limit is a whole number from 1 to 1000; it was '0'",
+    "invalid-request": "limit is a whole number from 1 to 1000, not '0'",
     "not-written": "position 18 is not written yet; subscribe to wait for it",
     "trimmed": "positions up to 16 were trimmed away; read from 17 on",
-    "too-large": f"a body has at most {BODY_BYTES_MAX} bytes; append in parts",
+    "too-large": f"a body has at most {BODY_BYTES_MAX} bytes; send it in parts",
 }
 
 
 def problems(*kinds: str) -> Json:
-    """The answers of an operation that end in these problems, by status."""
+    """The answers with these problems, by status."""
     statuses = sorted({KINDS[kind][0] for kind in kinds})
     return {str(status): _problem([kind for kind in kinds if KINDS[kind][0] == status]) for status in statuses}
 
@@ -264,7 +272,7 @@ def _problem(kinds: list[str]) -> Json:
         },
     }
     if status == 503:
-        seconds = {"schema": {"type": "integer"}, "description": "Seconds. Given where it is safe to ask again."}
+        seconds = {"schema": {"type": "integer"}, "description": "Seconds. Present if it is safe to try again."}
         answer["headers"] = {"Retry-After": seconds}
     return answer
 

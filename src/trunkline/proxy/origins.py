@@ -1,9 +1,9 @@
-"""Pages of other origins, open in a browser: what they are told they may do (CORS).
+"""Pages of other origins in a browser: what they may do (CORS).
 
 Rules
- X1  Without listed origins no answer says a word of this, and a browser lets no page of another origin read anything.
- X2  An origin is listed exactly, and told exactly: there is no wildcard, and ``null`` is none.
- X3  No answer allows credentials. A page that needs the token sends it itself, as a header.
+ X1  Without allowed origins no answer has a header of CORS, and browsers let no page of another origin read anything.
+ X2  An origin is allowed exactly as it is given: there is no wildcard, and ``null`` is not an origin.
+ X3  No answer allows credentials. A page that needs the token sends it as a header.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from trunkline.proxy.parameters import KEY, LAST_EVENT
 
 METHODS: Final = "GET, POST"
 SENT: Final = f"{hdrs.ACCEPT}, {hdrs.AUTHORIZATION}, {hdrs.CONTENT_TYPE}, {KEY}, {LAST_EVENT}"
-TOLD: Final = f"{hdrs.RETRY_AFTER}, {hdrs.WWW_AUTHENTICATE}"
-AGE_S: Final = 600  # for which a browser need not ask again
+EXPOSED: Final = f"{hdrs.RETRY_AFTER}, {hdrs.WWW_AUTHENTICATE}"
+AGE_S: Final = 600  # how long a browser caches the answer to a preflight
 
 
-class Origins:
-    def __init__(self, listed: tuple[str, ...]) -> None:
-        for origin in listed:
+class AllowedOrigins:
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        for origin in allowed:
             check_origin(origin)
-        self._listed = frozenset(listed)
+        self._allowed = frozenset(allowed)
 
-    async def tell(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Called before any answer leaves."""
-        if not self._listed:
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Called before each answer."""
+        if not self._allowed:
             return  # X1
         response.headers[hdrs.VARY] = hdrs.ORIGIN
         origin = request.headers.get(hdrs.ORIGIN, "")
-        if origin in self._listed:
+        if origin in self._allowed:
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin  # X2
-            response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = TOLD
+            response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED
 
     def preflight(self, request: web.Request) -> web.Response | None:
-        """The answer to a browser that asks before it asks; None where this is no such question of a listed origin."""
-        if request.method != hdrs.METH_OPTIONS or request.headers.get(hdrs.ORIGIN, "") not in self._listed:
+        """The answer to the preflight of an allowed origin; None for any other request."""
+        if request.method != hdrs.METH_OPTIONS or request.headers.get(hdrs.ORIGIN, "") not in self._allowed:
             return None
         headers = {
             hdrs.ACCESS_CONTROL_ALLOW_METHODS: METHODS,
@@ -51,7 +51,7 @@ class Origins:
 
 
 def check_origin(origin: str) -> None:
-    """Raise ``ConfigError`` for what no browser sends as an origin."""
+    """Raise ``ConfigError`` for a text that no browser sends as an origin."""
     try:
         parts = urlsplit(origin)
         host, port = parts.hostname, parts.port

@@ -1,32 +1,30 @@
-"""What a request says beside its body: path, query and headers, all checked before anything is done."""
+"""Path, query, headers and body of a request, all checked before it has any effect."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
 from aiohttp import hdrs, web
 
+from trunkline.net.http_requests import BodyError, read_body
 from trunkline.proxy.documents import JSON
 from trunkline.proxy.limits import BODY_BYTES_MAX, BODY_S_MAX, GLSN_MAX, KEY_CHARACTERS_MAX
 from trunkline.proxy.problems import invalid, refusal
-
-T = TypeVar("T")
 
 OCTETS: Final = "application/octet-stream"
 KEY: Final = "Idempotency-Key"
 LAST_EVENT: Final = "Last-Event-ID"
 DIGITS_MAX: Final = len(str(GLSN_MAX))
+BODY_PROBLEMS: Final = {"too-large": "too-large", "too-slow": "body-too-slow", "broken": "invalid-request"}
 
 
 def check_query(request: web.Request, known: tuple[str, ...]) -> None:
-    """A misspelt parameter is not silently without effect."""
+    """Refuse unknown parameters: a misspelt one would be ignored."""
     for name in request.query:
         if name not in known:
-            raise invalid(f"there is no parameter {name[:40]!r} here; known: {', '.join(known) or 'none'}")
+            raise invalid(f"unknown parameter {name[:40]!r}; known: {', '.join(known) or 'none'}")
         if len(request.query.getall(name)) > 1:
-            raise invalid(f"the parameter {name} was given more than once")
+            raise invalid(f"the parameter {name} occurs more than once")
 
 
 def log_name(request: web.Request) -> str:
@@ -46,7 +44,7 @@ def query_choice(request: web.Request, name: str, choices: tuple[str, ...]) -> s
     """The first choice is the default."""
     text = request.query.get(name, choices[0])
     if text not in choices:
-        raise invalid(f"{name} is one of {', '.join(choices)}; it was {text[:40]!r}")
+        raise invalid(f"{name} is one of {', '.join(choices)}, not {text[:40]!r}")
     return text
 
 
@@ -63,54 +61,35 @@ def last_event(request: web.Request) -> int | None:
 
 
 def wants_octets(request: web.Request) -> bool:
-    """Whether bytes alone are asked for. Whoever asks for anything else gets JSON."""
+    """Whether only bytes are accepted; the default is JSON."""
     accepted = [each.partition(";")[0].strip().lower() for each in request.headers.get(hdrs.ACCEPT, "").split(",")]
     return OCTETS in accepted and JSON not in accepted
 
 
 def media_type(request: web.Request, *taken: str) -> str:
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-        raise refusal("unsupported-media-type", "bodies are taken as they are: send it without a Content-Encoding")
+        raise refusal("unsupported-media-type", "send the body without a Content-Encoding")
     given = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
     if given not in taken:
-        raise refusal("unsupported-media-type", f"the body is {' or '.join(taken)}; say so in Content-Type")
+        raise refusal("unsupported-media-type", f"the body must be {' or '.join(taken)}; set Content-Type")
     return given
 
 
 async def body(request: web.Request) -> bytes:
-    if (request.content_length or 0) > BODY_BYTES_MAX:
-        raise _too_large()
     try:
-        async with asyncio.timeout(BODY_S_MAX):
-            return await request.read()
-    except TimeoutError:
-        raise refusal("body-too-slow", f"a body arrives within {BODY_S_MAX:.0f} seconds; send less at once") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large() from None
-    except (web.RequestPayloadError, ConnectionError) as error:  # mostly, nobody is there any more to read the answer
-        raise invalid(f"the body broke off: {error}; send it again, nothing was appended") from None
-
-
-def decoded(content: bytes, kind: type[T]) -> T:
-    """The JSON of a body."""
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # nested too deeply, at last
-        raise invalid(f"the body is not as described: {error}") from None
-
-
-def _too_large() -> Exception:
-    return refusal("too-large", f"a body has at most {BODY_BYTES_MAX} bytes; append in parts")
+        return await read_body(request, BODY_BYTES_MAX, BODY_S_MAX)
+    except BodyError as error:
+        raise refusal(BODY_PROBLEMS[error.kind], str(error)) from None
 
 
 def _header(request: web.Request, name: str) -> str | None:
     values = request.headers.getall(name, [])
     if len(values) > 1:
-        raise invalid(f"{name} was given more than once")
+        raise invalid(f"{name} occurs more than once")
     return values[0] if values else None
 
 
 def _number(name: str, text: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX and low <= int(text) <= high):
-        raise invalid(f"{name} is a whole number from {low} to {high}; it was {text[:40]!r}")
+        raise invalid(f"{name} is a whole number from {low} to {high}, not {text[:40]!r}")
     return int(text)

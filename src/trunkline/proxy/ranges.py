@@ -12,7 +12,7 @@ from trunkline.errors import OutcomeUnknown, Unreachable
 
 
 def reached(subscription: Subscription, until: int) -> int:
-    """Where a subscription that ended has come to: the position after the last one that holds an entry or is a hole."""
+    """How far a finished subscription read: the position after the last entry or hole."""
     result = subscription.done.result()
     assert isinstance(result, SubscriptionEnded), result
     return min(result.next, until + 1)
@@ -20,11 +20,11 @@ def reached(subscription: Subscription, until: int) -> int:
 
 @asynccontextmanager
 async def reading_within(timeout_s: float | None, what: str) -> AsyncIterator[None]:
-    """Reading changes nothing, so whatever was not answered did not happen."""
+    """A read has no effect, so a missing answer is ``Unreachable``, never an unknown outcome."""
     try:
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:
-        raise Unreachable(f"{what} got no answer in time; ask again, or see `trunkline status`") from None
+        raise Unreachable(f"{what} got no answer in time; try again, or see `trunkline status`") from None
     except OutcomeUnknown:
-        raise Unreachable(f"{what} was interrupted; ask again") from None
+        raise Unreachable(f"{what} was interrupted; try again") from None

@@ -1,4 +1,4 @@
-"""Reads that end: which logs there are, what a log is, one entry, a page of entries."""
+"""Bounded reads: the list of logs, a log, one entry, a page of entries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from aiohttp import web
 from trunkline.client.log import Log
 from trunkline.client.subscription import Subscription
 from trunkline.errors import CorruptEntry, EntriesLost, Trimmed, TrunklineError
+from trunkline.net.http_requests import json_response
 from trunkline.proxy import parameters
-from trunkline.proxy.documents import EntryDocument, LogDocument, Page, document_of
+from trunkline.proxy.documents import EntriesPage, EntryDocument, LogDocument, document_of
 from trunkline.proxy.limits import GLSN_MAX, PAGE_BYTES_MAX, PAGE_ENTRIES, PAGE_ENTRIES_MAX, WAIT_MS_MAX
 from trunkline.proxy.parameters import OCTETS
 from trunkline.proxy.ranges import reached, reading_within
-from trunkline.proxy.service import Service, json_response
+from trunkline.proxy.service import ProxyService
 
 ENCODINGS = ("auto", "base64")
 
@@ -30,8 +31,8 @@ class PageRequest(msgspec.Struct, frozen=True):
         return self.start + self.limit - 1
 
 
-class Reading:
-    def __init__(self, service: Service) -> None:
+class ReadHandlers:
+    def __init__(self, service: ProxyService) -> None:
         self._service = service
 
     async def logs(self, request: web.Request) -> web.StreamResponse:
@@ -69,58 +70,58 @@ class Reading:
         async with self._service.logs.use(parameters.log_name(request)) as opened:
             if start is None:
                 start = (await self._service.cluster.describe(opened.log.name)).trim + 1
-            asked = PageRequest(start, limit, always_base64)
-            page = await self._page(opened.log, asked)
+            wanted = PageRequest(start, limit, always_base64)
+            page = await self._page(opened.log, wanted)
             if not page.entries and wait_ms:
-                asked = PageRequest(page.next, limit, always_base64)
-                page = await self._awaited_page(opened.log, asked, wait_ms / 1000)
+                wanted = PageRequest(page.next, limit, always_base64)
+                page = await self._next_page(opened.log, wanted, wait_ms / 1000)
         self._service.counters.entries_read += len(page.entries)
         return json_response(page)
 
-    async def _page(self, log: Log, asked: PageRequest) -> Page:
-        """What is there now."""
-        batches = log.batches(asked.start, asked.until, to_tail=True)
+    async def _page(self, log: Log, wanted: PageRequest) -> EntriesPage:
+        """What exists now."""
+        batches = log.batches(wanted.start, wanted.until, to_tail=True)
         try:
             async with reading_within(self._service.timeout_s, f"the read of {log.name}"):
-                return await _filled(batches, asked)
+                return await _filled(batches, wanted)
         finally:
             batches.close()
 
-    async def _awaited_page(self, log: Log, asked: PageRequest, wait_s: float) -> Page:
-        """As soon as an entry comes; empty when the time is up, or the proxy stops."""
-        batches = log.batches(asked.start)
+    async def _next_page(self, log: Log, wanted: PageRequest, wait_s: float) -> EntriesPage:
+        """When an entry is appended; empty after the time, or when the proxy shuts down."""
+        batches = log.batches(wanted.start)
         coming = asyncio.ensure_future(anext(batches))
         try:
-            if not await self._service.stopping.wait_for(coming, wait_s):
-                return Page([], asked.start)
+            if not await self._service.shutdown.wait_for(coming, wait_s):
+                return EntriesPage([], wanted.start)
             async with reading_within(None, f"the read of {log.name}"):
                 start = (await coming).first
         finally:
             coming.cancel()
             batches.close()
-        return await self._page(log, PageRequest(start, asked.limit, asked.always_base64))
+        return await self._page(log, PageRequest(start, wanted.limit, wanted.always_base64))
 
 
-async def _filled(batches: Subscription, asked: PageRequest) -> Page:
+async def _filled(batches: Subscription, wanted: PageRequest) -> EntriesPage:
     entries: list[EntryDocument] = []
     size = 0
     try:
         async for batch in batches:
             for entry in batch:
                 if entries and size + len(entry.payload) > PAGE_BYTES_MAX:
-                    return Page(entries, entry.glsn)
-                entries.append(document_of(entry, always_base64=asked.always_base64))
+                    return EntriesPage(entries, entry.glsn)
+                entries.append(document_of(entry, always_base64=wanted.always_base64))
                 size += len(entry.payload)
     except (Trimmed, EntriesLost, CorruptEntry) as error:
         return _before(entries, error)
-    return Page(entries, reached(batches, asked.until))
+    return EntriesPage(entries, reached(batches, wanted.until))
 
 
-def _before(entries: list[EntryDocument], error: TrunklineError) -> Page:
-    """What was read before something that is gone; the next page begins there, and is told."""
+def _before(entries: list[EntryDocument], error: TrunklineError) -> EntriesPage:
+    """The entries before a missing range; the next page begins there, and fails."""
     if not entries:
         raise error
-    return Page(entries, entries[-1].glsn + 1)
+    return EntriesPage(entries, entries[-1].glsn + 1)
 
 
 def always_base64_of(request: web.Request) -> bool:

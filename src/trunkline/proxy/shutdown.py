@@ -1,4 +1,4 @@
-"""How those who wait for entries learn that the proxy stops."""
+"""Ends the requests that wait for entries when the proxy shuts down."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import asyncio
 from typing import Any
 
 
-class Stopping:
-    """Begins once."""
-
+class ShutdownSignal:
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
@@ -20,10 +18,10 @@ class Stopping:
         self._event.set()
 
     async def wait_for(self, future: asyncio.Future[Any], timeout_s: float | None) -> bool:
-        """Wait until the future is done; False if the time was up, or the proxy stops. The future goes on."""
-        told = asyncio.ensure_future(self._event.wait())
+        """Wait until the future is done, without cancelling it. False: the time is up, or the proxy shuts down."""
+        shutdown = asyncio.ensure_future(self._event.wait())
         try:
-            await asyncio.wait((future, told), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((future, shutdown), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            told.cancel()
+            shutdown.cancel()
         return future.done()

@@ -1,11 +1,11 @@
-"""Answers with bodies: reads them from the disk and sends them.
+"""Answers with bodies: reads bodies from the disk and sends them.
 
 Rules
- B1  A body is read when its answer leaves. What cannot be read is told to the role, never sent.
- B2  The loop never waits for the disk: what the page cache lacks is read in a thread.
- B3  An answer leaves only while the connection is not full. Many may become due at once (a sync released them, or the
+ B1  A body is read when its answer is sent. A body that cannot be read is reported to the role, never sent.
+ B2  The event loop never waits for the disk: a thread reads what is not in the page cache.
+ B3  An answer is sent only while the connection is not full. Many may become due at once (a sync released them, or the
      disk returned them), and a peer that reads as fast as it can must not be taken for one that does not read.
- B4  At most ``WAITING_MAX`` answers wait for one connection. More are lost: who asked asks again.
+ B4  At most ``WAITING_MAX`` answers wait for one connection. More are lost, and their callers retry.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from trunkline.storage import Engine, FrameDamaged, FrameMissing
 
 log = logging.getLogger("trunkline")
 
-ANSWER_BYTES_MAX = 4 * 1024 * 1024  # of bodies in one answer, unless one body alone is larger
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # of bodies in one answer, unless a single body is larger
 WAITING_MAX = 256  # answers that wait for one connection
-SENDERS_MAX = 2  # answers of one connection that are read in threads at a time
+SENDERS_MAX = 2  # threads that read for one connection
 READ_THREADS = 2
 ANSWERING = "storage"  # the role that sends bodies
 
@@ -61,22 +61,22 @@ class _Waiting:
 
 
 class BodySender:
-    """``damaged`` is called in the loop with frames that are not what was written."""
+    """``damaged`` is called in the event loop with damaged frames."""
 
     def __init__(self, engine: Engine, damaged: Damaged) -> None:
         self._engine = engine
         self._damaged = damaged
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(READ_THREADS, "read")
-        self._waiting: dict[int, _Waiting] = {}  # by the connection's number; only where something waits
+        self._waiting: dict[int, _Waiting] = {}  # by connection number; only where an answer waits
 
     def send(self, connection: Connection, answer: Answer) -> None:
-        """At once if there is room and the page cache has the bodies, else later, or never (B4)."""
+        """Now if there is room and the page cache has the bodies, else later, or never (B4)."""
         if not connection.full:
             wanted = answer.wanted()
             bodies = self._read(answer.key, wanted, may_block=False) if wanted else []
             if bodies is not None:
-                self._leave(connection, answer, wanted, bodies)
+                self._send(connection, answer, wanted, bodies)
                 return
         waiting = self._waiting.setdefault(connection.number, _Waiting())
         if len(waiting.answers) >= WAITING_MAX:
@@ -93,12 +93,12 @@ class BodySender:
                 sender.cancel()
         self._threads.shutdown(wait=True)
 
-    # --------------------------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------------------------- internal
 
     async def _send_waiting(self, connection: Connection, waiting: _Waiting) -> None:
         try:
             await self._send_all(connection, waiting.answers)
-        finally:  # within this step, so that no answer is left to a sender that has ended
+        finally:  # in this step, so that no answer waits for a sender that has ended
             waiting.senders = {sender for sender in waiting.senders if sender is not asyncio.current_task()}
             if not waiting.senders:
                 del self._waiting[connection.number]
@@ -113,12 +113,12 @@ class BodySender:
             bodies = self._read(answer.key, wanted, may_block=False) if wanted else []
             if bodies is None:
                 bodies = await self._read_in_thread(answer.key, wanted)
-                while connection.full:  # others filled it meanwhile
+                while connection.full:  # others filled it in the meantime
                     await connection.drained()
-            self._leave(connection, answer, wanted, bodies)
+            self._send(connection, answer, wanted, bodies)
 
     def _read(self, key: Key, frames: list[Frame], *, may_block: bool) -> list[Buffer] | None:
-        """Bodies of the first of these frames; none of them: lost. None: it would block."""
+        """Bodies of the first frames; an empty list: lost. None: it would block."""
         try:
             return self._engine.read(key, frames, ANSWER_BYTES_MAX, may_block=may_block)
         except FrameMissing:
@@ -129,24 +129,24 @@ class BodySender:
         except OSError as failure:
             if failure.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            log.warning("an answer is lost: %s", failure)  # nothing is wrong with the frame
+            log.warning("an answer is lost: %s", failure)  # the frame is intact
             return []
 
     async def _read_in_thread(self, key: Key, frames: list[Frame]) -> list[Buffer]:
         found = await self._loop.run_in_executor(self._threads, lambda: self._read(key, frames, may_block=True))
         return found or []
 
-    def _leave(self, connection: Connection, answer: Answer, wanted: list[Frame], bodies: list[Buffer]) -> None:
+    def _send(self, connection: Connection, answer: Answer, wanted: list[Frame], bodies: list[Buffer]) -> None:
         token, message, _ = answer
         if wanted and not bodies:
-            return  # lost: it was trimmed or dropped meanwhile, or is damaged
+            return  # lost: trimmed, dropped or damaged
         if isinstance(message, Written):
             connection.send(ANSWERING, token, message, bodies)
             return
         frames, attachments = message.frames, bodies
-        if len(bodies) < len(wanted):  # a prefix is sent, to bound the bytes
+        if len(bodies) < len(wanted):  # only a prefix is sent, to bound the bytes
             frames = frames[: frames.index(wanted[len(bodies)])]
-        if len(frames) > len(bodies):  # JUNK among them has no bytes
+        if len(frames) > len(bodies):  # junk has no bytes
             following = iter(bodies)
             attachments = [next(following) if frame.kind is FrameKind.DATA else b"" for frame in frames]
         if isinstance(message, ReadFrames):
@@ -157,6 +157,6 @@ class BodySender:
 
 
 def _raise_bug(sender: asyncio.Task[None]) -> None:
-    """In the loop, whose handler stops the process."""
+    """In the event loop, whose handler stops the process."""
     if not sender.cancelled():
         sender.result()

@@ -1,9 +1,7 @@
-"""Bodies of batches that roles carry from one node to another.
+"""Bodies of batches that roles copy from one node to another.
 
-The copy of a member writes what it fetched in the step that brings it; a filling needs several steps.
-
-Roles know batches by identity. What came with the step at hand is looked at first; what a later step will need is kept,
-and dropped when nobody can need it any more.
+Roles know batches by identity. A copy to a replica writes a body in the step that received it; a fill needs it in later
+steps, so it is kept until no fill can need it.
 """
 
 from __future__ import annotations
@@ -15,12 +13,12 @@ from trunkline.core.filler import Filler
 from trunkline.core.messages import Fetched, ReadFrames, Written
 from trunkline.runtime.process import Buffer, Step
 
-FILLED_MAX = 64  # kept bodies of fillings before those of finished ones are swept out
+FILLED_MAX = 64  # kept bodies before those of finished fills are purged
 
 
 class CarriedBodies:
     def __init__(self, fillings: Callable[[], Iterable[Frame | None]]) -> None:
-        self._fillings = fillings  # what the filler is carrying now
+        self._fillings = fillings  # frames of the fills in progress
         self._filled: dict[Frame, Buffer] = {}
 
     def find(self, frame: Frame, step: Step) -> Buffer | None:
@@ -35,7 +33,7 @@ class CarriedBodies:
 
 
 def came_with(frame: Frame, step: Step) -> Buffer | None:
-    """The body of a frame if it came with the message of this step. Frames are mostly looked for in their order."""
+    """The body of a frame if it arrived with the message of this step. Frames are mostly requested in order."""
     message = step.message
     if isinstance(message, ReadFrames | Fetched):
         frames = message.frames

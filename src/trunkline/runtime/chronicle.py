@@ -1,15 +1,15 @@
-"""What happened in a cluster, kept for whoever looks afterwards: the last events, and the rates of the last hour.
+"""Recent events of a cluster, and the rates of the last hour.
 
-    events.jsonl     a line for each event and each minute; the first line names the book
+    events.jsonl     a line for each event and each minute; the first line has the id of the book
 
 Rules
- I1  It is bounded, in memory and on disk: the newest events, those of logs apart from the others, so that a thousand
-     logs that change push out no word on the node that they changed for; and the newest minutes.
- I2  Events are numbered in the order in which they were told, and that is their order: a clock may be set back.
- I3  A book is one run of numbers. Who has read up to a number of this book is told what came after it; who knows
-     another book is told everything.
- I4  The file is a help, not a promise: it is not synced, a line that cannot be read is passed over, and what cannot be
-     written is said once and lives in memory until it can. A disk that hangs holds up nothing but the file.
+ I1  It is bounded, in memory and on disk: the newest events, with separate limits for events of logs and others, so
+     that a thousand changed logs do not evict the event of the node that caused it; and the newest minutes.
+ I2  Events are numbered in the order of their recording, and that is their order: a clock may be set back.
+ I3  A book is one sequence of numbers. A reader of this book gets the events after its last number; a reader of another
+     book gets all of them.
+ I4  The file is best effort: it is not synced, an unreadable line is skipped, and what cannot be written is logged once
+     and stays in memory until it can. A disk that hangs delays nothing but the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from trunkline.runtime.event_words import Level, Said
+from trunkline.core.status import ClusterEvent, ClusterEvents, MinuteCounts
+from trunkline.runtime.event_words import EventText
 from trunkline.storage import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 log = logging.getLogger("trunkline.coordinator")
@@ -35,80 +36,52 @@ LOG_EVENTS_MAX: Final = 1_500
 OTHER_EVENTS_MAX: Final = 500
 MINUTES_MAX: Final = 60
 TEXT_LETTERS_MAX: Final = 400
-FILE_LINES_MAX: Final = 3 * (LOG_EVENTS_MAX + OTHER_EVENTS_MAX)  # then it is written anew with what is kept
+FILE_LINES_MAX: Final = 3 * (LOG_EVENTS_MAX + OTHER_EVENTS_MAX)  # then it is rewritten
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024  # a larger one is not ours
 FILE: Final = "events.jsonl"
 
 
-class Happened(Struct, frozen=True, omit_defaults=True):
-    number: int
-    at_ms: int
-    level: Level
-    text: str
-    log: str = ""
-    node: str = ""
-    live: bool = True
-
-
-class Minute(Struct, frozen=True, omit_defaults=True):
-    """What nodes did in about a minute that ended at ``at_ms``. Every copy of an entry counts as written."""
-
-    at_ms: int
-    seconds: float
-    written: int
-    read: int
-
-
-class Line(Struct, frozen=True, omit_defaults=True):
-    """One of them."""
+class FileLine(Struct, frozen=True, omit_defaults=True):
+    """Has one of these."""
 
     book: str = ""
-    event: Happened | None = None
-    minute: Minute | None = None
-
-
-class Told(Struct, frozen=True):
-    """What is answered. ``lost``: since when the nodes that are lost are, as far as that is known."""
-
-    book: str
-    events: list[Happened]
-    minutes: list[Minute]
-    lost: dict[str, int]
+    event: ClusterEvent | None = None
+    minute: MinuteCounts | None = None
 
 
 class Chronicle:
     def __init__(self, directory: Path | None) -> None:
-        """``directory``: of the file; None: there is none, and a restart forgets."""
+        """``directory``: of the file; None: events are kept in memory only."""
         self.book = secrets.token_hex(4)
         self.lost: dict[str, int] = {}
         self._path = directory / FILE if directory is not None else None
-        self._of_logs: deque[Happened] = deque(maxlen=LOG_EVENTS_MAX)  # I1
-        self._others: deque[Happened] = deque(maxlen=OTHER_EVENTS_MAX)
-        self._minutes: deque[Minute] = deque(maxlen=MINUTES_MAX)
+        self._of_logs: deque[ClusterEvent] = deque(maxlen=LOG_EVENTS_MAX)  # I1
+        self._others: deque[ClusterEvent] = deque(maxlen=OTHER_EVENTS_MAX)
+        self._minutes: deque[MinuteCounts] = deque(maxlen=MINUTES_MAX)
         self._last = 0
-        self._unsaved: deque[Line] = deque(maxlen=FILE_LINES_MAX)
-        self._file_lines = 0  # 0: it is to be written anew
+        self._unsaved: deque[FileLine] = deque(maxlen=FILE_LINES_MAX)
+        self._file_lines = 0  # 0: rewrite it
         self._failing = False
         self._read()
 
-    def tell(self, news: Iterable[Said], at_ms: int) -> None:
-        for said in news:
-            text = said.text if len(said.text) <= TEXT_LETTERS_MAX else f"{said.text[:TEXT_LETTERS_MAX]}…"
-            event = Happened(self._last + 1, at_ms, said.level, text, said.log, said.node, said.live)
+    def add(self, news: Iterable[EventText], at_ms: int) -> None:
+        for each in news:
+            text = each.text if len(each.text) <= TEXT_LETTERS_MAX else f"{each.text[:TEXT_LETTERS_MAX]}…"
+            event = ClusterEvent(self._last + 1, at_ms, each.level, text, each.log, each.node, each.live)
             self._keep(event)
-            self._unsaved.append(Line(event=event))
+            self._unsaved.append(FileLine(event=event))
 
-    def minute(self, minute: Minute) -> None:
+    def add_minute(self, minute: MinuteCounts) -> None:
         self._minutes.append(minute)
-        self._unsaved.append(Line(minute=minute))
+        self._unsaved.append(FileLine(minute=minute))
 
-    def told(self, book: str = "", after: int = 0) -> bytes:
-        """As JSON (I3)."""
+    def since(self, book: str = "", after: int = 0) -> ClusterEvents:
+        """I3"""
         after = after if book == self.book else 0
-        events = [each for each in heapq.merge(self._others, self._of_logs, key=_number) if each.number > after]
-        return msgspec.json.encode(Told(self.book, events, list(self._minutes), self.lost))
+        events = tuple(each for each in heapq.merge(self._others, self._of_logs, key=_number) if each.number > after)
+        return ClusterEvents(self.book, events, tuple(self._minutes), self.lost)
 
-    def _keep(self, event: Happened) -> None:
+    def _keep(self, event: ClusterEvent) -> None:
         self._last = max(self._last, event.number)
         (self._of_logs if event.log else self._others).append(event)
         if event.node and event.live:
@@ -129,7 +102,7 @@ class Chronicle:
             return
         for line in lines:
             try:
-                found = msgspec.json.decode(line, type=Line)
+                found = msgspec.json.decode(line, type=FileLine)
             except msgspec.DecodeError:
                 continue  # I4: torn by a crash
             if found.book:
@@ -140,37 +113,40 @@ class Chronicle:
                 self._minutes.append(found.minute)
 
     async def save(self) -> None:
-        """Write what is not written yet. One at a time."""
-        text, anew = self._next_text()
+        """Write unsaved lines. One call at a time."""
+        text, rewrite = self._next_text()
         if text:
-            self._saved(await asyncio.to_thread(self._write, text, anew))
+            self._saved(await asyncio.to_thread(self._write, text, rewrite))
 
     def save_now(self) -> None:
-        text, anew = self._next_text()
+        text, rewrite = self._next_text()
         if text:
-            self._saved(self._write(text, anew))
+            self._saved(self._write(text, rewrite))
 
     def _next_text(self) -> tuple[bytes, bool]:
-        """What is to be written, and whether over everything that is there."""
+        """What to write, and whether it replaces the file."""
         if self._path is None or not self._unsaved:
             return b"", False
         lines = list(self._unsaved)
         self._unsaved.clear()
-        anew = self._file_lines == 0 or self._file_lines + len(lines) > FILE_LINES_MAX
-        if anew:
+        rewrite = self._file_lines == 0 or self._file_lines + len(lines) > FILE_LINES_MAX
+        if rewrite:
             events = heapq.merge(self._others, self._of_logs, key=_number)
-            kept = [*(Line(event=each) for each in events), *(Line(minute=each) for each in self._minutes)]
-            lines = [Line(book=self.book), *kept]
+            kept = [
+                *(FileLine(event=each) for each in events),
+                *(FileLine(minute=each) for each in self._minutes),
+            ]
+            lines = [FileLine(book=self.book), *kept]
             self._file_lines = 0
         self._file_lines += len(lines)
-        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), anew
+        return b"".join(msgspec.json.encode(line) + b"\n" for line in lines), rewrite
 
-    def _write(self, text: bytes, anew: bool) -> str:
-        """Why it could not be; on any thread."""
+    def _write(self, text: bytes, rewrite: bool) -> str:
+        """Returns the error, "" if there is none. Thread-safe."""
         path = self._path
         assert path is not None
         try:
-            if anew:
+            if rewrite:
                 path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
                 written = path.with_suffix(".new")
                 written.touch(PRIVATE_FILE)
@@ -185,11 +161,11 @@ class Chronicle:
 
     def _saved(self, failure: str) -> None:
         if failure:
-            self._file_lines = 0  # some of it may be there: the next time, all is written
+            self._file_lines = 0  # part of it may be written: rewrite all next time
             if not self._failing:
-                log.warning("what happened is not written down (%s); a restart now would not know it", failure)
+                log.warning("events cannot be saved (%s); a restart now would lose them", failure)
         self._failing = bool(failure)
 
 
-def _number(event: Happened) -> int:
+def _number(event: ClusterEvent) -> int:
     return event.number

@@ -1,28 +1,27 @@
-"""What happened to a cluster, in words: pure functions of what the metadata said before and what it says now."""
+"""The texts of events: pure functions of the metadata before and after a change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 
 from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Projection, Segment
 from trunkline.core.space import Space
-
-Level = Literal["good", "info", "warn", "bad"]
+from trunkline.core.status import Level
 
 LISTED_MAX: Final = 8  # names in one sentence
 STATES: Final = {
     NodeState.RW: "is used again",
     NodeState.DRAINING: "is being drained",
-    NodeState.GONE: "is gone for ever",
+    NodeState.GONE: "was removed",
 }
 
 
-class Said(Struct, frozen=True):
-    """One sentence. ``node``: it says whether that node is ``live`` now; ``log``: which log it is about."""
+class EventText(Struct, frozen=True):
+    """``node``: the event reports whether that node is ``live``; ``log``: the event is about that log."""
 
     level: Level
     text: str
@@ -43,43 +42,43 @@ def named(name: str, kind: str = "node") -> str:
 # --------------------------------------------------------------------------------------------------------------- nodes
 
 
-def node_news(before: NodeInfo | None, now: NodeInfo) -> Iterator[Said]:
+def node_news(before: NodeInfo | None, now: NodeInfo) -> Iterator[EventText]:
     name = now.node
     if before is None:
-        yield Said("good", f"{named(name)} joined at {now.address}", node=name)
+        yield EventText("good", f"{named(name)} joined at {now.address}", node=name)
         return
     if before.live and not now.live:
-        yield Said("bad", f"{named(name)} lost", node=name, live=False)
+        yield EventText("bad", f"{named(name)} lost", node=name, live=False)
     elif now.live and not before.live:
-        yield Said("good", f"{named(name)} is back", node=name)
+        yield EventText("good", f"{named(name)} is back", node=name)
     elif before.start != now.start:
-        yield Said("warn", f"{named(name)} was restarted", node=name, live=now.live)
+        yield EventText("warn", f"{named(name)} was restarted", node=name, live=now.live)
     if before.state != now.state:
-        yield Said("good" if now.state is NodeState.RW else "warn", f"{named(name)} {STATES[now.state]}")
+        yield EventText("good" if now.state is NodeState.RW else "warn", f"{named(name)} {STATES[now.state]}")
     if before.start == now.start and now.damaged > before.damaged:
-        yield Said("bad", f"{named(name)} cannot read some of what it stored; it is read from other copies")
+        yield EventText("bad", f"{named(name)} cannot read some of its data; other replicas serve it")
     was_full, is_full = before.space >= Space.FULL, now.space >= Space.FULL
     if was_full != is_full and now.live:
         words = "the disk is full" if is_full else "has room again"
-        yield Said("bad" if is_full else "good", f"{named(name)}: {words}")
+        yield EventText("bad" if is_full else "good", f"{named(name)}: {words}")
 
 
-def forgotten(node: str) -> Said:
-    return Said("info", f"{named(node)} was taken out of the registry", node=node)
+def forgotten(node: str) -> EventText:
+    return EventText("info", f"{named(node)} was deleted from the registry", node=node)
 
 
 # ---------------------------------------------------------------------------------------------------------------- logs
 
 
-def log_news(before: Projection | None, now: Projection) -> list[Said]:
-    return [Said(level, text, log=now.log) for level, text in _log_news(before, now)]
+def log_news(before: Projection | None, now: Projection) -> list[EventText]:
+    return [EventText(level, text, log=now.log) for level, text in _log_news(before, now)]
 
 
-def blocked_news(log: str, *, blocked: bool) -> Said:
+def blocked_news(log: str, *, blocked: bool) -> EventText:
     if blocked:
-        words = f"{log} is blocked: it waits for a member of its open segment to come back"
-        return Said("bad", words, log=log)
-    return Said("good", f"{log} goes on", log=log)
+        words = f"{log} is blocked: it waits for a replica of its open segment to come back"
+        return EventText("bad", words, log=log)
+    return EventText("good", f"{log} continues", log=log)
 
 
 Sentence = tuple[Level, str]
@@ -131,7 +130,7 @@ def _segment_news(log: str, before: Segment, now: Segment, following: Segment | 
 
 
 def _moves(before: Segment, now: Segment) -> Iterator[str]:
-    """Copies that come and go."""
+    """Copies that were added or removed."""
     old = {member.node: member for member in before.members()}
     members = {member.node: member for member in now.members()}
     for node, member in members.items():
@@ -140,20 +139,20 @@ def _moves(before: Segment, now: Segment) -> Iterator[str]:
         elif not member.joining and (node not in old or old[node].joining):
             yield f"{node} has its copy"
     gone = [node for node in old if node not in members]
-    if gone and before.end is not None:  # with a seal, that is what it was for
+    if gone and before.end is not None:  # a seal removes them on purpose
         yield f"no longer on {listed(gone)}"
 
 
 def _new_segment_news(
     log: str, now: Segment, previous: Segment | None, old: Mapping[int, Segment]
 ) -> Iterator[Sentence]:
-    """One that nobody has seen before; the seal of the one before it names it already if that was open."""
+    """A new segment; the seal of an open segment before it has already named it."""
     known = old.get(previous.index) if previous is not None else None
     if known is not None and known.end is None:
         return
     if known is not None:
         yield "good", f"{log} reopened: {_opening(now)}"
-    else:  # several came between two looks
+    else:  # several were added since the last read
         yield "warn", f"segment {now.index - 1} of {log} sealed at {now.base:,}; {_opening(now)}"
 
 

@@ -1,11 +1,11 @@
 """The supervisor of a local cluster: one coordinator and some nodes, as processes of this machine.
 
 Rules
- L1  One supervisor for a directory: it holds the lock as long as it lives.
- L2  Every process that it starts ends with it, however it ends: they ask the kernel for that when they start.
- L3  What dies is started again, the quicker it died the later, unless that was not wanted.
- L4  Until the cluster has been up once, a process that ends is a failure of the whole.
- L5  What is written to ``cluster.json`` and ``observe.json`` is true, or was a moment ago.
+ L1  One supervisor per directory: it holds the lock while it runs.
+ L2  Every process that it starts ends with it, however it ends: they request this from the kernel at their start.
+ L3  A process that ends is restarted, with a back-off if it ended quickly, unless restarts are disabled.
+ L4  Until the cluster has been up once, the end of any process is a failure of the cluster.
+ L5  ``cluster.json`` and ``observe.json`` are up to date, or a moment old.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import msgspec
 
 from trunkline.errors import ConfigError, Refused
 from trunkline.net.addresses import PORT_MAX
+from trunkline.observing.targets import write_targets
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles, ProcessRecord, process_started, running_already
-from trunkline.runtime.observing_targets import write_targets
 from trunkline.storage import PRIVATE_FILE
 
 HOST = "127.0.0.1"
@@ -36,34 +36,34 @@ NODES = 3
 NODES_MAX = 100
 RESTART_S_FIRST = 0.2
 RESTART_S_MAX = 5.0
-STEADY_S = 10.0  # a process that ran for so long is started again at once
-STOP_S = 5.0  # then a process is killed
-LOG_BYTES_MAX = 16 * 1024 * 1024  # then a log is put aside at the next start, over the one that was
+STEADY_S = 10.0  # a process that ran for so long is restarted without back-off
+STOP_S = 5.0  # after which a process is killed
+LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is rotated at the next start
 LOG_TAIL_BYTES = 2000
-ANY_PORT = range(20_000, 32_000)  # below those that the kernel gives to outgoing connections
+ANY_PORT = range(20_000, 32_000)  # below the kernel's ephemeral ports
 ANY_PORT_TRIES = 200
 
 
 class LocalClusterConfig(msgspec.Struct, frozen=True):
     directory: Path
-    program: tuple[str, ...]  # runs a server: takes ``coordinator`` or ``node`` and their options
-    nodes: int | None = None  # None: those that are there, or three
-    port: int = 7400  # of the coordinator; nodes take the next ones. 0: any
+    program: tuple[str, ...]  # runs a server; accepts ``coordinator`` or ``node`` and their options
+    nodes: int | None = None  # None: the existing ones, or three
+    port: int = 7400  # of the coordinator; nodes use the next ones. 0: any
     restart: bool = True
     node_options: tuple[str, ...] = ()
     coordinator_options: tuple[str, ...] = ()
-    observe: bool = False  # each process serves metrics and health on a port of its own
-    environment: Mapping[str, str] = {}  # added to this process's own: secrets are not for command lines
+    observe: bool = False  # each process serves metrics and health on its own port
+    environment: Mapping[str, str] = {}  # added to that of this process: secrets must not appear on command lines
 
 
 class Child:
-    """One process that is kept running."""
+    """One process that the supervisor keeps running."""
 
     def __init__(self, name: str, kind: str, address: str, options: list[str]) -> None:
         self.name = name
         self.kind = kind
         self.address = address
-        self.observe = ""  # where it is observed
+        self.observe = ""  # address of its metrics
         self.options = options
         self.process: asyncio.subprocess.Process | None = None
         self.started = 0
@@ -76,7 +76,7 @@ class Child:
 
 
 class LocalCluster:
-    """``start`` it, tell it with ``mark_up`` that it is of use, and ``stop`` it."""
+    """``start`` it, report with ``mark_up`` that it is ready, and ``stop`` it."""
 
     def __init__(self, config: LocalClusterConfig) -> None:
         self.config = config
@@ -91,7 +91,7 @@ class LocalCluster:
         return self.children["coordinator"].address
 
     async def start(self) -> None:
-        """Raises ``Refused`` if one runs here already, ``ConfigError`` if a port is taken. Nothing runs then."""
+        """Raises ``Refused`` if one is already running here, ``ConfigError`` if a port is taken. Nothing runs then."""
         if not self.files.lock():
             raise Refused(running_already(self.files, self.files.record()))
         try:
@@ -103,17 +103,17 @@ class LocalCluster:
             raise
 
     def mark_up(self, dashboard: str = "") -> None:
-        """``dashboard``: where the page is, if there is one."""
+        """``dashboard``: its address, if there is one."""
         self._up = True
         self._dashboard = dashboard
         self._write_record()
 
     async def failed(self) -> str:
-        """Wait until a process ends before the cluster was up; what is to be said of it."""
+        """Wait until a process ends before the cluster was up; returns the message for the user."""
         return await asyncio.shield(self._failed)
 
-    async def look_again(self) -> None:
-        """Start the nodes that were added, stop those that were removed."""
+    async def reload(self) -> None:
+        """Start added nodes, stop removed ones."""
         wanted = self.files.node_names()
         for name in wanted:
             if name not in self.children:
@@ -125,14 +125,14 @@ class LocalCluster:
         self._write_record()
 
     async def stop(self) -> None:
-        """End all processes, by force if need be, and let the directory go."""
+        """End all processes, by force if need be, and unlock the directory."""
         children = list(self.children.values())
         await self._end(children)
         if children:
             self._write_record(pid=0)
         self.files.unlock()
 
-    # ------------------------------------------------------------------------------------------------------- the plan
+    # ----------------------------------------------------------------------------------------------------------- plan
 
     def _plan(self) -> None:
         config, files = self.config, self.files
@@ -144,8 +144,8 @@ class LocalCluster:
             needed = f"ports {config.port} to {config.port + wanted} are needed"
             raise ConfigError(f"{needed}, and the last is {PORT_MAX}; choose a lower --port")
         if wanted < present:
-            raise Refused(f"{files.root} has {present} nodes with data; ask for as many, or leave --nodes out")
-        ports = list(itertools.islice(self._ports(), wanted + 1))  # all of them are tried before anything is made
+            raise Refused(f"{files.root} has {present} nodes with data; use --nodes {present}, or omit --nodes")
+        ports = list(itertools.islice(self._ports(), wanted + 1))  # all are checked before anything is created
         for _ in range(wanted - present):
             files.add_node(None)
         address = f"{HOST}:{self._port_of('coordinator', ports[0])}"
@@ -162,7 +162,7 @@ class LocalCluster:
         return child
 
     def _port_of(self, name: str, otherwise: int | None) -> int:
-        """The one it had before, else the first free one."""
+        """Its previous port, else the first free one."""
         taken = {child.record().port for child in self.children.values()}
         record = self.files.record()
         before = record.process(name) if record is not None and record.port == self.config.port else None
@@ -178,7 +178,7 @@ class LocalCluster:
                 raise ConfigError(f"port {port} is taken by another program; choose another range with --port")
             yield port
 
-    # -------------------------------------------------------------------------------------------------- the processes
+    # ------------------------------------------------------------------------------------------------------ processes
 
     async def _launch(self, child: Child) -> None:
         await self._spawn(child)
@@ -193,14 +193,14 @@ class LocalCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C at the terminal is for the supervisor alone
+                start_new_session=True,  # Ctrl-C at the terminal reaches the supervisor only
                 env={**os.environ, **self.config.environment},
             )
         child.started = process_started(child.process.pid)
         self._write_record()  # L5
 
     def _observe_options(self, child: Child) -> list[str]:
-        """The port that it had before, or another one if somebody took that meanwhile."""
+        """Its previous port, or another one if that is taken."""
         children = self.children.values()
         taken = {child.record().port for child in children} | {_port(each.observe) for each in children if each.observe}
         if not child.observe or not _is_free(_port(child.observe)):
@@ -216,7 +216,7 @@ class LocalCluster:
             code = await child.process.wait()
             self._write_record()
             if not self._up and not self._failed.done():
-                self._failed.set_result(self._epitaph(child, code))  # L4
+                self._failed.set_result(self._failure_text(child, code))  # L4
             if not self.config.restart:
                 return
             if time.monotonic() - began >= STEADY_S:
@@ -232,7 +232,7 @@ class LocalCluster:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         processes = [child.process for child in children if child.process is not None]
-        for number in (signal.SIGTERM, signal.SIGCONT):  # one that was stopped hears nothing before it goes on
+        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process receives SIGTERM only after SIGCONT
             for process in processes:
                 _signal(process, number)
         waits = [asyncio.create_task(process.wait()) for process in processes]
@@ -242,7 +242,7 @@ class LocalCluster:
                 _signal(process, signal.SIGKILL)
             await asyncio.gather(*waits)
 
-    def _epitaph(self, child: Child, code: int) -> str:
+    def _failure_text(self, child: Child, code: int) -> str:
         path = self.files.logs / f"{child.name}.log"
         last = path.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()[-1:]
         said = f": {_message(last[0])}" if last else ""
@@ -261,7 +261,7 @@ class LocalCluster:
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):  # it ended, and this was not yet heard
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
             process.send_signal(number)
 
 
@@ -278,7 +278,7 @@ def _port(address: str) -> int:
 
 
 def _message(line: str) -> str:
-    """What a line of a log says, whether it is text or JSON."""
+    """The message of a log line, text or JSON."""
     try:
         found = msgspec.json.decode(line)
     except msgspec.DecodeError:

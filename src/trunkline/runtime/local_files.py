@@ -1,13 +1,13 @@
-"""The directory of a local cluster: who runs in it, and which nodes it has.
+"""The directory of a local cluster: its processes and nodes.
 
-    lock              held by the supervisor as long as it lives
-    cluster.json      what runs: process ids with their start times, addresses; kept after a stop for the ports
+    lock              held by the supervisor while it runs
+    cluster.json      process ids with their start times, addresses; kept after a stop for the ports
     coordinator/      the metadata
-    nodes/NAME/       a node's data; a directory here is a node that is to run ...
-    nodes/NAME.removed    ... unless this stands beside it
-    logs/NAME.log     what a process wrote
+    nodes/NAME/       a node's data; each directory is a node to run ...
+    nodes/NAME.removed    ... unless this file exists
+    logs/NAME.log     the output of a process
 
-The supervisor looks at ``nodes/`` again on SIGUSR1, so that adding a node is making a directory.
+The supervisor reads ``nodes/`` again on SIGUSR1: to add a node is to make a directory.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from trunkline.errors import ConfigError, Refused
 from trunkline.storage import PRIVATE_DIRECTORY, PRIVATE_FILE, make_private
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-LOOK_AGAIN = signal.SIGUSR1
+RELOAD = signal.SIGUSR1
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
     name: str
     kind: str  # coordinator or node
     address: str
-    pid: int = 0  # 0: it does not run
-    started: int = 0  # when, in ticks since the machine's start: tells it from another process with this id
+    pid: int = 0  # 0: it is not running
+    started: int = 0  # in ticks since boot: distinguishes it from another process with this id
     restarts: int = 0
 
     @property
@@ -48,11 +48,11 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 class ClusterRecord(msgspec.Struct, frozen=True):
     pid: int  # of the supervisor
     started: int
-    port: int  # as it was asked for; 0: any free ones
+    port: int  # as requested; 0: any free ones
     connect: str
-    up: bool = False  # all nodes have been live together
+    up: bool = False  # all nodes have been live at the same time
     processes: tuple[ProcessRecord, ...] = ()
-    dashboard: str = ""  # the page's address, if the supervisor serves one
+    dashboard: str = ""  # its address, if the supervisor serves it
 
     def process(self, name: str) -> ProcessRecord | None:
         return next((each for each in self.processes if each.name == name), None)
@@ -71,7 +71,7 @@ class LocalFiles:
     # ---------------------------------------------------------------------------------------------------------- record
 
     def record(self) -> ClusterRecord | None:
-        """What was written last; None if no cluster ever ran here."""
+        """The last one written; None if no cluster ever ran here."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=ClusterRecord)
         except FileNotFoundError:
@@ -90,7 +90,7 @@ class LocalFiles:
     # ------------------------------------------------------------------------------------------------------------ lock
 
     def make(self) -> None:
-        """The directories, as far as they are not there. Raises ``ConfigError``."""
+        """Create missing directories. Raises ``ConfigError``."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             for directory in (self.coordinator, self.logs, self.nodes):
@@ -100,13 +100,13 @@ class LocalFiles:
             raise self._unusable(error) from None
 
     def _unusable(self, error: OSError) -> ConfigError:
-        """Whatever is in the way is somebody else's: it is named, and left alone."""
+        """An obstacle belongs to the user: it is named, and left alone."""
         obstacle = next((path for path in (self.root, *self.root.parents) if path.exists() and not path.is_dir()), None)
         why = f"{obstacle} is a file, not a directory" if obstacle else f"cannot use {self.root}: {error.strerror}"
         return ConfigError(f"{why}; name another directory with --dir")
 
     def lock(self) -> bool:
-        """Whether this process has the directory to itself now. It keeps it until ``unlock`` or its death."""
+        """Whether this process got the lock. It holds it until ``unlock`` or its end."""
         self.make()
         try:
             descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
@@ -126,21 +126,21 @@ class LocalFiles:
             self._lock = None
 
     def running(self) -> ClusterRecord | None:
-        """What runs here now."""
+        """The record of the cluster if it is running."""
         record = self.record()
         return record if record is not None and is_running(record.pid, record.started) else None
 
     # ----------------------------------------------------------------------------------------------------------- nodes
 
     def node_names(self) -> list[str]:
-        """The nodes that are to run, ``node2`` before ``node10``."""
+        """The nodes to run, ``node2`` before ``node10``."""
         found = [path.name for path in self.nodes.iterdir() if path.is_dir() and not self._removed(path.name).exists()]
         return sorted(found, key=_number_aware)
 
     def add_node(self, name: str | None) -> str:
-        """Make a node's directory. Without a name it gets the next number. Raises ``Refused``."""
+        """Create a node's directory. Without a name it gets the next number. Raises ``Refused``."""
         if name is not None and not NAME.fullmatch(name):
-            raise ConfigError(f"{name!r} is no name of a node: letters, digits, '_' and '-', up to 63")
+            raise ConfigError(f"{name!r} is not a valid node name: use letters, digits, '_' and '-', up to 63")
         tried = [name] if name is not None else (f"node{number}" for number in range(1, 10_000))
         for each in tried:
             try:
@@ -148,10 +148,10 @@ class LocalFiles:
             except FileExistsError:
                 continue
             return each
-        raise Refused(f"there is, or was, a node {name} in {self.root}; choose another name")
+        raise Refused(f"{self.root} has, or had, a node {name}; choose another name")
 
     def remove_node(self, name: str) -> None:
-        """It is not started any more; its data stays where it is."""
+        """It is not started again; its data stays."""
         if not (self.nodes / name).is_dir():
             raise Refused(f"{self.root} has no node {name}")
         self._removed(name).touch()
@@ -162,7 +162,7 @@ class LocalFiles:
 
 def running_already(files: LocalFiles, record: ClusterRecord | None) -> str:
     where = f" (connect to {record.connect})" if record is not None else ""
-    return f"a cluster runs in {files.root} already{where}; `trunkline down --dir {files.root}` stops it"
+    return f"a cluster is already running in {files.root}{where}; `trunkline down --dir {files.root}` stops it"
 
 
 def _number_aware(name: str) -> list[tuple[int, str]]:
@@ -170,7 +170,7 @@ def _number_aware(name: str) -> list[tuple[int, str]]:
 
 
 def process_started(pid: int) -> int:
-    """When a process began; 0 if it does not run or is only waiting to be buried."""
+    """When a process started; 0 if it is not running, or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -179,12 +179,12 @@ def process_started(pid: int) -> int:
 
 
 def is_running(pid: int, started: int) -> bool:
-    """Whether the process that was recorded still runs, and not another one that got its number."""
+    """Whether the recorded process is still running, and not another one with its id."""
     return pid > 0 and started > 0 and process_started(pid) == started
 
 
 def send_signal(pid: int, started: int, number: signal.Signals) -> None:
-    """Only to the process that was recorded."""
+    """Only to the recorded process."""
     if is_running(pid, started):
-        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(pid, number)

@@ -1,50 +1,50 @@
-"""A storage node: keeps log streams, and orders the segments that name it as sequencer."""
+"""A node: stores log streams, and is the sequencer of segments that name it."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
-from trunkline.core.effects import Address, Message
+from trunkline.core.effects import Address
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import NodeInfo, Space
 from trunkline.core.projection import Owner
 from trunkline.core.sequencer import Sequencer
+from trunkline.core.status import NodeStatus
 from trunkline.core.storage import NodeImage, StorageNode
 from trunkline.core.timing import DEFAULT_TIMING, Timing
-from trunkline.errors import ConfigError, StorageError
+from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address
 from trunkline.net.admin import ClusterAnswer, ClusterRequest, Leaving, StatusAnswer, StatusRequest
 from trunkline.net.connection import Connection
-from trunkline.net.limits import Limits
 from trunkline.net.packets import Envelope
-from trunkline.net.peers import Peers
 from trunkline.net.server import Server
+from trunkline.observing.metrics import Values
+from trunkline.observing.readiness import Readiness
 from trunkline.runtime.links import COORDINATOR, REGISTER, Links
 from trunkline.runtime.node_host import NodeHost
-from trunkline.runtime.observing_health import Readiness
-from trunkline.runtime.observing_node import NodeView, node_metrics, node_readiness
+from trunkline.runtime.node_metrics import TABLE, NodeView, node_readiness, node_values
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
-from trunkline.runtime.server_process import Lifetime, file_budget, split_address, start_number
+from trunkline.runtime.server_process import Lifetime, file_budget, listen, log_listening, start_number
 from trunkline.storage import Engine, NotFormatted, StorageOptions, SyncPolicy, format_directory, make_private
 
 if TYPE_CHECKING:
-    from trunkline.runtime.observing import ObservingServer
+    from trunkline.observing.server import ObservingServer
 
 log = logging.getLogger("trunkline.node")
 
-IDLE_MARK_S = 1.0  # a stream that was idle for so long notes that all of it is on disk
-NEVER_SYNC_S = 30.0  # how often files are tidied up under the policy `never`
-UNREGISTERED_LOOK_S = 1.0  # how often a node asks itself whether it is registered
-UNREGISTERED_AGAIN_S = 60.0  # how often it says why it is not, where nothing has changed
+TICK_S = 1.0  # between ticks of the host; a stream that is idle for so long gets a mark
+NEVER_SYNC_S = 30.0  # how often full extents are closed under the policy `never`
+REGISTRATION_CHECK_S = 1.0
+UNREGISTERED_LOG_S = 60.0  # how often an unchanged reason is logged again
 SCRUB_REST_S = 3600.0  # between two rounds of the scrubber
 
 
@@ -53,21 +53,21 @@ class NodeConfig(Struct, frozen=True):
     name: str
     listen: str = "127.0.0.1:7401"
     coordinators: tuple[str, ...] = ("127.0.0.1:7400",)
-    advertise: str = ""  # where others reach this node; "" is where it listens
-    zone: str = ""  # members of a group are put into distinct zones
+    advertise: str = ""  # where others reach this node; "": where it listens
+    zone: str = ""  # replicas of a group are placed in distinct zones
     token: str = ""
     lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
     record: Path | None = None  # a directory for recordings
     storage: StorageOptions = StorageOptions()
     scrub: bool = True
     observe: str = ""  # where metrics and health are served, host:port; "": nowhere
-    allow_hosts: tuple[str, ...] = ()  # names by which those may be asked for, besides the address
+    allow_hosts: tuple[str, ...] = ()  # host names under which they are served, besides the address
 
 
 async def run_node(
     config: NodeConfig, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
 ) -> int:
-    """Serve until SIGTERM or SIGINT, or until the disk fails. Answers the exit code."""
+    """Serve until SIGTERM or SIGINT, or until the disk fails. Returns the exit code."""
     node = Node(config, server_tls, client_tls)
     try:
         return await node.lifetime.run(node.start())
@@ -85,8 +85,7 @@ class Node:
         self._server_tls = server_tls
         self._began = time.monotonic()
         self._start = start_number()
-        self._peers = Peers(self._answered, name=config.name, token=config.token, tls=client_tls)
-        self._links = Links(self._peers, config.coordinators)
+        self._links = Links(config.name, config.coordinators, token=config.token, tls=client_tls)
         self._questions = Questions(f"{config.name}.questions", self._links)
         self._engine: Engine | None = None
         self._server: Server | None = None
@@ -100,50 +99,44 @@ class Node:
         config = self.config
         if config.advertise:
             check_advertised(config.advertise)
-        if config.observe:  # first of all: who waits for a coordinator says so
+        if config.observe:  # first: readiness must show that it waits for a coordinator
             await self._observe()
         engine = self._engine = await self._open_engine()
         identity = engine.identity
-        self._peers.cluster = identity.cluster  # a coordinator of another one refuses this node
+        self._links.peers.cluster = identity.cluster  # a coordinator of another cluster refuses this node
         if config.record is not None:
             self._recorder = Recorder(config.record, identity.cluster, config.name, self._start)
         self.host = NodeHost(config.name, engine, config.storage.sync, self._links, self._recorder, self.lifetime.end)
-        image, engine.image = engine.image, NodeImage()  # the role takes it over: no second copy
+        image, engine.image = engine.image, NodeImage()  # the role takes it: no second copy
         process = self.host.process
         process.add("storage", StorageNode(identity.cluster, config.name, identity.incarnation, image))
         process.add("sequencer", Sequencer(Owner(config.name, self._start)))
-        listen_host, port = split_address(config.listen)
-        try:
-            self._server = await Server.start(
-                listen_host,
-                port,
-                self._received,
-                cluster=identity.cluster,
-                name=config.name,
-                token=config.token,
-                limits=Limits(connections_max=file_budget().connections),
-                tls=self._server_tls,
-                on_closed=self.host.disconnected,
-            )
-        except OSError as error:
-            raise StorageError(f"cannot listen on {config.listen}: {error.strerror or error}") from None
-        self.address = config.advertise or f"{listen_host}:{self._server.port}"
+        self._server, listens_on = await listen(
+            config.listen,
+            self._received,
+            identity.cluster,
+            config.name,
+            config.token,
+            self._server_tls,
+            self.host.disconnected,
+        )
+        self.address = config.advertise or listens_on
         info = NodeInfo(
             config.name,
             identity.incarnation,
             self._start,
             address=self.address,
             zone=config.zone,
-            space=self.host.told_space(),
+            space=self.host.reported_space(),
         )
         timing = Timing(lease_ms=config.lease_ms)
         process.add("lease", LeaseKeeper(info, REGISTER, retry_ms=timing.renew_ms, lease_ms=timing.lease_ms))
         self._serving = True
-        self._say_listening()
-        self._tasks.append(asyncio.create_task(self._tidy_up()))
-        self._tasks.append(asyncio.create_task(self._say_why_unregistered()))
+        log_listening(log, f"node {config.name}", self.address, self._observe_address)
+        self._tasks.append(asyncio.create_task(self._tick()))
+        self._tasks.append(asyncio.create_task(self._log_why_unregistered()))
         if config.storage.sync is not SyncPolicy.ALWAYS:
-            self._tasks.append(asyncio.create_task(self._sync_now_and_then()))
+            self._tasks.append(asyncio.create_task(self._sync_periodically()))
         if config.scrub:
             self._tasks.append(asyncio.create_task(self._scrub()))
 
@@ -155,17 +148,17 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             self.host.close()
-            if self.lifetime.orderly:  # not before the roles have stopped: they vouch for what they say by the lease
-                self._links.tell(Leaving(self.config.name, self._start))
+            if self.lifetime.orderly:  # only after the roles have stopped: their answers depend on the lease
+                self._links.send_to_connected_coordinator(Leaving(self.config.name, self._start))
             await self._server.close()
-        await self._peers.close()
+        await self._links.peers.close()
         if self._engine is not None:
             self._engine.close()
         if self._recorder is not None:
             self._recorder.close()
         self.lifetime.close()
 
-    # --------------------------------------------------------------------------------------------------------- inside
+    # ------------------------------------------------------------------------------------------------------- internal
 
     async def _open_engine(self) -> Engine:
         config = self.config
@@ -180,72 +173,66 @@ class Node:
             return Engine.open(config.directory, config.storage, files_max=files_max)
 
     async def _ask_cluster(self) -> str:
-        log.info("asking the coordinator at %s which cluster this is", ", ".join(self.config.coordinators))
+        log.info("reading the cluster's id from the coordinator at %s", ", ".join(self.config.coordinators))
         answer = await self._questions.ask(Address(COORDINATOR, "admin"), ClusterRequest())
         assert isinstance(answer, ClusterAnswer)
         return answer.cluster
 
-    def _answered(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
-        self._links.received(connection, envelope, attachments)
-
     def _received(self, connection: Connection, envelope: Envelope, attachments: tuple[memoryview, ...]) -> None:
         if isinstance(envelope.message, StatusRequest):
-            connection.send("", envelope.token, self.status())
+            connection.send("", envelope.token, StatusAnswer(msgspec.json.encode(self.status())))
         else:
             self.host.received(connection, envelope, attachments)
 
-    def status(self) -> Message:
+    def status(self) -> NodeStatus:
         assert self._engine is not None
         engine, config = self._engine.status(), self.config
         lease, counts = self.host.process.roles.get("lease"), self.host.counts
-        facts = {
-            "node": config.name,
-            "address": self.address,
-            "zone": config.zone,
-            "incarnation": self._engine.identity.incarnation,
-            "start": self._start,
-            "sync": config.storage.sync.value,
-            "streams": engine.streams,
-            "extents": engine.extents,
-            "bytes_used": engine.stored_bytes,
-            "bytes_free": engine.free_bytes,
-            "full": engine.full,
-            "tight": self.host.told_space() >= Space.TIGHT,  # it takes no copies
-            "fresh": lease is not None and lease.phase == "fresh",
-            "unsynced_bytes": engine.unsynced_bytes,
-            "connections": len(self.host.connections),
-            "uptime_s": round(self._uptime_s(), 1),
-            "entries_appended": counts.entries_stored,  # these four count since ``start``
-            "bytes_appended": counts.bytes_stored,
-            "entries_read": counts.entries_read,
-            "bytes_read": counts.bytes_read,
-            "observe": self._observing.address if self._observing is not None else "",
-        }
-        return StatusAnswer(json.dumps(facts).encode())
+        return NodeStatus(
+            node=config.name,
+            address=self.address,
+            zone=config.zone,
+            incarnation=self._engine.identity.incarnation,
+            start=self._start,
+            sync=config.storage.sync.value,
+            streams=engine.streams,
+            extents=engine.extents,
+            bytes_used=engine.stored_bytes,
+            bytes_free=engine.free_bytes,
+            full=engine.full,
+            tight=self.host.reported_space() >= Space.TIGHT,
+            fresh=lease is not None and lease.phase == "fresh",
+            unsynced_bytes=engine.unsynced_bytes,
+            connections=len(self.host.connections),
+            uptime_s=round(self._uptime_s(), 1),
+            entries_appended=counts.entries_stored,
+            bytes_appended=counts.bytes_stored,
+            entries_read=counts.entries_read,
+            bytes_read=counts.bytes_read,
+            observe=self._observe_address,
+        )
 
     # ------------------------------------------------------------------------------------------------------- observing
 
     async def _observe(self) -> None:
-        from trunkline.runtime.observing import Observed, ObservingServer  # its HTTP server is loaded if it is needed
+        from trunkline.observing.pages import ObservedProcess  # loads an HTTP server: only if it is needed
+        from trunkline.observing.server import ObservingServer
 
-        name = self.config.name
-        self._observing = await ObservingServer.start(
-            self.config.observe, Observed("node", name, self._metrics, self._readiness, self.config.allow_hosts)
-        )
+        process = ObservedProcess("node", self.config.name, TABLE, self._values, self._readiness)
+        self._observing = await ObservingServer.start(self.config.observe, process, self.config.allow_hosts)
 
-    def _say_listening(self) -> None:
-        fields = {"address": self.address, "observe": self._observing.address if self._observing is not None else ""}
-        seen = f", observed at http://{fields['observe']}/metrics" if self._observing is not None else ""
-        log.info("node %s listens on %s%s", self.config.name, self.address, seen, extra={"fields": fields})
+    @property
+    def _observe_address(self) -> str:
+        return self._observing.address if self._observing is not None else ""
 
-    async def _metrics(self) -> str:
-        return node_metrics(self.config.name, self._uptime_s(), self.view())
+    async def _values(self) -> Values:
+        return node_values(self.config.name, self._uptime_s(), self.view())
 
     async def _readiness(self) -> Readiness:
         return node_readiness(self.view())
 
     def view(self) -> NodeView | None:
-        """One look at the node; None while it starts."""
+        """The state for metrics and readiness; None while it starts."""
         if not self._serving:
             return None
         assert self._engine is not None
@@ -271,26 +258,27 @@ class Node:
 
     # ------------------------------------------------------------------------------------------------------ background
 
-    async def _tidy_up(self) -> None:
+    async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(IDLE_MARK_S)
-            self.host.tidy_up()
+            await asyncio.sleep(TICK_S)
+            self.host.tick()
 
-    async def _say_why_unregistered(self) -> None:
-        """A node that no coordinator lets in takes no part in anything: it says so when it begins, and now and then."""
+    async def _log_why_unregistered(self) -> None:
+        """No log uses an unregistered node: log the reason when it changes, and now and then."""
         lease = self.host.process.roles["lease"]
-        said, said_at = "", float("-inf")
+        logged, logged_at = "", float("-inf")
         while True:
-            await asyncio.sleep(UNREGISTERED_LOOK_S)
-            errors = [f"{each}: {why}" for each in self.config.coordinators if (why := self._peers.error(each))]
+            await asyncio.sleep(REGISTRATION_CHECK_S)
+            found = [(each, self._links.peers.error(each)) for each in self.config.coordinators]
+            errors = [f"{each}: {error}" for each, error in found if error is not None]
             why = "; ".join(errors) if lease.phase != "fresh" else ""
             now = time.monotonic()
-            if why and (why != said or now - said_at >= UNREGISTERED_AGAIN_S):
+            if why and (why != logged or now - logged_at >= UNREGISTERED_LOG_S):
                 log.error("node %s is not registered, and no log uses it: %s", self.config.name, why)
-                said, said_at = why, now
+                logged, logged_at = why, now
 
-    async def _sync_now_and_then(self) -> None:
-        """Policy ``never`` needs it, too, though seldom: full extents are closed by a sync."""
+    async def _sync_periodically(self) -> None:
+        """The policy ``never`` needs it, too, though rarely: a sync closes full extents."""
         assert self._engine is not None
         storage = self.config.storage
         period_s = storage.interval_ms / 1000 if storage.sync is SyncPolicy.INTERVAL else NEVER_SYNC_S
@@ -313,9 +301,9 @@ class Node:
 
 
 def check_advertised(address: str) -> None:
-    """Raise ``ConfigError`` for an address that nobody could dial: whoever learns it from the metadata cannot help."""
+    """Raise ``ConfigError`` for an address that cannot be dialled."""
     host, _ = parse_address(address)
     try:
         host.encode("idna")
     except UnicodeError:
-        raise ConfigError(f"{host!r} in {address!r} is no name of a host; advertise host:port") from None
+        raise ConfigError(f"{host!r} in {address!r} is not a valid host name; advertise host:port") from None

@@ -1,15 +1,15 @@
-"""The host of a node's roles: disk on one side, connections on the other.
+"""The host of a node's roles, between disk and connections.
 
 Rules
- O1  A request is looked at before a role sees it (``requests.py``): of a kind that this role takes, within bounds, and
-     with bytes that match their checksum. Whoever sends something else is told so, and nothing else happens.
- O2  Records are written as they come; one sync at a time makes everything written before it durable (group commit).
-     Under the policies ``interval`` and ``never`` a record is as durable as these promise when it is written.
- O3  Answers with bodies leave as ``bodies.py`` says.
- O4  With more than ``UNSYNCED_BYTES_MAX`` unsynced, nothing more is read from connections until the disk has caught up.
- O5  A failed sync stops the process: nobody knows what the disk has.
- O6  Before a request the role is told what the disk has room for, the request's own bytes counted. What finds no room
-     all the same (others took it meanwhile) waits like an unsynced record, and O4 holds until there is some.
+ O1  A request is checked before a role sees it (``requests.py``): the role accepts its kind, it is within bounds, and
+     its bytes match their checksum. Otherwise the sender receives the reason, and nothing else happens.
+ O2  Records are written as they arrive; one sync at a time makes everything written before it durable (group commit).
+     Under the policies ``interval`` and ``never`` a written record is as durable as the policy promises.
+ O3  ``bodies.py`` sends answers with bodies.
+ O4  With more than ``UNSYNCED_BYTES_MAX`` unsynced, nothing is read from connections until the disk has caught up.
+ O5  A failed sync stops the process: the content of the disk is unknown.
+ O6  Before each request the role learns the space level, with the request's own bytes counted. A record that finds no
+     room all the same (another program took it) waits like an unsynced record, and O4 holds until there is room.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.runtime.bodies import Answer
 from trunkline.runtime.links import COORDINATOR, Links
-from trunkline.runtime.observing_counts import CountedBodies, NodeCounts
+from trunkline.runtime.node_counts import CountedBodies, NodeCounts
 from trunkline.runtime.process import Buffer, Process, Step
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.requests import STORAGE_REQUESTS, checked_request
@@ -52,9 +52,9 @@ from trunkline.storage import Engine, StorageError, SyncPolicy
 log = logging.getLogger("trunkline.node")
 
 UNSYNCED_BYTES_MAX = 128 * 1024 * 1024
-DISK_SILENT_S = 2.0  # a sync that takes longer: the node does not renew its lease
+DISK_SILENT_S = 2.0  # during a longer sync the node does not renew its lease
 BUSY = "the disk is busy"
-COPY_REST_S = 600.0  # after a refused copy no other one is asked for. Too small: one that does not fit comes again
+COPY_REST_S = 600.0  # for so long after a refused copy the node reports TIGHT. Too small: the same copy comes again
 REFUSALS = (Rejected, NotGranted)
 
 
@@ -96,7 +96,7 @@ class NodeHost:
         message = checked_request(role, envelope.message, attachments)  # O1
         self.counts.requests[type(message)] += 1
         if role == "storage":
-            self._look_at_space(sum(map(len, attachments)))
+            self._update_space(sum(map(len, attachments)))
         key = f"#{connection.number}"
         if key not in self.connections:
             self.connections[key] = connection
@@ -118,7 +118,7 @@ class NodeHost:
             return
         connection = self.connections.get(to.process)
         if connection is None:
-            return  # gone: the answer is lost
+            return  # disconnected: the answer is lost
         token = int(to.role)
         self.counts.answers += 1
         if isinstance(message, ReadFrames | Fetched) or (
@@ -162,17 +162,17 @@ class NodeHost:
         return ticket
 
     def completed(self, role: str, complete: Complete) -> None:
-        raise AssertionError(f"a node has no callers, yet {complete} came from {role}")
+        raise AssertionError(f"a node has no callers, but {role} returned {complete}")
 
     def at_work(self, process: str, within_s: float) -> bool:
-        return False  # a node waits for nobody's answers
+        return False  # a node waits for no answers
 
     def announced(self, role: str, event: Event, step: Step) -> None:
         if self._recorder is not None:
             self._recorder.event(role, event)
 
     def choose(self, role: str, choose: Choose) -> object:
-        raise AssertionError(f"a node asks for no choice, yet {choose.key} was to be made by {role}")
+        raise AssertionError(f"roles of a node make no choices, but {role} asked for {choose.key}")
 
     def broken(self, role: str) -> None:
         self._stopped(f"the role {role} failed; this is a bug")
@@ -182,10 +182,10 @@ class NodeHost:
     def _schedule_sync(self) -> None:
         if self._sync_began is None and not self._sync_scheduled:
             self._sync_scheduled = True
-            self._loop.call_soon(self.sync)  # after everything that this turn of the loop brings
+            self._loop.call_soon(self.sync)  # after all messages of this loop iteration
 
     def sync(self) -> None:
-        """Make durable what is written, unless that is under way."""
+        """Start a group commit, unless one is running."""
         self._sync_scheduled = False
         if self._sync_began is not None or self._closing:
             return
@@ -221,43 +221,43 @@ class NodeHost:
 
     # ----------------------------------------------------------------------------------------------------------- space
 
-    def _look_at_space(self, size: int) -> None:
+    def _update_space(self, size: int) -> None:
         space = self._engine.space(size)
         if space is not self._space:
             self._space = space
             self.process.deliver("storage", Address(self.process.name, "host"), SpaceChanged(space))
 
-    def told_space(self) -> Space:
-        """What the registry is to know. A node that refused a copy says for a while that it takes none."""
-        space = self._engine.told_space()
+    def reported_space(self) -> Space:
+        """The level for the registry. A node that refused a copy reports TIGHT for a while."""
+        space = self._engine.reported_space()
         rests = self._copy_refused is not None and self._loop.time() - self._copy_refused < COPY_REST_S
         return max(space, Space.TIGHT) if rests else space
 
-    def tidy_up(self) -> None:
-        """Now and then: write what waited for room, note what is on disk, and tell of the room there is."""
+    def tick(self) -> None:
+        """Periodically: write what waits for room, mark idle streams, and report the space level."""
         try:
             if self._engine.stuck:
                 self._engine.retry()
-                self._go_on()
+                self._continue()
             self._engine.mark_idle()
         except StorageError as error:
             self._stopped(str(error))
             return
-        # Each time: the role knows what the registry was told, and others may have asked for it meanwhile.
-        self.process.deliver("lease", Address(self.process.name, "host"), SpaceReported(self.told_space()))
+        # Each time: the role knows what it last reported.
+        self.process.deliver("lease", Address(self.process.name, "host"), SpaceReported(self.reported_space()))
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if not self._always:
             self.process.durable(self._engine.written)
         if not self._engine.stuck:
             self._stuck_since = None
-            log.info("there is room again: the node goes on")
+            log.info("there is room again: the node continues")
         self._catch_up()
 
     # ---------------------------------------------------------------------------------------------------------- damage
 
     def damaged(self, key: Key, frames: tuple[Frame, ...]) -> None:
-        """Reading or scrubbing found frames that are not what was written."""
+        """Reading or scrubbing found damaged frames."""
         host = Address(self.process.name, "host")
         self.process.deliver("storage", host, FramesDamaged(key, frames))
         self.process.deliver("lease", host, DamageFound())
@@ -271,7 +271,7 @@ class NodeHost:
 
 
 def _key_of(step: Step) -> Key:
-    """The stream that a step is about. A subscriber is woken by a step about its own stream."""
+    """The stream of a step. A subscriber is woken by a step for its own stream."""
     message = step.message
     if isinstance(message, FramesDamaged):
         return message.key

@@ -1,21 +1,21 @@
-"""A process of the protocol, run for real: carries out the effects of its roles on an event loop.
+"""A process of the protocol in production: carries out the effects of its roles on an event loop.
 
-The checker's counterpart is ``check/processes.py``. Both keep the rules below, and both run the very same roles.
+The checker's counterpart is ``check/processes.py``. Both keep the rules below and run the same roles.
 
 Rules
  H1  A step runs at once and to its end: ``on_message``, ``on_timer`` or ``on_choice``, then its effects in order.
  H2  A message to ``SELF`` is handled right after the step that sent it, before anything else.
- H3  A record is written when its ``Persist`` is met. What would leave the process after it (``Send``, ``Announce``,
-     ``Complete``) is withheld until the record is durable, and leaves in the order in which it was asked for.
- H4  A timer that was cancelled or set anew never fires for its earlier setting.
- H5  A role may be paused (its application is slow): what it asked for and what it is told waits, its timers, too. To
-     the others that is a slow process, nothing more.
- H6  A role that raises has a bug: the process stops. It never goes on with a state that nobody checked.
- H7  A timer that waits for processes which are all at work on large messages waits on, and is looked at four times as
-     often. How long that may go on is for ``net/progress.py`` to say.
+ H3  A ``Persist`` writes its record at once. Later effects that leave the process (``Send``, ``Announce``,
+     ``Complete``) are withheld until the record is durable, and keep their order.
+ H4  A timer that was cancelled or set again never fires for its earlier setting.
+ H5  A role may be paused (its application is slow): its effects, messages and timers wait. To other processes it is
+     merely slow.
+ H6  A role that raises has a bug: the process stops. It never continues in a state that was not checked.
+ H7  A timer that waits for processes which are all busy with large messages is extended by a quarter of its time, again
+     and again. ``net/progress.py`` limits how long.
 
-The bodies of batches travel beside messages as attachments. ``Step`` holds those that came with the message which a
-step handles, so that a ``Persist`` or an ``Announce`` of that step finds its body.
+The bodies of batches travel beside messages as attachments. ``Step`` holds those that arrived with the message of a
+step, so that a ``Persist`` or an ``Announce`` of that step finds its body.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Attachments = Sequence[Buffer]
 
 
 class Step:
-    """What a step was told, and the bodies that came with it."""
+    """The message of a step, and the bodies that arrived with it."""
 
     __slots__ = ("attachments", "message", "used")
 
     def __init__(self, message: Message | None, attachments: Attachments = ()) -> None:
         self.message = message
         self.attachments = attachments
-        self.used = 0  # which attachment is looked for next
+        self.used = 0  # index of the next attachment
 
 
 NO_STEP = Step(None)
@@ -68,10 +68,10 @@ class Surroundings(Protocol):
         """Send to another process. It may be lost."""
 
     def persist(self, record: Record, step: Step) -> int:
-        """Write a record and answer its ticket; tickets grow. ``Process.durable`` is called later with it."""
+        """Write a record and return its ticket; tickets grow. The host calls ``Process.durable`` with it later."""
 
     def at_work(self, process: str, within_s: float) -> bool:
-        """Whether a process is seen at work on large messages that it was sent."""
+        """Whether a process is busy with large messages."""
 
     def completed(self, role: str, complete: Complete) -> None: ...
 
@@ -80,11 +80,11 @@ class Surroundings(Protocol):
     def choose(self, role: str, choose: Choose) -> object: ...
 
     def broken(self, role: str) -> None:
-        """A role raised (H6); the exception goes on to the event loop's handler."""
+        """A role raised (H6); the exception propagates to the event loop's handler."""
 
 
 class Pause:
-    """What a role has to wait with: its timers (each with its time), the effects of its last step, and messages."""
+    """What waits while a role is paused: timers (each with its time), effects of its last step, and messages."""
 
     def __init__(self, timers: dict[str, int]) -> None:
         self.timers = timers
@@ -110,23 +110,23 @@ class Process:
         self._stepping = False
         self._stopped = False
 
-    # -------------------------------------------------------------------------------------------------- life of roles
+    # ---------------------------------------------------------------------------------------------------------- roles
 
     def add(self, name: str, role: Role) -> None:
-        """Give the process a role and start it."""
-        assert name not in self.roles, f"{self.name} has a role {name} already"
+        """Add a role and start it."""
+        assert name not in self.roles, f"{self.name} already has a role {name}"
         self.roles[name] = role
         self._run(name, role.on_start, NO_STEP)
 
     def remove(self, name: str) -> None:
-        """Take a role away; its timers and the messages to it die with it."""
+        """Remove a role with its timers; messages to it are lost."""
         self.roles.pop(name, None)
         self._paused.pop(name, None)
         for key in [key for key in self._timers if key[0] == name]:
             self._cancel_timer(*key)
 
     def stop(self) -> None:
-        """Nothing is carried out any more, as after a crash."""
+        """Stop as after a crash: nothing more is carried out."""
         self._stopped = True
         for handle, _ in self._timers.values():
             handle.cancel()
@@ -137,7 +137,7 @@ class Process:
     # ---------------------------------------------------------------------------------------------------------- events
 
     def deliver(self, role: str, source: Address, message: Message, attachments: Attachments = ()) -> None:
-        """Hand a message to a role; unknown roles (gone since) and stopped processes lose it."""
+        """Deliver a message to a role; it is lost if the role was removed or the process stopped."""
         handler = self.roles.get(role)
         if handler is None or self._stopped:
             return
@@ -148,18 +148,18 @@ class Process:
             self._run(role, partial(handler.on_message, source, message), step)
 
     def request(self, role: str, message: Message) -> None:
-        """Hand an operation of the application to a role."""
+        """Deliver an operation of the application to a role."""
         self.deliver(role, Address(self.name, "application"), message)
 
     def durable(self, ticket: int) -> None:
-        """Every record up to this ticket is on disk: let go what waited for it (H3)."""
+        """Every record up to this ticket is durable: release the effects that waited for it (H3)."""
         self._durable = max(self._durable, ticket)
         while self._withheld and self._withheld[0][0] <= self._durable and not self._stopped:
             _, role, effect, step = self._withheld.popleft()
-            self._leave(role, effect, step)
+            self._emit(role, effect, step)
 
     def pause(self, role: str) -> None:
-        """Let a role wait (H5). It may be called while its effects are carried out: the rest of them waits."""
+        """Pause a role (H5). While its effects are carried out, the rest of them waits."""
         if role not in self._paused:
             keys = [key for key in self._timers if key[0] == role]
             self._paused[role] = Pause({key[1]: self._timers[key][1] for key in keys})
@@ -187,8 +187,8 @@ class Process:
     # ---------------------------------------------------------------------------------------------------------- steps
 
     def _run(self, role: str, action: Callable[[], Effects], step: Step) -> None:
-        """One step and all inner messages that follow from it (H1, H2)."""
-        assert not self._stepping, f"a step of {self.name} was begun inside another one"
+        """One step and all messages to ``SELF`` that follow from it (H1, H2)."""
+        assert not self._stepping, f"a step of {self.name} began inside another one"
         self._stepping = True
         try:
             self._carry_out(role, action(), step)
@@ -216,7 +216,7 @@ class Process:
                 if effect.to.process == SELF or effect.to.process == self.name:
                     self._inner.append((effect.to.role, Address(self.name, role), effect.message, step))
                 else:
-                    self._withhold_or_leave(role, effect, step)
+                    self._withhold_or_emit(role, effect, step)
             elif kind is SetTimer:
                 assert isinstance(effect, SetTimer)
                 self._set_timer(role, effect.key, effect.after_ms)
@@ -231,15 +231,15 @@ class Process:
                 self._choose(role, effect, step)
             else:
                 assert isinstance(effect, Announce | Complete)
-                self._withhold_or_leave(role, effect, step)
+                self._withhold_or_emit(role, effect, step)
 
-    def _withhold_or_leave(self, role: str, effect: Send | Announce | Complete, step: Step) -> None:
+    def _withhold_or_emit(self, role: str, effect: Send | Announce | Complete, step: Step) -> None:
         if self._withheld or self._written > self._durable:
             self._withheld.append((self._written, role, effect, step))
         else:
-            self._leave(role, effect, step)
+            self._emit(role, effect, step)
 
-    def _leave(self, role: str, effect: Send | Announce | Complete, step: Step) -> None:
+    def _emit(self, role: str, effect: Send | Announce | Complete, step: Step) -> None:
         if isinstance(effect, Send):
             self._surroundings.send(role, effect.to, effect.message, step)
         elif isinstance(effect, Announce):

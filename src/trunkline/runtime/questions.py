@@ -1,4 +1,4 @@
-"""Plain questions to a coordinator or a node that no role decides on: descriptions, lists, status, node states."""
+"""Requests to a coordinator or a node that need no role: descriptions, lists, status, node states."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trunkline.errors import Refused
 from trunkline.runtime.links import Links
 from trunkline.runtime.process import Process, Step
 
-ASK_AGAIN_MS = 500
+RETRY_MS = 500
 
 
 class Question:
-    """Takes the first answer that comes."""
+    """Accepts the first answer."""
 
     def __init__(self, answer: asyncio.Future[Message]) -> None:
         self._answer = answer
@@ -43,9 +43,9 @@ class Question:
 
 
 class Questions:
-    """Asks and asks again until there is an answer. The caller sets the time limit.
+    """Repeats a request until there is an answer. The caller sets the time limit.
 
-    ``ask`` raises ``Refused`` where the question means nothing to whoever was asked.
+    ``ask`` raises ``Refused`` if the peer does not accept the request.
     """
 
     def __init__(self, name: str, links: Links) -> None:
@@ -60,7 +60,7 @@ class Questions:
         try:
             while True:
                 self._links.send(self._process, role, to, message)
-                done, _ = await asyncio.wait((answer,), timeout=ASK_AGAIN_MS / 1000)
+                done, _ = await asyncio.wait((answer,), timeout=RETRY_MS / 1000)
                 if done:
                     return answer.result()
         finally:
@@ -72,7 +72,7 @@ class Questions:
     def send(self, role: str, to: Address, message: Message, step: Step) -> None: ...
 
     def persist(self, record: Record, step: Step) -> int:
-        raise AssertionError(f"a question keeps nothing, yet it was to persist {record}")
+        raise AssertionError(f"a question persists nothing, but was to persist {record}")
 
     def completed(self, role: str, complete: Complete) -> None: ...
 
@@ -82,6 +82,6 @@ class Questions:
     def announced(self, role: str, event: Event, step: Step) -> None: ...
 
     def choose(self, role: str, choose: Choose) -> object:
-        raise AssertionError(f"a question asks for no choice, yet {choose.key} was to be made")
+        raise AssertionError(f"a question makes no choices, but asked for {choose.key}")
 
     def broken(self, role: str) -> None: ...

@@ -1,7 +1,7 @@
-"""Records what the roles of a process announce, for ``trunkline check --trace``.
+"""Records what the roles of a process announce, for ``trunkline check --recording``.
 
-One file per process start; ``core/recording.py`` has the rules. The operating system has a line before any later effect
-is carried out, so a kill loses no line that another process could depend on.
+One file per process start; ``core/recording.py`` has the rules. A line is written to the operating system before any
+later effect is carried out, so a kill loses no event that another process may have observed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Recorder:
         os.write(self._file, encode_event(self._process, role, time.monotonic_ns(), event))
 
     def close(self) -> None:
-        """The process stops by itself."""
+        """The process shuts down cleanly."""
         if self._file >= 0:
             os.write(self._file, end_line(time.monotonic_ns()))
             os.close(self._file)

@@ -1,4 +1,4 @@
-"""What a coordinator and an operator take out of the registry of nodes."""
+"""Removes entries from the registry of nodes: invalid ones at the start, others for an operator."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from trunkline.core.messages import NodeState
 from trunkline.core.names import NAME_BYTES_MAX
 from trunkline.core.projection import Projection
 from trunkline.metadata.admission import registration_fault
-from trunkline.metadata.store import Store
+from trunkline.metadata.store import MetadataStore
 
 log = logging.getLogger("trunkline.coordinator")
 
 
-async def drop_bad_registrations(store: Store) -> None:
-    """Entries that would not be taken today: one of them can be too large for every answer. Their nodes may register
-    again, properly. Raises ``StoreUnavailable``.
+async def drop_bad_registrations(store: MetadataStore) -> None:
+    """Remove entries that are invalid today: one of them can be too large for any answer. Their nodes may register
+    again. Raises ``StoreUnavailable``.
     """
     for info in await store.nodes():
         if fault := registration_fault(info):
@@ -24,18 +24,18 @@ async def drop_bad_registrations(store: Store) -> None:
             log.warning("dropped from the registry: %s", fault)
 
 
-async def forget_node(store: Store, node: str, views: Iterable[Projection]) -> str:
-    """Take a node that is gone out of the registry; why not, where it stays. Raises ``StoreUnavailable``."""
+async def forget_node(store: MetadataStore, node: str, views: Iterable[Projection]) -> str:
+    """Remove a node from the registry; returns why it stays, "" if it was removed. Raises ``StoreUnavailable``."""
     found = next((info for info in await store.nodes() if info.node == node), None)
     if found is None or found.state is NodeState.CLIENT:
         return f"there is no node {node[:NAME_BYTES_MAX]}"
     if found.live:
-        return f"node {node} is live; stop it first, and wait until `trunkline status` says so"
+        return f"node {node} is live; stop it first, and wait until `trunkline status` shows that"
     logs = [view.log for view in views if any(m.node == node for each in view.segments for m in each.members())]
     if logs:
         others = f" and {len(logs) - 1} more" if len(logs) > 1 else ""
         return (
-            f"log {logs[0]}{others} still names node {node}; `trunkline node drain {node} --wait` moves what it has, "
-            f"`trunkline node remove {node} --force` gives it up"
+            f"log {logs[0]}{others} still names node {node}; `trunkline node drain {node} --wait` moves its data, "
+            f"`trunkline node remove {node} --force` gives its copies up"
         )
     return "" if await store.forget_node(node) else f"there is no node {node} any more"

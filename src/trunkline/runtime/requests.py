@@ -1,8 +1,8 @@
-"""Looks at a request before a role of a node sees it.
+"""Checks a request before a role of a node sees it.
 
-Roles trust what they are told: no number overflows, no list is empty that must not be, no answer grows without bound.
-Whoever sends something else is told so, and nothing else happens. What names a stream that exists is compared
-with it by the role; only requests that may make a stream, or a tombstone, are looked at for their names.
+Roles trust their messages: no number overflows, no required list is empty, no answer grows without bound. An invalid
+request is refused with the reason, and nothing else happens. The role compares names with those of existing streams;
+only requests that may create a stream or a tombstone have their names checked here.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ STORAGE_REQUESTS = (
 )  # fmt: skip
 SEQUENCER_REQUESTS = (Next, Peek)
 
-READ_FRAMES_MAX = 1024  # frames looked at for one answer
+READ_FRAMES_MAX = 1024  # frames in one answer
 SPAN_MAX = 8192  # positions of one Digest, Fetch or FillRun: with the longest writer ids, an answer still fits a head
-POSITION_MAX = 1 << 62  # positions are below it: sums of them fit everywhere
+POSITION_MAX = 1 << 62  # positions are below it, so that their sums never overflow
 COUNT_MAX = 1 << 32
 MEMBERS_MAX = 256  # of one group
 
@@ -65,9 +65,9 @@ def checked_request(role: str, message: Message, attachments: Attachments) -> Me
                 _check_position(message, message.lac)
             return message
     elif not (role == "sequencer" and isinstance(message, SEQUENCER_REQUESTS)):
-        raise BadRequest(f"a {type(message).__name__} is nothing for {role!r} of a node")
+        raise BadRequest(f"role {role!r} does not accept {type(message).__name__}")
     if attachments:
-        raise BadRequest(f"a {type(message).__name__} has no attachments")
+        raise BadRequest(f"{type(message).__name__} has no attachments")
     if isinstance(message, Read | Subscribe):
         _check_position(message, message.glsn)
         _require(message.limit >= 1, message, f"limit {message.limit}")
@@ -137,24 +137,24 @@ def _check_position(message: Message, position: int) -> None:
 
 
 def _check_log(message: Message, log: str) -> None:
-    _require(may_be_log(log), message, f"a name of a log that is too long or none, {shown(log)},")
+    _require(may_be_log(log), message, f"the invalid log name {shown(log)}")
 
 
 def _check_name(message: Message, name: str) -> None:
-    _require(is_bounded(name), message, f"a name that is too long or none, {shown(name)},")
+    _require(is_bounded(name), message, f"the invalid name {shown(name)}")
 
 
 def _require(holds: bool, message: Message, found: str) -> None:
     if not holds:
-        raise BadRequest(f"{type(message).__name__} with {found} means nothing; update the older of both ends")
+        raise BadRequest(f"{type(message).__name__} with {found} is out of bounds; upgrade the older peer")
 
 
 def _check_frame(frame: Frame, attachments: Attachments) -> None:
     if not frame_fits(frame, sum(map(len, attachments))):
-        raise BadRequest(f"there is no such batch: {frame}")
+        raise BadRequest(f"a batch is out of bounds: {frame}")
     if frame.kind is FrameKind.JUNK:
         if frame != junk(frame.first) or any(map(len, attachments)):
-            raise BadRequest(f"a hole is filled in one form only, not as {frame}")
+            raise BadRequest(f"a fill is malformed: {frame}")
         return
     if len(attachments) != 1 or not len(attachments[0]):
         raise BadRequest(f"the bytes of {frame.brief()} are missing")

@@ -1,4 +1,4 @@
-"""What every server process does: listen, run until it is told to stop, and say why it ended."""
+"""What every server process does: listen, run until it is stopped, and log why it ended."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ import errno
 import logging
 import resource
 import signal
+import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
-from trunkline.errors import ConfigError
-from trunkline.net.addresses import parse_address
+from trunkline.errors import ConfigError, StorageError
+from trunkline.net.connection import Connection, Handler
 from trunkline.net.limits import Limits
+from trunkline.net.server import Server
 
 log = logging.getLogger("trunkline")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-KEPT_BYTES_MAX = 128 * 1024 * 1024  # at the heap's end
-MAPPED_BYTES_MIN = 32 * 1024 * 1024  # larger buffers are given back at once
+KEPT_BYTES_MAX = 128 * 1024 * 1024  # free memory at the end of the heap
+MAPPED_BYTES_MIN = 32 * 1024 * 1024  # larger buffers are returned at once
 
-OTHER_FILES = 64  # the event loop's, the directory's and the manifest's, and what a library opens now and then
-STORAGE_FILES_MAX = 4096  # too small: files are opened and closed all the time; too big: the kernel's memory
+OTHER_FILES = 64  # of the event loop, the directory, the manifest and libraries
+STORAGE_FILES_MAX = 4096  # too small: files are reopened all the time; too big: kernel memory
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 CONNECTIONS_MAX = Limits().connections_max
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-LOOPBACK = "127.0.0.1"
 
 
 class Lifetime:
-    """Ends when a signal comes, or when the process cannot go on."""
+    """Ends with a signal, or when the process cannot continue."""
 
     def __init__(self) -> None:
         keep_freed_memory()
@@ -45,17 +46,17 @@ class Lifetime:
         self._loop.set_exception_handler(self._on_exception)
 
     def end(self, why: str) -> None:
-        """``why`` is empty for an orderly stop."""
+        """``why`` is empty for a clean shutdown."""
         if not self._ended.done():
             self._ended.set_result(why)
 
     @property
     def orderly(self) -> bool:
-        """Whether it was told to stop, before anything failed."""
+        """Whether it was stopped by a signal before anything failed."""
         return self._ended.done() and not self._ended.cancelled() and not self._ended.result()
 
     async def run(self, start: Coroutine[None, None, None]) -> int:
-        """Start, then serve until the end; the exit code. A signal while it starts ends it as well."""
+        """Start, then serve until the end; returns the exit code. A signal also ends the start."""
         starting = asyncio.ensure_future(start)
         await asyncio.wait((starting, self._ended), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -76,8 +77,8 @@ class Lifetime:
             self._loop.remove_signal_handler(number)
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An exception that nobody caught is a bug: what it left behind is not to be trusted. But a connection that
-        cannot be accepted for lack of files or memory is only refused: the loop tries again a second later.
+        """An uncaught exception is a bug: the state after it cannot be trusted. But a connection that cannot be
+        accepted for lack of files or memory is only refused: the loop retries after a second.
         """
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context:
@@ -88,8 +89,8 @@ class Lifetime:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed: buffers of a megabyte come and go, and to fault them in again costs more
-    than all the work on them. Does nothing where there is no such call.
+    """Make the C library keep freed memory: faulting in buffers of a megabyte again and again costs more than all work
+    on them. Does nothing without ``mallopt``.
     """
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
@@ -98,20 +99,20 @@ def keep_freed_memory() -> None:
 
 
 def allow_many_files() -> None:
-    """Take as many open files as the system gives without asking: every connection has one, and so has every stream
-    that was used of late. The usual soft limit, 1024, is only that low for programs that call select(2).
+    """Raise the soft limit of open files to the hard one: every connection has one, and every recently used stream. The
+    usual soft limit, 1024, exists for programs that call select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # some systems allow less than their hard limit says
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than their hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class FileBudget(NamedTuple):
-    """How a server divides the files that it may have open."""
+    """How a server divides its open files."""
 
     storage: int
-    connections: int  # a server has up to twice as many: those that are being refused count apart
+    connections: int  # a server has up to twice as many: those being refused are counted apart
 
 
 def file_budget() -> FileBudget:
@@ -122,6 +123,33 @@ def file_budget() -> FileBudget:
     return FileBudget(min(spare // 2, STORAGE_FILES_MAX), min(spare // 4, CONNECTIONS_MAX))
 
 
+async def listen(
+    address: str,
+    received: Handler,
+    cluster: str,
+    name: str,
+    token: str,
+    tls: ssl.SSLContext | None,
+    on_closed: Callable[[Connection], None] | None = None,
+) -> tuple[Server, str]:
+    """A server, and the address it listens on. Raises ``StorageError``."""
+    host, port = split_address(address)
+    limits = Limits(connections_max=file_budget().connections)
+    try:
+        server = await Server.start(
+            host, port, received, cluster=cluster, name=name, token=token, limits=limits, tls=tls, on_closed=on_closed
+        )
+    except OSError as error:
+        raise StorageError(f"cannot listen on {address}: {error.strerror or error}") from None
+    return server, f"{host}:{server.port}"
+
+
+def log_listening(logger: logging.Logger, process: str, address: str, observe: str) -> None:
+    seen = f", observed at http://{observe}/metrics" if observe else ""
+    fields = {"address": address, "observe": observe}
+    logger.info("%s listens on %s%s", process, address, seen, extra={"fields": fields})
+
+
 def start_number() -> int:
     """Unique to this process start and larger than those before it, unless the clock was set back."""
     return time.time_ns()
@@ -130,16 +158,5 @@ def start_number() -> int:
 def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no address to listen on, such as 127.0.0.1:7400")
+        raise ConfigError(f"{address!r} is not a valid address to listen on, such as 127.0.0.1:7400")
     return host.strip("[]"), int(port)
-
-
-def observe_address(text: str) -> tuple[str, int]:
-    """Where metrics and health are to be served: ``host:port``, or a port of this machine alone.
-
-    Raises ``ConfigError``.
-    """
-    try:
-        return parse_address(f"{LOOPBACK}:{text.strip()}" if text.strip().isdecimal() else text)
-    except ConfigError as error:
-        raise ConfigError(f"--observe: {error}") from None

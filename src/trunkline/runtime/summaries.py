@@ -1,39 +1,37 @@
-"""What is told of a log: worked out once for each projection, however often somebody asks.
+"""Summaries of logs for status and metrics: computed once for each projection, however often they are read.
 
-A status of thousands of logs, or of a log with thousands of segments, then costs no more than putting texts together.
+The status of thousands of logs, or of a log with thousands of segments, then costs no more than encoding it.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from trunkline.core.projection import Projection, Segment
+from trunkline.core.status import ClusterStatus, LogStatus, copies_of, log_status, short_segments
 
 SEGMENTS_SHOWN: Final = 20  # the last ones of a log
-SEGMENTS_BYTES_MAX: Final = 3 << 20  # of a status that is told with segments; beyond it they are left out
-STATUS_BYTES_MAX: Final = 12 << 20  # a larger one does not fit into the head of a packet
-PROBLEMS_SHOWN: Final = 20  # those with fewer copies than they should have, the oldest first; the others are counted
+SEGMENTS_BYTES_MAX: Final = 3 << 20  # of logs that are listed with segments; beyond it segments are left out
+STATUS_BYTES_MAX: Final = 12 << 20  # a larger status does not fit into the head of a packet
+PROBLEMS_SHOWN: Final = 20  # segments with missing copies, oldest first; the others are counted
 
 
 class Summary(Struct, frozen=True):
-    """Of one log. ``text`` is an object in JSON without its closing brace, ``brief`` the same without segments."""
-
     projection: Projection
-    named: Mapping[str, int]  # how many streams it has on each node
+    named: Mapping[str, int]  # how many streams the log has on each node
     fewer_copies: int  # segments that have fewer copies than they should
-    no_redundancy: int  # segments of which there is one copy left
-    text: bytes
-    brief: bytes
+    no_redundancy: int  # segments with a single copy left
+    status: LogStatus  # without what only the duties know
 
 
 class Summaries:
-    """One for each log that somebody asked for; as many as there are logs."""
+    """A cache with one entry for each log."""
 
     def __init__(self) -> None:
         self._known: dict[str, Summary] = {}
@@ -45,7 +43,7 @@ class Summaries:
         return known
 
     def of_all(self, projections: Iterable[Projection]) -> list[Summary]:
-        """And forget the logs that are not among them."""
+        """Also evicts all other logs."""
         found = [self.of(projection) for projection in projections]
         if len(found) < len(self._known):
             self._known = {each.projection.log: each for each in found}
@@ -53,33 +51,20 @@ class Summaries:
 
 
 def summary_of(view: Projection) -> Summary:
-    wanted = view.settings.replicas
-    problems = [segment for segment in view.segments if 0 < copies_of(segment) < wanted]
-    totals = {"segments_total": len(view.segments), "problems_total": len(problems)}
-    facts = {**log_facts(replace(view, segments=shown_segments(view, problems))), **totals}
+    problems = short_segments(view)
     return Summary(
         projection=view,
         named=Counter(member.node for segment in view.segments for member in segment.members()),
         fewer_copies=len(problems),
-        no_redundancy=sum(copies_of(segment) == 1 for segment in problems),  # one copy that was asked for is no problem
-        text=_opened(facts),
-        brief=_opened({key: value for key, value in facts.items() if key != "segments"}),
+        no_redundancy=sum(copies_of(segment) == 1 for segment in problems),  # not where one copy is all that is wanted
+        status=log_status(view, shown_segments(view, problems)),
     )
-
-
-def _opened(facts: dict[str, Any]) -> bytes:
-    return json.dumps(facts).encode()[:-1]
-
-
-def copies_of(segment: Segment) -> int:
-    """How many copies there are, of the part that has the fewest."""
-    return min(len(segment.serving(group)) for group in segment.groups)
 
 
 def shown_segments(view: Projection, problems: list[Segment]) -> tuple[Segment, ...]:
     """The last ones, the first of those with problems, and one for each node that would not be named otherwise.
 
-    Whether a node may be removed is told from the nodes that are named, so none that keeps something may be missing.
+    An operator decides by the named nodes which one may be removed, so none that holds data may be missing.
     """
     shown = {segment.index: segment for segment in (*problems[:PROBLEMS_SHOWN], *view.segments[-SEGMENTS_SHOWN:])}
     named = {member.node for segment in shown.values() for member in segment.members()}
@@ -91,64 +76,30 @@ def shown_segments(view: Projection, problems: list[Segment]) -> tuple[Segment, 
     return tuple(shown[index] for index in sorted(shown))
 
 
-def log_facts(view: Projection) -> dict[str, Any]:
-    """A projection in plain values, for status and descriptions."""
-    return {
-        "name": view.log,
-        "policy": view.settings.policy.value,
-        "replicas": view.settings.replicas,
-        "min_replicas": view.settings.min_replicas,
-        "epoch": view.epoch,
-        "trim": view.trim,
-        "deleted": view.deleted,
-        "gaps": [[gap.first, gap.end] for gap in view.gaps],
-        "segments": [
-            {
-                "index": segment.index,
-                "epoch": segment.epoch,
-                "base": segment.base,
-                "end": segment.end,
-                "repaired": segment.repaired,
-                "owner": segment.owner.process,
-                "groups": [
-                    [{"node": m.node, "stream": m.stream, "joining": m.joining} for m in group]
-                    for group in segment.groups
-                ],
-            }
-            for segment in view.segments
-        ],
-    }
+def with_logs(status: ClusterStatus, logs: list[LogStatus]) -> ClusterStatus:
+    """The status with as many logs as fit, those with problems first.
 
-
-class LogState(Struct, frozen=True):
-    """A log with what its duties say of it now."""
-
-    summary: Summary
-    blocked: bool
-    duty: str
-    refused: str = ""  # why its last change could not be stored
-
-    @property
-    def troubled(self) -> bool:
-        return self.blocked or bool(self.refused) or self.summary.fewer_copies > 0 or bool(self.summary.projection.gaps)
-
-    def told(self, *, segments: bool) -> bytes:
-        text = self.summary.text if segments else self.summary.brief
-        now = {"blocked": self.blocked, "duty": self.duty, "refused": self.refused}
-        return b"%b, %b" % (text, json.dumps(now).encode()[1:])
-
-
-def status_json(facts: dict[str, Any], logs: list[LogState]) -> bytes:
-    """``facts`` with the ``logs``. Where there are too many, those in trouble come first: the others are told without
-    segments (left out, not empty: nobody shall take that for no segments), and at last only counted.
+    Beyond one limit logs lose their segments (unset, not empty: no reader may take that for a log without segments),
+    beyond another they are only counted.
     """
-    texts: dict[str, bytes] = {}
-    told_bytes = 0
-    for log in sorted(logs, key=lambda log: not log.troubled):
-        text = log.told(segments=told_bytes + len(log.summary.text) <= SEGMENTS_BYTES_MAX)
-        told_bytes += len(text)
-        if told_bytes > STATUS_BYTES_MAX:
+    fitting: list[LogStatus] = []
+    total_bytes = 0
+    for log in sorted(logs, key=lambda log: not _has_problems(log)):
+        size = _encoded_bytes(log)
+        if total_bytes + size > SEGMENTS_BYTES_MAX:
+            log = replace(log, segments=UNSET)
+            size = _encoded_bytes(log)
+        total_bytes += size
+        if total_bytes > STATUS_BYTES_MAX:
             break
-        texts[log.summary.projection.log] = text
-    facts = {**facts, "logs_left_out": len(logs) - len(texts)}
-    return b'%b, "logs": [%b]}' % (_opened(facts), b", ".join(texts[name] for name in sorted(texts)))
+        fitting.append(log)
+    fitting.sort(key=lambda log: log.name)
+    return replace(status, logs=tuple(fitting), logs_left_out=len(logs) - len(fitting))
+
+
+def _has_problems(log: LogStatus) -> bool:
+    return bool(log.blocked or log.refused or log.problems_total or log.gaps)
+
+
+def _encoded_bytes(log: LogStatus) -> int:
+    return len(msgspec.json.encode(log))

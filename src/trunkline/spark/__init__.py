@@ -1,12 +1,12 @@
-"""The log as a source and a sink of Spark: ``format("trunkline")``.
+"""The log as a Spark source and sink: ``format("trunkline")``.
 
     from trunkline.spark import register
 
     register(spark)
     spark.read.format("trunkline").option("connect", "127.0.0.1:7400").option("log", "orders").load()
 
-Batch and stream, reading and writing; docs/spark.md holds every option and what is promised. Executors need this
-package installed as well, with PySpark 4.3, pyarrow and numpy (the extra ``delivery``).
+Batch and stream, reading and writing; docs/spark.md lists the options and the guarantees. Executors need this package
+as well, with PySpark 4.3, pyarrow and numpy (the extra ``delivery``).
 """
 
 from __future__ import annotations

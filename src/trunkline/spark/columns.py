@@ -1,8 +1,8 @@
 """The columns of a log, and stored batches as Arrow record batches of them.
 
-Only columns of the schema are built. Payloads are wrapped where they lie: the bytes that a node sent become the buffer
-of the Arrow array. Small stored batches are joined, which copies them once, because Spark spends more on each Arrow
-batch than a copy of it costs.
+Only the columns of the schema are built. Payloads are not copied: the bytes that a node sent become the buffer of the
+Arrow array. Small stored batches are joined, which copies them once, because Spark's overhead for each Arrow batch is
+higher than the cost of the copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS: Final[dict[str, DataType]] = {
     "time": TimestampType(),
     "headers": MapType(StringType(), BinaryType()),
 }
-TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999; what a clock said beyond it is no time (NULL)
+TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999; later times are invalid (NULL)
 DDL: Final = ", ".join(f"{name} {kind.simpleString().upper()}" for name, kind in COLUMNS.items())
 
 
@@ -39,7 +39,7 @@ def whole_schema() -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises ``ConfigError`` unless each column is one of ours, of its type."""
+    """Raises ``ConfigError`` unless every column is one of ``COLUMNS``, with its type."""
     for field in schema.fields:
         expected = COLUMNS.get(field.name.lower())
         if expected is None or expected.simpleString() != field.dataType.simpleString():
@@ -49,7 +49,7 @@ def check_schema(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """What Spark expects to be given."""
+    """The schema of the Arrow batches that Spark expects."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -98,7 +98,7 @@ def _headers(batches: Sequence[Batch], kind: Any) -> Any:
 
 
 def _repeated(values: Sequence[int], batches: Sequence[Batch]) -> Any:
-    """One value of each batch, for each of its entries."""
+    """The value of each batch, once for each of its entries."""
     return np.repeat(np.array(values, dtype=np.int64), [len(batch) for batch in batches])
 
 

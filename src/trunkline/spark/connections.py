@@ -1,11 +1,11 @@
 """The connections of one Python worker of Spark, kept from task to task.
 
-1. There is one connection for each cluster (and way to be let in), made when it is first needed. Spark uses a worker
-   for many tasks, one at a time; connecting for each of them would take longer than a small task does.
-2. What failed is let go: the next task, or the next attempt of this one, connects anew.
-3. At most ``CONNECTIONS_MAX`` are kept; the one that was used longest ago is closed for another.
-4. They are closed as the process ends in order. Spark kills workers, too: sockets then close by themselves, and an
-   append that was under way is settled by readers, like that of any client that died.
+1. There is one connection for each cluster and set of credentials, made on first use. Spark uses a worker for many
+   tasks, one at a time; connecting for each of them would take longer than a small task.
+2. A connection is closed after an error: the next task, or the next attempt of this one, reconnects.
+3. At most ``CONNECTIONS_MAX`` are kept; the least recently used one is closed for another.
+4. They are closed when the process shuts down cleanly. If Spark kills a worker, readers settle its append in flight,
+   like that of any client that dies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONNECT_S_MAX: Final = 5.0
 
 
 class OpenCluster:
-    """A connection, with the logs that were opened by it."""
+    """A connection, with the logs that it opened."""
 
     def __init__(self, options: ConnectionOptions) -> None:
         self.cluster = connect(options)
@@ -49,7 +49,7 @@ class Connections:
 
     @contextmanager
     def using(self, options: ConnectionOptions) -> Iterator[tuple[sync.Cluster, sync.Log]]:
-        """The cluster and the log that the options name. Whatever fails inside ends the connection (2)."""
+        """The cluster and the log that the options name. An error inside closes the connection (2)."""
         key = replace(options, log="")
         try:
             opened = self._opened(key)
@@ -81,7 +81,7 @@ atexit.register(CONNECTIONS.close)
 
 
 def connect(options: ConnectionOptions) -> sync.Cluster:
-    """An open handle of its own, to be closed by whoever asked for it."""
+    """A new open handle; the caller closes it."""
     config = ConnectionConfig(tls_ca=options.tls_ca, tls_cert=options.tls_cert, tls_key=options.tls_key)
     timeout_s = options.timeout_s
     client = ClientOptions(
@@ -111,7 +111,7 @@ def _token(options: ConnectionOptions) -> str:
     except OSError as error:
         raise ConfigError(f"option tokenFile: cannot read {options.token_file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"option tokenFile: {options.token_file} holds no text") from None
+        raise ConfigError(f"option tokenFile: {options.token_file} is not UTF-8 text") from None
     if not token or len(token) > TOKEN_BYTES_MAX:
         raise ConfigError(f"option tokenFile: {options.token_file} must hold 1 to {TOKEN_BYTES_MAX} bytes")
     return token

@@ -1,9 +1,9 @@
-"""Errors as a user of Spark is to see them: one line, without a traceback.
+"""Shows errors to users of Spark in one line, without a traceback.
 
-A worker of PySpark sends the text of an exception to the driver, and the traceback with it: two dozen lines for a log
-that is missing. A ``TrunklineError`` says by itself what is wrong and what to do next, so its traceback is left out.
-PySpark has a variable of the environment for that. It looks there as it sends the exception, and the worker ends right
-after; so no other error goes without its traceback.
+A PySpark worker sends an exception to the driver with its traceback: two dozen lines for a missing log. The text of a
+``TrunklineError`` states what is wrong and what to do next, so its traceback is left out. PySpark has an environment
+variable for that. It reads it when it sends the exception, and the worker ends right after; so other errors keep their
+tracebacks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """Around all that Spark calls in a worker."""
+    """Wrap every function that Spark calls in a worker."""
     try:
         yield
     except TrunklineError:

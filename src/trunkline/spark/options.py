@@ -1,7 +1,7 @@
-"""The options of ``format("trunkline")``: checked as a whole, before anybody connects.
+"""The options of ``format("trunkline")``: all are checked before a connection is made.
 
-Spark hands options over as texts, without regard to case; underscores do not count either (``token_env`` is
-``tokenEnv``). An option that is not known is refused: a misspelt one would be silently without effect.
+Spark passes options as strings and ignores case; underscores are ignored, too (``token_env`` is ``tokenEnv``). An
+unknown option is refused: a misspelt one would silently have no effect.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ CONNECTION: Final = ("connect", "log", "timeout", "tokenEnv", "tokenFile", "tlsC
 BATCH: Final = (*CONNECTION, "startingOffset", "endingOffset", "partitions", "failOnTrim")
 STREAM: Final = (*CONNECTION, "startingOffset", "maxEntriesPerTrigger", "partitions", "failOnTrim")
 SINK: Final = (*CONNECTION, "queryName")
-SPARKS_OWN: Final = ("checkpointLocation", "path")  # Spark hands these to a sink along with ours
+SPARKS_OWN: Final = ("checkpointLocation", "path")  # Spark passes these to a sink as well
 
 
 class ConnectionOptions(Struct, frozen=True):
-    """Which log of which cluster, and how to be let in. Files are those of the machine where a task runs."""
+    """Which log of which cluster, and the credentials. Files are on the machine where a task runs."""
 
     connect: str
     log: str
-    timeout_s: float | None = TIMEOUT_S  # too small: reads give up during a fail-over; None: they wait for ever
+    timeout_s: float | None = TIMEOUT_S  # too small: reads give up during a fail-over; None: they wait forever
     token_env: str = ""  # the variable that holds the cluster's secret: the secret itself would show in plans
     token_file: str = ""
     tls_ca: str = ""
@@ -40,7 +40,7 @@ class ConnectionOptions(Struct, frozen=True):
 
 class ReadOptions(Struct, frozen=True):
     connection: ConnectionOptions
-    starting: int | str = OLDEST  # a position or a word
+    starting: int | str = OLDEST  # a position, OLDEST or LATEST
     ending: int | None = None  # the last position to read; None: up to the tail
     entries_per_trigger: int | None = None
     partitions: int | None = None  # None: by the size of the range
@@ -49,11 +49,11 @@ class ReadOptions(Struct, frozen=True):
 
 class WriteOptions(Struct, frozen=True):
     connection: ConnectionOptions
-    query: str = ""  # the name of this write; empty: one is made up
+    query: str = ""  # the name of this write; empty: a random one
 
 
 class _Given:
-    """Options as the user gave them, under the names that we know."""
+    """The options of the user, by their canonical names."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...], ignored: tuple[str, ...] = ()) -> None:
         names = {name.lower(): name for name in (*known, *ignored)}
@@ -61,7 +61,7 @@ class _Given:
         for key, value in options.items():
             name = names.get(key.lower().replace("_", ""))
             if name is None:
-                raise ConfigError(f"unknown option {key!r} of format trunkline; here are known: {', '.join(known)}")
+                raise ConfigError(f"unknown option {key!r} of format trunkline; choose from: {', '.join(known)}")
             self._values[name] = str(value).strip()
 
     def text(self, name: str, default: str = "") -> str:
@@ -122,7 +122,7 @@ def stream_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def check_any_read(options: Mapping[str, str]) -> None:
-    """What can be told before it is known whether the read is a batch or a stream."""
+    """Checks what is wrong for a batch and for a stream: which of them it is, is not known yet."""
     given = _Given(options, tuple(dict.fromkeys((*BATCH, *STREAM))))
     if given.text("maxEntriesPerTrigger"):
         stream_options(options)
@@ -137,7 +137,7 @@ def check_any_read(options: Mapping[str, str]) -> None:
 
 
 def connection_options(options: Mapping[str, str]) -> ConnectionOptions:
-    """What a read or a write of any kind begins with. Raises ``ConfigError``."""
+    """For a read or a write of any kind. Raises ``ConfigError``."""
     return _connection(_Given(options, tuple(dict.fromkeys((*BATCH, *STREAM, *SINK))), SPARKS_OWN))
 
 
@@ -168,5 +168,5 @@ def _seconds(text: str) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise ConfigError(f"option timeout is {text!r}: give a number of seconds, 0 for ever")
+        raise ConfigError(f"option timeout is {text!r}: give a number of seconds, or 0 to wait forever")
     return seconds or None

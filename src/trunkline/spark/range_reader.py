@@ -1,9 +1,9 @@
-"""What a task does that reads: the entries of one range as Arrow record batches.
+"""Reads one range of positions in a task, as Arrow record batches.
 
-1. The range lies below the tail that the source saw, so every position in it is settled sooner or later: an entry, a
-   hole (which is passed over), trimmed or declared lost. Waiting ends with the time-out of the options.
-2. Reconfigurations are the client's affair: a subscription follows segments, nodes and coordinators by itself.
-3. Declared losses are raised, always; what was trimmed since planning is raised or passed over, by ``failOnTrim``.
+1. The range is below the tail that the source read, so every position in it is settled sooner or later: an entry, a
+   hole (which is skipped), trimmed or declared lost. The time-out of the options limits the wait.
+2. The client handles reconfigurations: a subscription follows segments, nodes and coordinators by itself.
+3. A declared loss is always an error; positions trimmed since planning are an error or skipped, by ``failOnTrim``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from trunkline.spark.connections import CONNECTIONS
 from trunkline.spark.options import ReadOptions
 from trunkline.spark.ranges import PositionRange, untrimmed
 
-ROWS_MAX: Final = 16_384  # of an Arrow batch that is joined from stored ones; too small: Spark's cost for each
-BYTES_MAX: Final = 4 * 1024 * 1024  # likewise; a stored batch that is larger by itself is handed on as it is
+ROWS_MAX: Final = 16_384  # of an Arrow batch that joins stored ones; too small: Spark's overhead for each
+BYTES_MAX: Final = 4 * 1024 * 1024  # likewise; a larger stored batch is passed on as it is
 
 
 def read_range(options: ReadOptions, schema: StructType, part: PositionRange) -> Iterator[Any]:
@@ -34,7 +34,7 @@ def read_range(options: ReadOptions, schema: StructType, part: PositionRange) ->
 
 
 def _found(log: sync.Log, options: ReadOptions, part: PositionRange) -> Iterator[list[Batch]]:
-    """Stored batches as they arrive. What was trimmed meanwhile is passed over once for each trim."""
+    """Stored batches as they arrive. Trimmed positions are skipped once for each trim."""
     position = part.first
     while position < part.end:
         with log.batches(position, part.end - 1, replica=part.replica) as batches:
@@ -49,7 +49,7 @@ def _found(log: sync.Log, options: ReadOptions, part: PositionRange) -> Iterator
 
 
 def _joined(arriving: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
-    """Stored batches in groups that make good Arrow batches."""
+    """Stored batches, grouped into Arrow batches of a good size."""
     group: list[Batch] = []
     rows = size = 0
     for found in arriving:

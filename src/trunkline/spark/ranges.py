@@ -1,10 +1,10 @@
-"""Ranges of positions: what a read covers, and its parts, one for each task.
+"""Ranges of positions: the range of a read, and its parts, one for each task.
 
       oldest          first                              end          tail
     ....|---------------|==========|==========|===========|-------------|
      trimmed             partition  partition  partition
 
-A part may begin inside a stored batch: it is then given the rest of it.
+A part may start inside a stored batch: it then gets the rest of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trunkline.errors import Refused
 from trunkline.spark.options import LATEST, OLDEST, ReadOptions
 
 ENTRIES_PER_PARTITION: Final = 65_536  # too small: tasks cost more than their work; too big: idle cores
-PARTITIONS_BY_SIZE_MAX: Final = 64  # a range is not cut into more, unless the user says so
+PARTITIONS_BY_SIZE_MAX: Final = 64  # the option partitions can ask for more
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class PositionRange(InputPartition):
     """The positions from ``first`` up to but not including ``end``: the work of one task.
 
-    ``replica``: which one it asks first, so that the tasks of a job share the load out.
+    ``replica``: which one it reads first, so that the tasks of a job spread the load.
     """
 
     def __init__(self, first: int, end: int, replica: int = 0) -> None:
@@ -40,14 +40,14 @@ class PositionRange(InputPartition):
 
 
 class Extent(Struct, frozen=True):
-    """What a log holds: its oldest position and its tail."""
+    """The oldest position of a log and its tail."""
 
     oldest: int
     tail: int
 
 
 def extent(cluster: sync.Cluster, log: sync.Log) -> Extent:
-    """As of now. The trim point is asked for first, so the tail is not before the oldest."""
+    """As of now. The trim point is read first, so the tail is not below the oldest position."""
     oldest = cluster.describe(log.name).trim + 1
     return Extent(oldest, max(log.tail(), oldest))
 
@@ -61,16 +61,16 @@ def starting_position(options: ReadOptions, found: Extent) -> int:
 
 
 def untrimmed(options: ReadOptions, first: int, oldest: int) -> int:
-    """Where to go on when positions from ``first`` on are gone: an error, or the oldest (``failOnTrim``)."""
+    """Where to continue when positions from ``first`` on were trimmed: an error, or the oldest (``failOnTrim``)."""
     if first >= oldest:
         return first
-    gone = f"positions {first} to {oldest - 1} of log {options.connection.log} were trimmed away before they were read"
+    lost = f"positions {first} to {oldest - 1} of log {options.connection.log} were trimmed away before they were read"
     if options.fail_on_trim:
         raise Refused(
-            f"{gone}; to go on with what is left, set the option failOnTrim to false, or begin anew at startingOffset "
-            f"{oldest} (a stream: with another checkpoint)"
+            f"{lost}; to read what is left, set the option failOnTrim to false, or restart at startingOffset {oldest} "
+            "(a stream: with another checkpoint)"
         )
-    logger.warning("%s; going on from %d, because failOnTrim is false", gone, oldest)
+    logger.warning("%s; continuing at %d, because failOnTrim is false", lost, oldest)
     return oldest
 
 

@@ -1,12 +1,12 @@
-"""``register``, and the Python that Spark's workers run.
+"""``register``, and the Python of Spark's workers.
 
-Spark runs its workers with ``PYSPARK_PYTHON``, or else with the ``python3`` that the PATH has: in a virtual environment
-that nobody activated that is another one, without this package.
+Spark runs its workers with ``PYSPARK_PYTHON``, or else with the ``python3`` of the PATH: in a virtual environment that
+is not activated that is another one, without this package.
 
-1. A setting of the user's wins. So does Spark's own on a cluster: what lies where on other machines is not known here.
-   Either is looked at: Spark runs it on this machine, too.
-2. Otherwise workers run the Python that this process runs. Spark has read the setting as the session started, and keeps
-   it with the context; from there it comes to each function and source that is registered.
+1. A setting of the user wins. So does Spark's own on a cluster: the paths on other machines are not known here. Either
+   is checked, because Spark runs it on this machine, too.
+2. Otherwise workers run the Python of this process. Spark reads the setting when the session starts and keeps it in the
+   context; every function and source that is registered gets it from there.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from trunkline.errors import ConfigError
 from trunkline.spark.source import TrunklineSource
 
 SETTING: Final = "PYSPARK_PYTHON"
-NEEDED: Final = ("trunkline", "msgspec", "numpy", "pyarrow")  # PySpark itself is sent along by Spark
-LOOK: Final = f"""
+NEEDED: Final = ("trunkline", "msgspec", "numpy", "pyarrow")  # Spark sends PySpark itself
+CHECK: Final = f"""
 import importlib.util, json, sys
 missing = [name for name in {NEEDED!r} if importlib.util.find_spec(name) is None]
 print(json.dumps(["%d.%d" % sys.version_info[:2], missing]))
@@ -34,9 +34,9 @@ ANSWER_S_MAX: Final = 60.0
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("trunkline")`` known to this session. ``ConfigError``: Spark's workers could not use it."""
+    """Register ``format("trunkline")`` with a session. ``ConfigError``: Spark's workers cannot use it."""
     context = getattr(spark, "sparkContext", None)
-    if context is not None:  # Spark Connect has none: the Python is the server's affair
+    if context is not None:  # Spark Connect has none: the server chooses the Python
         _settle_python(context)
     spark.dataSource.register(TrunklineSource)
 
@@ -62,11 +62,11 @@ def _check_python(program: str, version: str) -> None:
 def _fault(program: str, version: str) -> str | None:
     try:
         done = subprocess.run(
-            [program, "-c", LOOK], capture_output=True, text=True, check=False, timeout=ANSWER_S_MAX, errors="replace"
+            [program, "-c", CHECK], capture_output=True, text=True, check=False, timeout=ANSWER_S_MAX, errors="replace"
         )
         found: tuple[str, list[Any]] = json.loads(done.stdout)
     except FileNotFoundError:
-        return "is not there"
+        return "does not exist"
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return "does not run"
     if found[0] != version:

@@ -1,13 +1,13 @@
 """Rows as entries of a log: each partition appends its own, in order.
 
-1. At least once. A task that fails is run again by Spark, and so is a batch of a stream after a crash; what was
-   appended before stays in the log.
-2. Every entry says in its headers which row it is: ``query``, ``batch``, ``partition``, ``index``. An attempt that is
-   run again gives the same row the same four, so ``subscribe(dedupe=True)`` drops repeats.
-3. Within one attempt, entries lie in the log in the order of their indexes: an append is awaited before the next one
-   begins. That is what lets a reader remember one row for each query and partition instead of all.
-4. ``query`` names the write: for a stream its id, which lies in its checkpoint; otherwise the option ``queryName``, or
-   a name that is made up once for the write, for all of its tasks and attempts.
+1. At least once. Spark retries a task that fails, and a batch of a stream after a crash; what was appended before
+   stays in the log.
+2. The headers of an entry identify its row: ``query``, ``batch``, ``partition``, ``index``. A retried attempt gives the
+   same row the same four, so ``subscribe(dedupe=True)`` drops repeats.
+3. Within one attempt, entries are in the log in the order of their indexes: an append is awaited before the next one
+   begins. So a reader remembers one row for each query and partition instead of all.
+4. ``query`` names the write: for a stream its id, from its checkpoint; otherwise the option ``queryName``, or a random
+   name, the same for all tasks and attempts of the write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructType
 
 from trunkline import sync
 from trunkline.client.dedupe import row_headers
-from trunkline.core.projection import Policy, Settings
+from trunkline.core.projection import Policy
 from trunkline.errors import ConfigError
 from trunkline.spark.connections import CONNECTIONS
 from trunkline.spark.one_line_errors import in_one_line
@@ -34,14 +34,14 @@ from trunkline.spark.options import ConnectionOptions, WriteOptions
 APPEND_ENTRIES_MAX: Final = 16_384
 APPEND_BYTES_MAX: Final = 4 * 1024 * 1024  # too small: round trips; too big: disks wait for each other along the chain
 ENTRY_OVERHEAD_BYTES: Final = 128  # of an entry's headers, roughly
-BATCH_ID: Final = "streaming.sql.batchId"  # names of Spark's for what a task belongs to
+BATCH_ID: Final = "streaming.sql.batchId"  # local properties that Spark sets for a task
 QUERY_ID: Final = "sql.streaming.queryId"
 
 logger = logging.getLogger(__name__)
 
 
 class Appended(WriterCommitMessage):
-    """What one task appended: how many entries, and where the first and the last of them lie (0: there was none)."""
+    """What one task appended: the number of entries, and the first and the last position (0: none)."""
 
     def __init__(self, entries: int, first: int, last: int) -> None:
         self.entries = entries
@@ -71,7 +71,7 @@ class BatchSink(DataSourceArrowWriter):
 
 class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        check_write(schema, overwrite)  # no more than that: Spark makes one of these several times for each batch
+        check_write(schema, overwrite)  # and nothing expensive: Spark makes several of these for each batch
         self._connection = options.connection
 
     @in_one_line()
@@ -86,7 +86,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 def check_write(schema: StructType, overwrite: bool) -> None:
     """Raises ``ConfigError``."""
     if overwrite:
-        raise ConfigError('a log is only appended to: write with .mode("append"), a stream with outputMode("append")')
+        raise ConfigError('a log only takes appends: write with .mode("append"), a stream with outputMode("append")')
     kinds = {field.name.lower(): field.dataType for field in schema.fields}
     if not isinstance(kinds.pop("payload", None), BinaryType | StringType):
         raise ConfigError("rows to append need a column payload, BINARY or STRING: select or cast it")
@@ -98,9 +98,9 @@ def check_write(schema: StructType, overwrite: bool) -> None:
 
 
 def check_log(connection: ConnectionOptions) -> None:
-    """Raises ``TrunklineError``: better once, before any task has begun, than in each of them."""
-    with CONNECTIONS.using(connection) as (cluster, log):
-        _entries_max(log.name, cluster.describe(log.name).settings)
+    """Raises ``TrunklineError`` once, before any task starts, instead of in each of them."""
+    with CONNECTIONS.using(connection) as (_, log):
+        _entries_max(log)
 
 
 def append_rows(connection: ConnectionOptions, query: str, batch: int, arriving: Iterator[Any]) -> Appended:
@@ -109,8 +109,8 @@ def append_rows(connection: ConnectionOptions, query: str, batch: int, arriving:
     assert context is not None, "rows are written by a task of Spark"
     partition = context.partitionId()
     entries = first = last = 0
-    with CONNECTIONS.using(connection) as (cluster, log):
-        entries_max = _entries_max(connection.log, cluster.describe(connection.log).settings)
+    with CONNECTIONS.using(connection) as (_, log):
+        entries_max = _entries_max(log)
         for rows in _appends(_rows(arriving), entries_max):
             position = _append(log, rows, (query, batch, partition), entries)
             first, last = first or position, position + len(rows) - 1
@@ -124,7 +124,7 @@ def _append(log: sync.Log, rows: Sequence[Row], place: tuple[str, int, int], ind
 
 
 def _appends(rows: Iterator[Row], entries_max: int) -> Iterator[list[Row]]:
-    """As many rows at a time as make a good append."""
+    """Rows, grouped into appends of a good size."""
     taken: list[Row] = []
     size = 0
     for row in rows:
@@ -152,9 +152,10 @@ def _rows(arriving: Iterator[Any]) -> Iterator[Row]:
             yield Row(payload, found)
 
 
-def _entries_max(log: str, settings: Settings) -> int:
+def _entries_max(log: sync.Log) -> int:
+    settings = log.settings
     if settings.policy is not Policy.CHAIN:
-        raise ConfigError(f"log {log} has the policy broadcast, so one writer: Spark's tasks are many, use a chain log")
+        raise ConfigError(f"log {log.name} has the policy broadcast, so one writer: Spark has many, use a chain log")
     return APPEND_ENTRIES_MAX if settings.groups == 1 else min(APPEND_ENTRIES_MAX, settings.stripe_unit)
 
 
@@ -162,7 +163,7 @@ def _property(key: str) -> str:
     context = TaskContext.get()
     value = context.getLocalProperty(key) if context is not None else None
     if value is None:
-        raise ConfigError(f"Spark did not say which batch of which stream this is ({key}): use Spark 4.3")
+        raise ConfigError(f"Spark did not set the local property {key} for this task: use Spark 4.3")
     return value
 
 

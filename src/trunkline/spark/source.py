@@ -1,13 +1,13 @@
 """``format("trunkline")`` itself, and the read of a fixed range.
 
-Spark makes these objects in Python processes beside the driver, and sends copies of the reader to its tasks: what they
-hold is options and bounds, never a connection.
+Spark creates these objects in Python processes beside the driver, and sends copies of the reader to its tasks: they
+hold options and bounds, never a connection.
 
-1. Spark makes one source for each ``load()`` and keeps a copy of it, which every plan of the frame begins with: a
-   second action, each side of a union or a join, a view. So the source looks at the log once, as it is made, and all
-   of them read the same range: the frame is the log as of then.
-2. The reader takes no filters from Spark. What was planned with one would be kept for the whole of the frame, and be
-   used by plans without it.
+1. Spark creates one source for each ``load()`` and keeps a copy of it, from which every plan of the frame starts: a
+   second action, each side of a union or a join, a view. So the source reads the extent of the log once, when it is
+   created, and all plans read the same range: the frame is the log as of then.
+2. The reader accepts no filters from Spark. Spark would keep what was planned with one for the whole frame, and use it
+   for plans without the filter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from trunkline.spark.stream import LogStreamReader, RefusedStream
 
 
 class TrunklineSource(DataSource):
-    """A log as a table of its entries, and as a place to append rows to."""
+    """A log as a table of its entries, to read and to append to."""
 
     @in_one_line()
     def __init__(self, options: dict[str, str]) -> None:
@@ -76,7 +76,7 @@ class TrunklineSource(DataSource):
 
 
 class LogReader(DataSourceReader):
-    """Reads what the log held when the source looked at it."""
+    """Reads what the log held when the source was created."""
 
     def __init__(self, options: ReadOptions, schema: StructType, found: Extent) -> None:
         self._options = options
@@ -89,7 +89,7 @@ class LogReader(DataSourceReader):
         first = untrimmed(options, starting_position(options, found), found.oldest)
         end = found.tail if options.ending is None else min(options.ending + 1, found.tail)
         cut = partitions(first, end, options.partitions)
-        return cut or [PositionRange(first, first)]  # Spark would make up a partition of its own
+        return cut or [PositionRange(first, first)]  # for an empty list Spark makes a partition of its own
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PositionRange)

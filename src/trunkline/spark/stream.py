@@ -1,13 +1,13 @@
-"""A log as a stream: Spark asks how far it goes, and reads it range by range.
+"""A log as a stream: Spark asks for the latest offset, and reads the log range by range.
 
-    offset    {"glsn": n}: everything below n was read; n comes next
+    offset    {"glsn": n}: everything below n was read; n is next
 
-1. Offsets are all that is kept, by Spark, in the checkpoint. A batch that is run again reads the same range, which
-   holds the same entries for ever.
-2. The end of a batch is at most the tail, as of then, so every position in it is settled when it is read, or will be.
-3. With ``availableNow`` the tail at the start is the last end: what comes later is left for another run.
-4. What was trimmed away below the beginning of a batch is an error, or passed over, by ``failOnTrim``.
-5. Spark asks again after 10 ms where there is nothing new. The cluster is asked after ``LOOK_EVERY_S`` at the earliest.
+1. Only offsets are kept, by Spark, in the checkpoint. A retried batch reads the same range, which holds the same
+   entries forever.
+2. The end of a batch is at most the tail at that time, so every position in it is settled, or will be.
+3. With ``availableNow`` the stream ends at the tail of its start: later entries are left for another run.
+4. Positions that were trimmed before a batch read them are an error, or skipped, by ``failOnTrim``.
+5. Spark asks again after 10 ms if there is nothing new. The cluster is polled after ``POLL_S`` at the earliest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trunkline.spark.ranges import Extent, PositionRange, extent, partitions, st
 
 Offset = dict[str, int]
 
-LOOK_EVERY_S: Final = 0.05  # too small: idle streams load the cluster; too big: an entry waits this long for its batch
+POLL_S: Final = 0.05  # too small: idle streams load the cluster; too big: an entry waits this long for its batch
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -38,7 +38,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._target: int | None = None  # where a run with availableNow ends (3)
         self._tail: int | None = None  # as last seen
-        self._look_at_s = 0.0  # when to look again, by the monotonic clock (5)
+        self._poll_at_s = 0.0  # when to poll again, in monotonic time (5)
 
     @in_one_line()
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -56,7 +56,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_one_line()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         if self._target is None and self._tail is not None and self._tail <= position_of(start):
-            time.sleep(max(self._look_at_s - time.monotonic(), 0))  # (5)
+            time.sleep(max(self._poll_at_s - time.monotonic(), 0))  # (5)
         found = self._extent()
         first = untrimmed(self._options, position_of(start), found.oldest)  # (4)
         end = found.tail if self._target is None else min(found.tail, self._target)
@@ -84,14 +84,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with CONNECTIONS.using(self._options.connection) as (cluster, log):
             found = extent(cluster, log)
         self._tail = found.tail
-        self._look_at_s = time.monotonic() + LOOK_EVERY_S
+        self._poll_at_s = time.monotonic() + POLL_S
         return found
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Stands for a stream whose options are wrong, and says so when it is asked for something.
+    """A stream with invalid options: every call raises.
 
-    PySpark hides an error that comes as the reader itself is made behind one of its own.
+    PySpark hides an error in the constructor of the reader behind one of its own.
     """
 
     def __init__(self, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The storage engine: keeps a node's log streams in files. The only place that opens log files."""
+"""The storage engine: a node's log streams in files. Nothing else opens log files."""
 
 from trunkline.storage.directory import Identity, format_directory, read_identity
 from trunkline.storage.engine import Engine, EngineStatus

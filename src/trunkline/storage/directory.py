@@ -1,10 +1,10 @@
-"""A node's directory: who it belongs to, whether it is in use, and what is where.
+"""A node's directory: its owner, its lock and its layout.
 
 identity          cluster, node and incarnation, with a checksum
-lock              locked by the process that uses it
-manifest.a, .b    what is known of streams besides their frames
-reserve           space kept for fills, seals and manifests
-streams/          a directory for each stream, in it its extents
+lock              held by the process that uses the directory
+manifest.a, .b    the state of streams besides their frames
+reserve           space for fills, seals and manifests
+streams/          a directory for each stream, with its extents
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ LOCK = "lock"
 STREAMS = "streams"
 VERSION = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-NOT_OURS = ("lost+found",)  # a fresh file system has it
-NAME_BYTES_MAX = 200  # of a stream's directory; a longer name is shortened and gets a digest
+NOT_OURS = ("lost+found",)  # of an empty file system
+NAME_BYTES_MAX = 200  # of a stream's directory; a longer name is cut and gets a digest
 EXTENT_SUFFIX = ".extent"
 
 
 class Identity(Struct, frozen=True):
     cluster: str
     node: str
-    incarnation: int  # random, made when the directory was formatted: a wiped node is another node
+    incarnation: int  # random, chosen when the directory is formatted: a wiped node is a new node
 
 
 class _IdentityFile(Struct, frozen=True):
@@ -45,13 +45,13 @@ class _IdentityFile(Struct, frozen=True):
 
 
 class _Versioned(Struct, frozen=True):
-    """What every version of the file has, whatever else is in it."""
+    """The part that every version of the file has."""
 
     version: int
 
 
 def format_directory(directory: Path, cluster: str, node: str, files: Files | None = None) -> Identity:
-    """Make a new, empty node. Refuses a directory that holds anything."""
+    """Format an empty directory for a new node."""
     files = files or RealFiles()
     try:
         if not directory.exists() and isinstance(files, RealFiles):
@@ -59,14 +59,14 @@ def format_directory(directory: Path, cluster: str, node: str, files: Files | No
             files.sync_directory(directory.parent)
         present = [name for name in files.names(directory) if name not in NOT_OURS]
         if IDENTITY in present:
-            raise StorageError(f"{directory} is formatted already: start the node with it, or choose another directory")
+            raise StorageError(f"{directory} is already formatted: start the node with it, or choose another directory")
         if present:
             raise StorageError(f"{directory} is not empty (it holds {present[0]}): choose an empty directory")
         identity = Identity(cluster, node, secrets.randbits(63))
         files.make_directory(directory / STREAMS)
         files.close(files.open(directory / LOCK, create=True))
         create_manifest(files, directory)
-        # Last, for it says that everything else is there.
+        # Last: it vouches for everything else.
         _write_checked(files, directory / IDENTITY, msgspec.json.encode(_IdentityFile(VERSION, identity)))
     except OSError as failure:
         raise StorageError(f"cannot format {directory}: {failure}") from failure
@@ -80,7 +80,7 @@ def read_identity(directory: Path, files: Files | None = None) -> Identity:
     except OSError as failure:
         raise NotFormatted(f"cannot open {directory}: {failure.strerror}; format it first") from failure
     if IDENTITY not in present:
-        raise NotFormatted(f"{directory} holds no node: format it first")
+        raise NotFormatted(f"{directory} is not formatted: format it first")
     content = _read_checked(files, directory / IDENTITY)
     try:
         version = msgspec.json.decode(content or b"", type=_Versioned).version
@@ -94,7 +94,7 @@ def read_identity(directory: Path, files: Files | None = None) -> Identity:
 
 
 def lock_directory(files: Files, directory: Path) -> int:
-    """The lock; it is held until the file is closed or the process ends."""
+    """Returns the lock file; closing it, or the end of the process, releases the lock."""
     exists = LOCK in files.names(directory)
     fd = files.open(directory / LOCK, create=not exists)
     if not files.lock(fd):
@@ -104,7 +104,7 @@ def lock_directory(files: Files, directory: Path) -> int:
 
 
 def boot_id() -> str:
-    """Changes with every start of the machine: a power cut lies between two of them."""
+    """Changes with every boot of the machine: a power cut changes it."""
     return BOOT_ID.read_text().strip()
 
 
@@ -125,7 +125,7 @@ def _read_checked(files: Files, path: Path) -> bytes | None:
 
 
 def stream_name(key: Key) -> str:
-    """The name of a stream's directory: different for different keys, whatever they hold."""
+    """The name of a stream's directory: unique for each key."""
     log, stream = (quote(part, safe="").replace(".", "%2E").replace("~", "%7E") for part in key)
     name = f"{log}~{stream}"
     if len(name) <= NAME_BYTES_MAX:

@@ -1,13 +1,13 @@
-"""The storage engine: what the host of a node calls.
+"""The storage engine, as the host of a node calls it.
 
 Rules
  E1  A record is durable when ``run`` of a batch that covers its ticket has returned. Under ``interval`` and ``never`` a
-     frame is as durable as these promise when ``put`` returns, and everything that is no frame is durable for certain.
+     frame is as durable as the policy promises when ``put`` returns; every other record is fully durable then.
  E2  All calls are made on one thread, except ``SyncBatch.run``, ``read`` and the steps of a scrub.
- E3  One group commit is under way at a time.
- E4  After an error of storage nothing more is written.
- E5  Lack of room is no error. A record for which there is no space, or no file can be opened, waits, and so does every
-     record after it: the disk is slow, and nothing else. ``retry`` tries again.
+ E3  One group commit runs at a time.
+ E4  After a storage error nothing more is written.
+ E5  Lack of room is not an error. A record that finds no space, or no file descriptor, waits, and so does every record
+     after it: to the caller the disk is slow. ``retry`` tries again.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from trunkline.storage.files import NO_ROOM, Buffer, Files, RealFiles
 from trunkline.storage.frame_reader import FrameReader
 from trunkline.storage.handles import FILES_MAX, Handles
 from trunkline.storage.layout import EXTENT_HEADER, MARK, pack_extent_header, pack_frame_header, pack_mark, padding
-from trunkline.storage.manifest import Entry, WrittenLate, entry_of
+from trunkline.storage.manifest import ManifestEntry, WrittenLate, entry_of
 from trunkline.storage.options import StorageOptions, SyncPolicy
 from trunkline.storage.recovered import RecoveredDirectory, recover_directory
 from trunkline.storage.scrub import Scrubber, ScrubStep
-from trunkline.storage.sync import Closing, SyncBatch, Work
+from trunkline.storage.sync import Closing, PendingWork, SyncBatch
 
 
 class EngineStatus(Struct, frozen=True):
@@ -58,17 +58,17 @@ class EngineStatus(Struct, frozen=True):
     free_bytes: int  # without the reserve
     reserved_bytes: int
     full: bool
-    waiting: int = 0  # records for which there is no room
+    waiting: int = 0  # records that wait for room
 
 
 class Engine:
-    """A node's directory, open."""
+    """An open node directory."""
 
     def __init__(
         self, found: RecoveredDirectory, identity: Identity, options: StorageOptions, lock_fd: int, files_max: int
     ) -> None:
         self.identity = identity
-        self.image = found.image  # the caller sets it to an empty one when it has taken it
+        self.image = found.image  # the caller takes it and leaves an empty one
         self._options = options
         self._directory = found.directory
         self._files = found.files
@@ -77,9 +77,9 @@ class Engine:
         self._streams = found.streams
         self._lock_fd = lock_fd
         self._handles = Handles(found.files, files_max)
-        self._lock = threading.Lock()  # over what says where frames are
+        self._lock = threading.Lock()  # guards the positions of frames
         self._reader = FrameReader(self._streams, self._files, self._handles, self._lock)
-        self._work = Work()
+        self._work = PendingWork()
         self._batch: SyncBatch | None = None
         self._ticket = 0
         self._waiting: deque[tuple[Record, Buffer | None]] = deque()
@@ -97,9 +97,7 @@ class Engine:
         boot: str | None = None,
         files_max: int = FILES_MAX,
     ) -> Engine:
-        """Recover what the directory holds. ``boot`` stands for this start of the machine; about ``files_max`` files
-        are open at a time.
-        """
+        """Recover a directory. ``boot`` identifies this boot of the machine; about ``files_max`` files stay open."""
         files = files or RealFiles()
         try:
             identity = read_identity(directory, files)
@@ -115,11 +113,9 @@ class Engine:
     # ------------------------------------------------------------------------------------------------------- writing
 
     def put(self, record: Record, body: Buffer | None = None) -> int:
-        """Write a record, now or later (E5); returns its ticket. The caller has compared a frame's body with its
-        checksum.
-        """
+        """Write a record, now or later (E5); returns its ticket. The caller has verified a body's checksum."""
         if self._failed:
-            raise StorageError("the storage engine has failed before: restart the node")
+            raise StorageError("the storage engine failed earlier: restart the node")
         self._ticket += 1
         self._waiting.append((record, body))
         self._waiting_bytes += 0 if body is None else len(body)
@@ -128,7 +124,7 @@ class Engine:
         return self._ticket
 
     def retry(self) -> None:
-        """Write what waits for room, as far as there is some."""
+        """Write waiting records while there is room."""
         while self._waiting:
             record, body = self._waiting[0]
             try:
@@ -146,16 +142,16 @@ class Engine:
 
     @property
     def written(self) -> int:
-        """The ticket of the last record that does not wait for room."""
+        """The ticket of the last record that was written."""
         return self._ticket - len(self._waiting)
 
     @property
     def stuck(self) -> bool:
-        """Whether something waits for room."""
+        """Whether a record waits for room."""
         return bool(self._waiting)
 
     def _write(self, record: Record, body: Buffer | None) -> None:
-        """One that fails for lack of room changes nothing that would keep it from being tried again."""
+        """A write that fails for lack of room leaves everything as it was, so that it can be retried."""
         match record:
             case FrameWritten(key, frame):
                 self._put_frame(self._streams[key], frame, b"" if body is None else body)
@@ -176,10 +172,10 @@ class Engine:
             case StreamLosing():
                 self._put_entry(entry_of(record))
             case _:
-                raise TypeError(f"a storage engine does not keep {record}")
+                raise TypeError(f"the storage engine does not accept {record}")
 
     def _put_junk(self, stream: StreamFiles, first: int, end: int) -> None:
-        """Many frames without a body, by one write."""
+        """Many frames without a body, in one write."""
         extent, writer = self._extent_for_frame(stream), stream.writer("")
         headers = [
             pack_frame_header(stream.salt, junk(glsn), 0, stream.slots + slot, stream.synced, writer)
@@ -236,7 +232,7 @@ class Engine:
             self._handles.take(extent.path, create=True)
             self._handles.give_back(extent.path)
 
-        with contextlib.suppress(FileExistsError):  # it was begun before, and there was no room for more
+        with contextlib.suppress(FileExistsError):  # an earlier attempt created it, then ran out of room
             self._space.with_reserve(make)
         self._write_at(extent, [pack_extent_header(stream.salt, extent.number, extent.first_slot)], 0)
         extent.size = EXTENT_HEADER.size
@@ -252,21 +248,21 @@ class Engine:
         if key in self._streams:
             raise ValueError(f"stream {key} is open already")
         stream = StreamFiles(key, self._directory / STREAMS / stream_name(key), secrets.randbits(32))
-        with contextlib.suppress(FileExistsError):  # as with an extent
+        with contextlib.suppress(FileExistsError):  # as for an extent
             self._space.with_reserve(lambda: self._files.make_directory(stream.path))
         extent = self._new_extent(stream)
         self._work.directories[stream.path.parent] = None
         try:
             self._put_entry(entry_of(record, salt=stream.salt))
         except OSError:
-            del self._work.dirty[extent]  # the next try makes another
+            del self._work.dirty[extent]  # the next attempt creates another one
             raise
         with self._lock:
             self._streams[key] = stream
 
     def _put_trimming(self, record: StreamTrimming, stream: StreamFiles, point: int) -> None:
         count = stream.trimmed_extents(point)
-        if not stream.extents:  # the disk lacks it
+        if not stream.extents:  # its files are lost
             self._put_entry(entry_of(record))
             return
         first = stream.extents[count]
@@ -289,10 +285,10 @@ class Engine:
     def _is_lazy(self) -> bool:
         return self._options.sync is not SyncPolicy.ALWAYS
 
-    def _put_entry(self, entry: Entry) -> None:
-        """Under ``always`` the entry waits for the group commit: a seal must not be on disk before the frames are.
+    def _put_entry(self, entry: ManifestEntry) -> None:
+        """Under ``always`` the entry waits for the group commit: a seal must not be on disk before its frames.
 
-        Under the others nobody waits for that commit, and a seal whose frames are lost says just that: they are lost.
+        The other policies do not wait for that commit: a seal without its frames then records that they are lost.
         """
         if not self._is_lazy:
             self._work.entries.append(entry)
@@ -309,7 +305,7 @@ class Engine:
 
     @property
     def unsynced(self) -> bool:
-        """Whether there is something that no group commit has taken yet."""
+        """Whether anything waits for the next group commit."""
         return bool(self._work)
 
     @property
@@ -317,17 +313,17 @@ class Engine:
         return self._work.bytes + self._waiting_bytes
 
     def begin_sync(self) -> SyncBatch:
-        """A group commit of everything put so far. Run it on a worker thread, then call ``end_sync``."""
+        """A group commit of all records so far. Run it on a worker thread, then call ``end_sync``."""
         if self._batch is not None:
-            raise RuntimeError("a group commit is under way: end it first")
-        work, self._work = self._work, Work()
+            raise RuntimeError("a group commit is running: end it first")
+        work, self._work = self._work, PendingWork()
         self._batch = SyncBatch(self.written, work, self._files, self._handles, self._manifest, self._space)
         return self._batch
 
     def end_sync(self, batch: SyncBatch) -> None:
         if batch is not self._batch or not batch.done:
             self._failed = True
-            raise StorageError("a group commit has failed: stop the node and check its disk")
+            raise StorageError("a group commit failed: stop the node and check its disk")
         self._batch = None
         for stream, slots in batch.synced.items():
             if not stream.dropped:
@@ -355,10 +351,10 @@ class Engine:
             self._handles.forget(extent.path)
 
     def mark_idle(self) -> None:
-        """Let streams that got no frame since the last call say on disk that everything in them is synced.
+        """Write a mark to streams that got no frame since the last call: everything in them is synced.
 
-        Without it, rot in the last frames of an idle stream leaves it uncertain. Call it about once a second; it needs
-        no sync.
+        Without it, damage in the last frames of an idle stream leaves it uncertain. Call it about once a second; it
+        needs no sync.
         """
         for stream, slots_before in list(self._unmarked.items()):
             if stream.synced <= stream.marked:
@@ -370,7 +366,7 @@ class Engine:
                 self._unmarked[stream] = stream.slots
 
     def _wrote_mark(self, stream: StreamFiles) -> bool:
-        """False: there is no room for it."""
+        """False: there is no room."""
         extent = stream.active
         if extent is None:
             return True
@@ -387,10 +383,10 @@ class Engine:
     # ------------------------------------------------------------------------------------------------------- reading
 
     def read(self, key: Key, frames: Sequence[Frame], bytes_max: int, *, may_block: bool) -> list[Buffer] | None:
-        """Bodies of the first of these frames, at least of one, as many as fit into ``bytes_max``; each matches its
-        checksum. None: it is not in memory, and ``may_block`` is False.
+        """Bodies of the first frames, at least one, as many as fit into ``bytes_max``; each matches its checksum.
+        None: not in memory, and ``may_block`` is False.
 
-        Raises ``FrameDamaged`` and ``FrameMissing``. For any thread.
+        Raises ``FrameDamaged`` and ``FrameMissing``. Thread-safe.
         """
         return self._reader.read(key, frames, bytes_max, may_block=may_block)
 
@@ -401,12 +397,12 @@ class Engine:
     # --------------------------------------------------------------------------------------------------------- state
 
     def space(self, size: int = 0) -> Space:
-        """What there is room for besides so many bytes. Cheap enough to ask before every request."""
+        """The space level after writing ``size`` more bytes. Cheap enough to call before every request."""
         return self._space.level(size)
 
-    def told_space(self) -> Space:
-        """The same as others are to know it: it changes seldom."""
-        return self._space.told()
+    def reported_space(self) -> Space:
+        """The level for the registry: it changes rarely."""
+        return self._space.reported()
 
     def status(self) -> EngineStatus:
         extents = [extent for stream in self._streams.values() for extent in stream.extents]
@@ -423,11 +419,11 @@ class Engine:
         )
 
     def give_up(self) -> None:
-        """Let a group commit that waits for room fail. For any thread."""
+        """Fail a group commit that waits for room. Thread-safe."""
         self._space.give_up()
 
     def close(self) -> None:
-        """Sync everything, say so on disk, and unlock. After a failure, or during a group commit: only unlock."""
+        """Sync everything, record a clean shutdown, unlock. After a failure or during a group commit: only unlock."""
         if self._closed:
             return
         self._closed = True
@@ -441,7 +437,7 @@ class Engine:
             self._files.close(self._lock_fd)
 
     def _close_clean(self) -> None:
-        self._space.give_up()  # nothing that waits for room was acknowledged
+        self._space.give_up()  # no record that waits for room was acknowledged
         batch = self.begin_sync()
         try:
             batch.run()

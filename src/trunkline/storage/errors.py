@@ -1,14 +1,14 @@
-"""What can go wrong on a disk.
+"""Errors of storage.
 
-StorageError            the engine cannot start, or cannot go on: the process stops
-  NotFormatted            the directory holds no node
-  DirectoryInUse          another process has it open
-  CorruptDirectory        what every stream depends on is damaged: replace the node
-  AnotherVersion          what is there is whole, and of a version that this program does not read
-  NoRoom                  there is no space for what has to be written first of all
-ReadError               one frame cannot be returned; everything else goes on
-  FrameDamaged            it was stored and does not match its checksum any more
-  FrameMissing            it was trimmed or dropped meanwhile
+StorageError            the engine cannot start or continue: the process stops
+  NotFormatted            the directory does not belong to a node
+  DirectoryInUse          another process uses it
+  CorruptDirectory        shared files are damaged: replace the node
+  AnotherVersion          the data is intact, in a format that this version does not read
+  NoRoom                  there is no space for the manifest
+ReadError               one frame cannot be returned; the engine continues
+  FrameDamaged            it no longer matches its checksum
+  FrameMissing            it was trimmed or dropped in the meantime
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CorruptDirectory(StorageError):
 
 
 class AnotherVersion(StorageError):
-    """Nothing is wrong with the data: it is neither changed nor replaced."""
+    """The data is intact and is left alone."""
 
     def __init__(self, what: str, found: int | None, known: int) -> None:
         number = "another version" if found is None else f"version {found}"
@@ -55,8 +55,8 @@ class ReadError(Exception):
 
 
 class FrameDamaged(ReadError):
-    """Tell the storage role: the stream has lost acknowledged data."""
+    """Report it to the storage role: the stream lost acknowledged data."""
 
 
 class FrameMissing(ReadError):
-    """Ask the storage role again: it no longer has the frame."""
+    """Ask the storage role again: the frame was removed."""

@@ -1,7 +1,7 @@
 """The extents of a stream, and where each frame is in them.
 
-Where the frames of an extent are is known by columns, 16 bytes a frame. What the frames are is kept for extents without
-a footer only: the footer is made of it.
+Columns hold where frames are, 16 bytes for each. The frames themselves are kept in memory only for extents without a
+footer, which is made from them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import NamedTuple
 from trunkline.core.entries import Frame
 from trunkline.core.streams import Key
 from trunkline.storage.directory import extent_name
-from trunkline.storage.layout import FRAME_HEADER, WRITER_BYTES_MAX, Footer, Writer, padded, stored_writer
+from trunkline.storage.layout import FRAME_HEADER, WRITER_BYTES_MAX, Footer, StoredWriter, padded, stored_writer
 from trunkline.storage.packed import PackedFrames
 
 WRITERS_KEPT_MAX = 1024  # writer ids of a stream that are kept in their stored form
 
 
-class Place(NamedTuple):
-    """Where a body is."""
+class BodyPlace(NamedTuple):
+    """Where the body of a frame is."""
 
     extent: Extent
     body: int
     size: int
 
-    def is_followed_by(self, other: Place) -> bool:
-        """Whether only a header lies between: both are then read at once."""
+    def is_followed_by(self, other: BodyPlace) -> bool:
+        """Whether only a header lies between, so that one read gets both."""
         gap = other.body - self.body - padded(self.size)
         return self.extent is other.extent and 0 < gap <= FRAME_HEADER.size + padded(WRITER_BYTES_MAX)
 
@@ -41,12 +41,12 @@ class Extent:
         self.slots = 0
         self.size = 0  # where the next frame goes
         self.closed = False  # it has a footer
-        self.damaged = False  # slots of it are bad: it is kept as it is, and gets no footer
+        self.damaged = False  # it has bad slots: it stays as it is, without a footer
         self.frames: PackedFrames | None = PackedFrames()
         self.firsts = array("q")
         self.bodies = array("I")
         self.sizes = array("I")
-        self.next_max = 0  # behind the highest position
+        self.next_max = 0  # after the highest position
 
     def __len__(self) -> int:
         return len(self.firsts)
@@ -59,20 +59,20 @@ class Extent:
         self.firsts.insert(at, frame.first)
         self.next_max = max(self.next_max, frame.next)
 
-    def place_of(self, first: int) -> Place | None:
+    def place_of(self, first: int) -> BodyPlace | None:
         if first >= self.next_max:
             return None
         at = bisect.bisect_left(self.firsts, first)
         if at == len(self.firsts) or self.firsts[at] != first:
             return None
-        return Place(self, self.bodies[at], self.sizes[at])
+        return BodyPlace(self, self.bodies[at], self.sizes[at])
 
     def footer(self, *, successor: bool) -> Footer:
         assert self.frames is not None, f"{self.path} has a footer"
         return Footer(self.first_slot, self.slots, self.size, successor, self.frames, self.bodies, self.sizes)
 
     def take_footer(self, footer: Footer) -> PackedFrames:
-        """Know where frames are as a footer says; what they are is returned and not kept."""
+        """Take positions from a footer; returns its frames, which are not kept."""
         self.first_slot, self.slots, self.size = footer.first_slot, footer.slots, footer.end
         self.firsts, self.bodies, self.sizes = footer.frames.firsts[:], footer.bodies, footer.sizes
         self.next_max = footer.frames.firsts[-1] + footer.frames.counts[-1] if len(footer.frames) else 0
@@ -89,17 +89,17 @@ class StreamFiles:
         self.path = path
         self.salt = salt
         self.extents: list[Extent] = []
-        self.active: Extent | None = None  # the one that grows
+        self.active: Extent | None = None  # receives new frames
         self.slots = 0
-        self.synced = 0  # slots that are on disk for certain
-        self.marked = 0  # and of which the disk says so
+        self.synced = 0  # slots that are durable
+        self.marked = 0  # slots that a mark on disk vouches for
         self.sealed = False
-        self.late = False  # frames were written behind the seal
+        self.late = False  # frames were written after the seal
         self.dropped = False
         self._hit: Extent | None = None
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, StoredWriter] = {}
 
-    def writer(self, name: str) -> Writer:
+    def writer(self, name: str) -> StoredWriter:
         stored = self._writers.get(name)
         if stored is None:
             if len(self._writers) >= WRITERS_KEPT_MAX:
@@ -108,7 +108,6 @@ class StreamFiles:
         return stored
 
     def next_extent(self) -> Extent:
-        """What would be the next one."""
         number = self.extents[-1].number + 1 if self.extents else 1
         return Extent(self.path, number, self.slots)
 
@@ -116,8 +115,8 @@ class StreamFiles:
         self.extents.append(extent)
         self.active = extent
 
-    def place_of(self, first: int) -> Place | None:
-        """Where the frame at a position is. Readers go on from where they were, or begin near the end."""
+    def place_of(self, first: int) -> BodyPlace | None:
+        """Where the frame at a position is. Readers continue where they were, or start near the end."""
         if self._hit is not None:
             found = self._hit.place_of(first)
             if found is not None:
@@ -130,7 +129,7 @@ class StreamFiles:
         return None
 
     def trimmed_extents(self, point: int) -> int:
-        """How many of the oldest extents hold nothing above a position. The last one always stays."""
+        """How many of the oldest extents hold nothing above ``point``. The last extent always stays."""
         count = 0
         for extent in self.extents[:-1]:
             if extent.next_max > point + 1 or extent is self.active:

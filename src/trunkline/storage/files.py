@@ -1,6 +1,6 @@
-"""The seam between the engine and the operating system: every operation on a file passes here.
+"""The interface between the engine and the operating system: every file operation goes through it.
 
-A test's disk stands behind the same calls, records them and shows what a power cut may leave.
+Tests implement it with a disk that records the calls and enumerates what a power cut may leave.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-PRIVATE_FILE = 0o600  # entries, and what is known of them, are for the user that runs the node
+PRIVATE_FILE = 0o600  # entries and metadata are readable by the node's user only
 PRIVATE_DIRECTORY = 0o700
 
 Buffer = bytes | bytearray | memoryview
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 TOO_MANY = (errno.EMFILE, errno.ENFILE)
-NO_ROOM = (*NO_SPACE, *TOO_MANY)  # nothing is wrong: it can be done when there is room again
+NO_ROOM = (*NO_SPACE, *TOO_MANY)  # not a failure: it can be retried when there is room
 READ_ONCE_MAX = 16 << 20  # Linux reads at most 2 GiB at a time; smaller steps let other threads run
 
 
@@ -34,7 +34,7 @@ class Files(Protocol):
     def close(self, fd: int) -> None: ...
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write the buffers behind each other; returns how many bytes were written, which may be fewer."""
+        """Write the buffers one after the other; returns how many bytes were written, which may be fewer."""
 
     def read_into(self, fd: int, buffer: Buffer, offset: int, *, wait: bool = True) -> int:
         """Returns how many bytes were read: fewer at the end of the file, and without ``wait`` where it would block."""
@@ -44,13 +44,13 @@ class Files(Protocol):
     def truncate(self, fd: int, size: int) -> None: ...
 
     def allocate(self, fd: int, size: int) -> None:
-        """Take space for a file of this size."""
+        """Allocate space for a file of this size."""
 
     def sync(self, fd: int) -> None:
         """Make content and size durable."""
 
     def forget(self, fd: int) -> None:
-        """Read it from the disk next time, not from memory."""
+        """Evict it from the page cache."""
 
     def sync_directory(self, path: Path) -> None: ...
 
@@ -64,15 +64,15 @@ class Files(Protocol):
     def unlink(self, path: Path) -> None: ...
 
     def names(self, path: Path) -> list[str]:
-        """What a directory holds, sorted."""
+        """The names in a directory, sorted."""
 
     def free_bytes(self, path: Path) -> int: ...
 
     def free_files(self, path: Path) -> int:
-        """How many files and directories can still be made there."""
+        """How many files and directories can still be created."""
 
     def lock(self, fd: int) -> bool:
-        """Whether this process has it now; it ends with the process, or when the file is closed."""
+        """Whether this process got the lock; it lasts until the file is closed or the process ends."""
 
 
 class RealFiles:
@@ -154,7 +154,7 @@ class RealFiles:
 
 
 def make_private(directory: Path) -> None:
-    """Keep others from what an older version let them read. Whatever is not ours, or cannot be, is left as it is."""
+    """Restrict files that an older version created readable for others. Files of other users are left alone."""
     with contextlib.suppress(OSError):
         if directory.stat().st_uid == os.geteuid():
             directory.chmod(PRIVATE_DIRECTORY)
@@ -170,7 +170,7 @@ def read_all(files: Files, fd: int) -> bytes:
 
 
 def read_range(files: Files, fd: int, offset: int, length: int) -> bytes:
-    """Shorter than ``length`` only if the file ends before."""
+    """Shorter than ``length`` only at the end of the file."""
     content = bytearray(length)
     view = memoryview(content)
     done = 0
@@ -183,7 +183,7 @@ def read_range(files: Files, fd: int, offset: int, length: int) -> bytes:
 
 
 def write_whole(files: Files, path: Path, content: bytes) -> None:
-    """Replace a small file at once: after a crash it is the old one or the new one, and when this returns the new."""
+    """Replace a small file atomically and durably."""
     fresh = path.with_name(path.name + ".new")
     if fresh.name in files.names(path.parent):
         files.unlink(fresh)
@@ -193,7 +193,7 @@ def write_whole(files: Files, path: Path, content: bytes) -> None:
             raise OSError(errno.ENOSPC, f"no space to write {fresh}")
         files.sync(fd)
     except OSError:
-        files.unlink(fresh)  # what was begun takes no space
+        files.unlink(fresh)  # it must not take space
         raise
     finally:
         files.close(fd)

@@ -1,4 +1,4 @@
-"""Reads bodies: neighbours in one go, and never one that does not match its checksum."""
+"""Reads bodies: neighbours with one read, and never a body that does not match its checksum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from trunkline.core.entries import Frame
 from trunkline.core.streams import Key
 from trunkline.storage.errors import FrameDamaged, FrameMissing
-from trunkline.storage.extents import Place, StreamFiles
+from trunkline.storage.extents import BodyPlace, StreamFiles
 from trunkline.storage.files import Buffer, Files
 from trunkline.storage.handles import Handles
 from trunkline.storage.layout import checksum
@@ -39,9 +39,9 @@ class FrameReader:
             bodies += run
         return bodies
 
-    def _places(self, key: Key, frames: Sequence[Frame], bytes_max: int) -> list[Place]:
-        """Where the bodies are that fit, or the first one if it does not."""
-        places: list[Place] = []
+    def _places(self, key: Key, frames: Sequence[Frame], bytes_max: int) -> list[BodyPlace]:
+        """The bodies that fit into ``bytes_max``, at least the first one."""
+        places: list[BodyPlace] = []
         left = bytes_max
         with self._lock:
             stream = self._streams.get(key)
@@ -49,8 +49,8 @@ class FrameReader:
                 place = stream.place_of(frame.first) if stream is not None else None
                 if place is None:
                     if places:
-                        break  # the next call will say so
-                    raise FrameMissing(key, frame, "is not here any more: ask again")
+                        break  # the next call raises
+                    raise FrameMissing(key, frame, "was removed: ask again")
                 left -= place.size
                 if places and left < 0:
                     break
@@ -58,9 +58,9 @@ class FrameReader:
         return places
 
     def _read_run(
-        self, key: Key, frames: Sequence[Frame], places: Sequence[Place], *, may_block: bool
+        self, key: Key, frames: Sequence[Frame], places: Sequence[BodyPlace], *, may_block: bool
     ) -> list[Buffer] | None:
-        """Bodies that lie behind each other, with one read."""
+        """Adjacent bodies, with one read."""
         start = places[0].body
         content = bytearray(places[-1].body + places[-1].size - start)
         if content:
@@ -72,11 +72,11 @@ class FrameReader:
         for frame, place in zip(frames, places, strict=True):
             body = view[place.body - start : place.body - start + place.size]
             if checksum(body) != frame.checksum:
-                raise FrameDamaged(key, frame, "does not match its checksum: it is read from another replica")
+                raise FrameDamaged(key, frame, "does not match its checksum; another replica serves it")
             bodies.append(body)
         return bodies
 
-    def _fill(self, key: Key, frame: Frame, place: Place, content: bytearray, *, may_block: bool) -> int | None:
+    def _fill(self, key: Key, frame: Frame, place: BodyPlace, content: bytearray, *, may_block: bool) -> int | None:
         """None: it would block."""
         path = place.extent.path
         try:
@@ -86,7 +86,7 @@ class FrameReader:
                 stream = self._streams.get(key)
                 expected = stream is not None and place.extent in stream.extents
             if expected:
-                raise FrameDamaged(key, frame, f"is lost: {path} is gone") from gone
+                raise FrameDamaged(key, frame, f"is lost: {path} is missing") from gone
             raise FrameMissing(key, frame, "was trimmed or dropped: ask again") from gone
         try:
             done, view = 0, memoryview(content)

@@ -1,10 +1,10 @@
-"""Open files: a bounded number of them, opened when they are needed.
+"""A bounded number of open files, opened on demand.
 
 Rules
- F1  A file that somebody uses is never closed under him.
- F2  A file with unsynced bytes is synced before it is closed: the kernel may forget the error of a write-back together
-     with a file that nobody has open.
- F3  A sync that failed is remembered: from then on nothing can be taken or synced, on any thread.
+ F1  A file in use is never closed.
+ F2  A file with unsynced bytes is synced before it is closed: the kernel may drop a write-back error of a file that no
+     process has open.
+ F3  A failed sync is final: from then on no file can be taken or synced, on any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from trunkline.storage.errors import StorageError
 from trunkline.storage.files import TOO_MANY, Files
 
-FILES_MAX = 256  # too small: files are opened and closed all the time; too big: none are left for connections
+FILES_MAX = 256  # too small: files are reopened all the time; too big: none are left for connections
 
 
 class _Handle:
@@ -25,23 +25,23 @@ class _Handle:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.users = 1
-        self.dirty = False  # it has bytes that no sync has covered
+        self.dirty = False  # it has unsynced bytes
 
 
 class Handles:
-    """Take a file, use it, give it back. For all threads."""
+    """Take a file, use it, give it back. Thread-safe."""
 
     def __init__(self, files: Files, files_max: int = FILES_MAX) -> None:
-        """``files_max``: of those that nobody uses just now; fewer where the process may have no more."""
+        """``files_max``: idle files; fewer where the process hits its limit."""
         self._files = files
         self._files_max = files_max
         self._lock = threading.Lock()
         self._used: dict[Path, _Handle] = {}
-        self._idle: OrderedDict[Path, _Handle] = OrderedDict()  # the one that was used last is the last
+        self._idle: OrderedDict[Path, _Handle] = OrderedDict()  # least recently used first
         self._failure: StorageError | None = None
 
     def take(self, path: Path, *, create: bool = False) -> int:
-        """Raises ``OSError`` with one of ``TOO_MANY`` if no file can be opened now."""
+        """Raises ``OSError`` with one of ``TOO_MANY`` if no file can be opened."""
         with self._lock:
             if self._failure is not None:  # F3
                 raise self._failure
@@ -68,11 +68,11 @@ class Handles:
                 self._close_oldest()
 
     def sync(self, path: Path) -> None:
-        """Make what was written to a file durable. If it raises ``StorageError``, the process must stop."""
+        """Sync a file. If it raises ``StorageError``, the process must stop."""
         fd = self.take(path)
         try:
             with self._lock:
-                self._used[path].dirty = False  # what is written from now on is not covered
+                self._used[path].dirty = False  # later writes are not covered
             self._files.sync(fd)
         except OSError as failure:
             raise self._failed(failure) from failure
@@ -88,12 +88,12 @@ class Handles:
             self._files.sync_directory(path)
 
     def close_some(self) -> bool:
-        """Make room for another file. Answers whether there is some."""
+        """Close an idle file. Returns whether there was one."""
         with self._lock:
             return self._make_room()
 
     def forget(self, path: Path) -> None:
-        """The file is gone: do not keep it open for later."""
+        """The file was removed: do not keep it open."""
         with self._lock:
             handle = self._idle.pop(path, None)
             if handle is not None:
@@ -106,7 +106,7 @@ class Handles:
             self._idle.clear()
             self._used.clear()
 
-    # -------------------------------------------------------------------------------------------- inside, with the lock
+    # ------------------------------------------------------------------------------------------ internal, with the lock
 
     def _open(self, path: Path, *, create: bool) -> int:
         try:
@@ -126,7 +126,7 @@ class Handles:
         return True
 
     def _close_oldest(self) -> None:
-        """The oldest that needs no sync, or else the oldest (F2)."""
+        """The oldest that needs no sync, else the oldest (F2)."""
         path = next((path for path, handle in self._idle.items() if not handle.dirty), None)
         if path is None:
             path = next(iter(self._idle))

@@ -1,17 +1,17 @@
-"""How an extent is written, byte by byte. Everything is little endian and begins at a multiple of 8.
+"""The format of an extent, byte by byte. Everything is little endian and aligned to 8 bytes.
 
     extent   [header][frame][frame][mark][frame] ... [closing][columns][trailer]
     frame    [frame header, 56 bytes][writer id, padded][body, padded]
-    footer   from ``closing`` on; a full extent has one, so that a restart reads no frames of it
+    footer   from ``closing`` on; a full extent has one, so that a restart does not read its frames
 
 Rules
- L1  Every header has a checksum of its own (crc32c, begun with the stream's salt), so its lengths can be believed. A
-     body that holds a copy of some extent is never mistaken for frames: the salt differs.
- L2  A frame carries its slot, which is its number in the stream from 0 on, and the synced mark: how many slots were on
-     disk for certain when it was written.
- L3  A mark alone takes 24 bytes, fewer than any frame. What is left at the end of a file and is shorter than a frame's
-     header was never acknowledged.
- L4  A footer is written only after every frame of its extent is on disk: it is a mark, too.
+ L1  Every header has its own checksum (crc32c, seeded with the stream's salt), so its lengths can be trusted. A body
+     that holds a copy of an extent is never mistaken for frames: the salt differs.
+ L2  A frame carries its slot, which is its number in the stream from 0 on, and the synced mark: how many slots were
+     durable when it was written.
+ L3  A mark takes 24 bytes, fewer than any frame. A rest at the end of a file that is shorter than a frame header was
+     never acknowledged.
+ L4  A footer is written only after every frame of its extent is durable: it is a mark, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def padded(size: int) -> int:
 
 
 def frame_fits(frame: Frame, body_bytes: int) -> bool:
-    """Whether a frame can be stored at all. A host asks this before it hands a request to the role."""
+    """Whether a frame can be stored at all. A host checks it before a role sees the request."""
     return (
         1 <= frame.first < 1 << 62
         and 1 <= frame.count < 1 << 32
@@ -72,16 +72,16 @@ def frame_fits(frame: Frame, body_bytes: int) -> bool:
     )
 
 
-class Writer(NamedTuple):
+class StoredWriter(NamedTuple):
     """A writer id as it is stored."""
 
     size: int
     content: bytes  # padded
 
 
-def stored_writer(name: str) -> Writer:
+def stored_writer(name: str) -> StoredWriter:
     encoded = name.encode()
-    return Writer(len(encoded), encoded + padding(len(encoded)))
+    return StoredWriter(len(encoded), encoded + padding(len(encoded)))
 
 
 # --------------------------------------------------------------------------------------------------------- small parts
@@ -100,7 +100,7 @@ def pack_extent_header(salt: int, number: int, first_slot: int) -> bytes:
 
 
 def extent_version(salt: int, content: bytes) -> int | None:
-    """The version of an extent; None if its header cannot be believed."""
+    """The version of an extent; None if its header is damaged."""
     head = content[: EXTENT_HEADER.size]
     if len(head) < EXTENT_HEADER.size or not _is_signed(salt, head, EXTENT_MAGIC):
         return None
@@ -108,7 +108,7 @@ def extent_version(salt: int, content: bytes) -> int | None:
 
 
 def extent_first_slot(salt: int, content: bytes, number: int) -> int | None:
-    """The first slot of an extent; None if its header cannot be believed."""
+    """The first slot of an extent; None if its header is damaged."""
     head = content[: EXTENT_HEADER.size]
     if len(head) < EXTENT_HEADER.size or not _is_signed(salt, head, EXTENT_MAGIC):
         return None
@@ -122,7 +122,7 @@ def pack_mark(salt: int, mark: int, slots: int, magic: bytes = MARK_MAGIC) -> by
 
 class FoundMark(NamedTuple):
     mark: int
-    slots: int  # that the stream had
+    slots: int  # of the stream at that time
     start: int
     closing: bool  # it begins a footer
 
@@ -141,8 +141,8 @@ def unpack_mark(salt: int, content: bytes, at: int) -> FoundMark | None:
 # -------------------------------------------------------------------------------------------------------------- frames
 
 
-def pack_frame_header(salt: int, frame: Frame, body_bytes: int, slot: int, mark: int, writer: Writer) -> bytes:
-    """The header with the writer id behind it. The body follows, then ``padding``."""
+def pack_frame_header(salt: int, frame: Frame, body_bytes: int, slot: int, mark: int, writer: StoredWriter) -> bytes:
+    """The header and the writer id. The body follows, then ``padding``."""
     rest = (
         FRAME_HEADER.pack(
             FRAME_MAGIC,
@@ -164,7 +164,7 @@ def pack_frame_header(salt: int, frame: Frame, body_bytes: int, slot: int, mark:
 
 
 class FoundFrame(NamedTuple):
-    """A frame whose header can be believed. Its body may still be damaged, or not wholly there."""
+    """A frame with an intact header. Its body may be damaged or incomplete."""
 
     frame: Frame
     slot: int
@@ -178,7 +178,7 @@ class FoundFrame(NamedTuple):
         return self.body + padded(self.size)
 
     def body_is_good(self, content: bytes) -> bool:
-        """The padding counts: a bit that flips anywhere is seen."""
+        """Includes the padding, so that any flipped bit is detected."""
         body_end = self.body + self.size
         return (
             checksum(content[self.body : body_end]) == self.frame.checksum
@@ -187,7 +187,7 @@ class FoundFrame(NamedTuple):
 
 
 def unpack_frame(salt: int, content: bytes, at: int) -> FoundFrame | None:
-    """The frame that begins here, if one does."""
+    """The frame that begins at ``at``, if any."""
     if content[at : at + 4] != FRAME_MAGIC or len(content) - at < FRAME_HEADER.size:
         return None
     _, crc, size, count, first, seq, slot, mark, body_crc, writer_size, kind, _ = FRAME_HEADER.unpack_from(content, at)
@@ -206,12 +206,12 @@ def unpack_frame(salt: int, content: bytes, at: int) -> FoundFrame | None:
 
 
 class Footer(NamedTuple):
-    """What a full extent holds. Frames are sorted by position; where their bodies are stands beside them."""
+    """The index of a full extent: frames sorted by position, and where their bodies are."""
 
     first_slot: int
     slots: int
     end: int  # where the frames end
-    successor: bool  # another extent followed, so one must be there
+    successor: bool  # another extent follows, so it must exist
     frames: PackedFrames
     bodies: array[int]  # offsets
     sizes: array[int]
@@ -237,7 +237,7 @@ def pack_footer(salt: int, footer: Footer) -> list[bytes]:
 
 
 class FooterPlace(NamedTuple):
-    """Where the columns of a footer are, as its trailer says."""
+    """Where the columns of a footer are, according to its trailer."""
 
     slots: int
     first_slot: int
@@ -249,7 +249,7 @@ class FooterPlace(NamedTuple):
 
 
 def footer_place(salt: int, tail: bytes, file_bytes: int) -> FooterPlace | None:
-    """Whether a file that ends in ``tail`` has a footer."""
+    """The footer of a file that ends in ``tail``, if it has one."""
     trailer = tail[-TRAILER.size :]
     if len(trailer) < TRAILER.size or not _is_signed(salt, trailer, TRAILER_MAGIC):
         return None

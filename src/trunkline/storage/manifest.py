@@ -1,18 +1,18 @@
-"""The manifest: what a node knows of its streams besides their frames.
+"""The manifest: the state of a node's streams besides their frames.
 
-It is kept twice, ``manifest.a`` and ``manifest.b``. Each is a snapshot followed by batches of records, in blocks:
+There are two copies, ``manifest.a`` and ``manifest.b``. Each is a snapshot followed by batches of records, in blocks:
 
     [snapshot][batch][batch]...          block: [length, sequence, checksum of the content, checksum of this][content]
 
 Rules
- M1  A batch goes to one copy, which is synced, then to the other, which is synced. Only then is it durable. So every
-     undamaged copy holds all that was ever acknowledged.
- M2  A copy is read up to its first bad block. The copy with more blocks is believed if it ends cleanly or torn (the
-     file ends inside a block). If it ends in a block that is there in full and bad, it may have rotted: it is believed
-     only if the other copy is undamaged, for then nothing behind was acknowledged.
- M3  At open and close, and when the copies have grown, both are written anew: one after the other, each at once.
- M4  What finds no space changes nothing and can be tried again. A copy that has grown then stays as it is; one that
-     must be written anew (at open) is written over in place, if the other one is good.
+ M1  A batch is written to one copy and synced, then to the other and synced. Only then is it durable. So every
+     undamaged copy holds everything that was ever acknowledged.
+ M2  A copy is read up to its first bad block. The copy with more blocks wins if it ends cleanly or torn (the file ends
+     inside a block). If it ends in a complete but bad block, it may have decayed: it wins only if the other copy is
+     undamaged, for then nothing after that block was acknowledged.
+ M3  At open and close, and when the copies have grown, both are rewritten: one after the other, each atomically.
+ M4  A write without space changes nothing and can be retried. A copy that has grown then stays as it is; one that must
+     be rewritten (at open) is overwritten in place, if the other one is good.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BLOCK_BYTES = BLOCK.size + 4
 
 
 class WrittenLate(Record, frozen=True):
-    """Frames were written behind the seal and perhaps not synced: a power cut may have taken repairs with it."""
+    """Frames were written after the seal, perhaps unsynced: a power cut may have lost repairs."""
 
     key: Key
 
@@ -67,8 +67,8 @@ RECORDS: dict[str, type[Record]] = {
 RECORD_NAMES = {kind: name for name, kind in RECORDS.items()}
 
 
-class StreamFacts(Struct, frozen=True, array_like=True):
-    """What the manifest says of a stream."""
+class StreamState(Struct, frozen=True, array_like=True):
+    """A stream according to the manifest."""
 
     descriptor: Descriptor
     salt: int
@@ -78,10 +78,10 @@ class StreamFacts(Struct, frozen=True, array_like=True):
     data_loss: bool = False
     uncertain: bool = False
     late: bool = False
-    mark: int = 0  # slots that were on disk when it was sealed
-    first_extent: int = 1  # those before it are trimmed
+    mark: int = 0  # slots that were durable when it was sealed
+    first_extent: int = 1  # earlier ones are trimmed
     first_slot: int = 0  # of that extent
-    lost: tuple[int, ...] = ()  # positions of frames that the role knows to be lost
+    lost: tuple[int, ...] = ()  # positions of frames that the role has recorded as lost
 
     @property
     def key(self) -> Key:
@@ -90,32 +90,32 @@ class StreamFacts(Struct, frozen=True, array_like=True):
 
 class Snapshot(Struct, frozen=True, array_like=True):
     version: int
-    policy: SyncPolicy  # under which frames are being written
-    boot: str  # of the machine, when the directory was opened: a power cut lies between two of them
-    clean: bool  # it was closed, and everything is on disk
-    streams: tuple[StreamFacts, ...] = ()
+    policy: SyncPolicy  # of the frames that are being written
+    boot: str  # of the machine when the directory was opened: a power cut changes it
+    clean: bool  # it was shut down cleanly: everything is durable
+    streams: tuple[StreamState, ...] = ()
     tombstones: tuple[Key, ...] = ()
 
 
 class _Versioned(Struct, frozen=True, array_like=True):
-    """What the snapshot of every version begins with."""
+    """The part that the snapshot of every version begins with."""
 
     version: int
 
 
-class Entry(Struct, frozen=True, array_like=True):
-    """A record, and what the engine knew when it was put."""
+class ManifestEntry(Struct, frozen=True, array_like=True):
+    """A record, and the state of the engine when it was written."""
 
     name: str
     record: msgspec.Raw
     salt: int = 0  # of an opened stream
-    slots: int = 0  # that the stream had: a seal vouches for them
-    first_extent: int = 1  # that a trim leaves
+    slots: int = 0  # of the stream: a seal vouches for them
+    first_extent: int = 1  # that remains after a trim
     first_slot: int = 0
 
 
-class Facts:
-    """The fold over all records."""
+class ManifestState:
+    """The state after all records."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.policy = snapshot.policy
@@ -128,10 +128,10 @@ class Facts:
         streams = tuple(self.streams.values())
         return Snapshot(VERSION, self.policy, self.boot, self.clean, streams, tuple(self.tombstones))
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: ManifestEntry) -> None:
         match msgspec.msgpack.decode(entry.record, type=RECORDS[entry.name]):
             case StreamOpened(descriptor):
-                opened = StreamFacts(descriptor, entry.salt)
+                opened = StreamState(descriptor, entry.salt)
                 self.streams[opened.key] = opened
             case StreamSealing(key):
                 self._change(key, sealed=True, mark=entry.slots)
@@ -153,9 +153,11 @@ class Facts:
             self.streams[key] = msgspec.structs.replace(self.streams[key], **changes)
 
 
-def entry_of(record: Record, *, salt: int = 0, slots: int = 0, first_extent: int = 1, first_slot: int = 0) -> Entry:
+def entry_of(
+    record: Record, *, salt: int = 0, slots: int = 0, first_extent: int = 1, first_slot: int = 0
+) -> ManifestEntry:
     name = RECORD_NAMES[type(record)]
-    return Entry(name, msgspec.Raw(msgspec.msgpack.encode(record)), salt, slots, first_extent, first_slot)
+    return ManifestEntry(name, msgspec.Raw(msgspec.msgpack.encode(record)), salt, slots, first_extent, first_slot)
 
 
 # -------------------------------------------------------------------------------------------------------------- blocks
@@ -167,59 +169,59 @@ def pack_block(content: bytes, sequence: int) -> bytes:
 
 
 class Copy(Struct, frozen=True):
-    """What can be read of one copy."""
+    """The readable part of one copy."""
 
-    facts: Facts | None  # None: not even its snapshot
+    state: ManifestState | None  # None: its snapshot is damaged
     last: int = 0  # sequence of its last good block
     torn: bool = False  # the file ends inside a block
-    bad: bool = True  # a block is there in full and bad, or the file is missing
+    bad: bool = True  # a complete block is bad, or the file is missing
 
     @property
     def damaged(self) -> bool:
-        return self.bad or self.facts is None
+        return self.bad or self.state is None
 
 
 def read_copy(content: bytes) -> Copy:
-    """Raises ``AnotherVersion`` for what is undamaged and cannot be understood."""
-    facts: Facts | None = None
+    """Raises ``AnotherVersion`` for an intact copy that cannot be decoded."""
+    state: ManifestState | None = None
     at, last = 0, 0
     while at < len(content):
         head = content[at : at + BLOCK_BYTES]
         if len(head) < BLOCK_BYTES:
-            return Copy(facts, last, torn=True, bad=False)
+            return Copy(state, last, torn=True, bad=False)
         length, sequence, crc = BLOCK.unpack_from(head)
         if checksum(head[: BLOCK.size]) != int.from_bytes(head[BLOCK.size :], "little"):
-            return Copy(facts, last)
+            return Copy(state, last)
         block = content[at + BLOCK_BYTES : at + BLOCK_BYTES + length]
         if len(block) < length:
-            return Copy(facts, last, torn=True, bad=False)
-        if checksum(block) != crc or (facts is not None and sequence != last + 1):
-            return Copy(facts, last)
-        facts = _with_block(facts, block)
+            return Copy(state, last, torn=True, bad=False)
+        if checksum(block) != crc or (state is not None and sequence != last + 1):
+            return Copy(state, last)
+        state = _with_block(state, block)
         at += BLOCK_BYTES + length
         last = sequence
-    return Copy(facts, last, bad=facts is None)
+    return Copy(state, last, bad=state is None)
 
 
-def _with_block(facts: Facts | None, block: bytes) -> Facts:
-    """Its checksum is good: what cannot be understood was written so, by another version."""
+def _with_block(state: ManifestState | None, block: bytes) -> ManifestState:
+    """Its checksum is good: if it cannot be decoded, another version wrote it."""
     try:
-        if facts is None:
+        if state is None:
             version = msgspec.msgpack.decode(block, type=_Versioned).version
             if version != VERSION:
                 raise AnotherVersion("the manifest", version, VERSION)
-            return Facts(msgspec.msgpack.decode(block, type=Snapshot))
-        for entry in msgspec.msgpack.decode(block, type=tuple[Entry, ...]):
-            facts.apply(entry)
+            return ManifestState(msgspec.msgpack.decode(block, type=Snapshot))
+        for entry in msgspec.msgpack.decode(block, type=tuple[ManifestEntry, ...]):
+            state.apply(entry)
     except (msgspec.MsgspecError, KeyError) as unknown:
         raise AnotherVersion("the manifest", None, VERSION) from unknown
-    return facts
+    return state
 
 
-def believed(a: Copy, b: Copy) -> Copy:
+def chosen_copy(a: Copy, b: Copy) -> Copy:
     """The copy that holds everything that was acknowledged (M2)."""
-    other, best = sorted((a, b), key=lambda copy: (copy.facts is not None, copy.last, not copy.bad))
-    if best.facts is None or (best.bad and other.damaged):
+    other, best = sorted((a, b), key=lambda copy: (copy.state is not None, copy.last, not copy.bad))
+    if best.state is None or (best.bad and other.damaged):
         raise CorruptDirectory(
             "both copies of the manifest are corrupt: replace the node (remove it, format an empty directory, add it)"
         )
@@ -235,13 +237,13 @@ def create_manifest(files: Files, directory: Path) -> None:
         write_whole(files, directory / name, pack_block(content, 1))
 
 
-class Found(NamedTuple):
-    facts: Facts
-    last: int  # the sequence number of the last block that they include
-    good: tuple[str, ...]  # the copies that hold all of it
+class FoundManifest(NamedTuple):
+    state: ManifestState
+    last: int  # sequence number of the last block
+    good: tuple[str, ...]  # the copies that are complete
 
 
-def read_manifest(files: Files, directory: Path) -> Found:
+def read_manifest(files: Files, directory: Path) -> FoundManifest:
     found = []
     present = files.names(directory)
     for name in COPIES:
@@ -253,10 +255,10 @@ def read_manifest(files: Files, directory: Path) -> Found:
             found.append(read_copy(read_all(files, fd)))
         finally:
             files.close(fd)
-    best = believed(*found)
-    assert best.facts is not None
+    best = chosen_copy(*found)
+    assert best.state is not None
     good = (name for name, copy in zip(COPIES, found, strict=True) if copy.last == best.last and not copy.damaged)
-    return Found(best.facts, best.last, tuple(good))
+    return FoundManifest(best.state, best.last, tuple(good))
 
 
 class _Copy:
@@ -268,21 +270,23 @@ class _Copy:
 
 
 class Manifest:
-    """Both copies, open for more. Used by one thread at a time."""
+    """Both copies, open for appends. Used by one thread at a time."""
 
-    def __init__(self, files: Files, directory: Path, space: DiskSpace, found: Found, *, growth_bytes: int) -> None:
-        """Write both copies anew, with the facts as they are now."""
+    def __init__(
+        self, files: Files, directory: Path, space: DiskSpace, found: FoundManifest, *, growth_bytes: int
+    ) -> None:
+        """Rewrites both copies with the present state."""
         self._files = files
         self._directory = directory
         self._space = space
-        self._facts = found.facts
+        self._state = found.state
         self._last = found.last
         self._growth_bytes = growth_bytes
         self._copies: dict[str, _Copy] = {}
         self._compacted_size = 0
         self._renew(found.good)
 
-    def append(self, entries: list[Entry]) -> None:
+    def append(self, entries: list[ManifestEntry]) -> None:
         """Make entries durable (M1). ``OSError`` with one of ``NO_ROOM``: nothing has changed (M4)."""
         block = pack_block(msgspec.msgpack.encode(entries), self._last + 1)
         for copy in self._copies.values():
@@ -292,15 +296,15 @@ class Manifest:
         for copy in self._copies.values():
             copy.size += len(block)
         for entry in entries:
-            self._facts.apply(entry)
+            self._state.apply(entry)
         grown = max(copy.size for copy in self._copies.values()) - self._compacted_size
         if grown > max(self._growth_bytes, self._compacted_size) and self._space.level() < Space.FULL:
             with contextlib.suppress(NoRoom):
                 self._compact()
 
     def close_clean(self) -> None:
-        """Say that everything is on disk, and close. Without space that is not said, and the next start reads more."""
-        self._facts.clean = True
+        """Record a clean shutdown and close. Without space nothing is recorded, and the next start reads more."""
+        self._state.clean = True
         with contextlib.suppress(NoRoom):
             self._renew(())
         self.close()
@@ -312,30 +316,30 @@ class Manifest:
     # --------------------------------------------------------------------------------------------------------- inside
 
     def _renew(self, good: tuple[str, ...]) -> None:
-        """Write both copies anew because the facts have changed (M3). ``good`` copies hold all of what was before."""
+        """Rewrite both copies because the state changed (M3). ``good`` copies hold all of the state before."""
         self._last += 1
         block = self._snapshot()
         for name in COPIES:
             try:
-                self._write_anew(name, block)
+                self._replace(name, block)
             except NoRoom:
                 if not any(other in good for other in COPIES if other != name):
                     raise
-                self._write_over(name, block)
+                self._overwrite(name, block)
             good = (*good, name)
         self._compacted_size = len(block)
 
     def _compact(self) -> None:
-        """Write both copies anew because they have grown. Either may stay as it is: both say the same."""
+        """Rewrite both copies because they have grown. Either may stay as it is: both hold the same state."""
         block = self._snapshot()
         for name in COPIES:
-            self._write_anew(name, block)
+            self._replace(name, block)
         self._compacted_size = len(block)
 
     def _snapshot(self) -> bytes:
-        return pack_block(msgspec.msgpack.encode(self._facts.snapshot()), self._last)
+        return pack_block(msgspec.msgpack.encode(self._state.snapshot()), self._last)
 
-    def _write_anew(self, name: str, block: bytes) -> None:
+    def _replace(self, name: str, block: bytes) -> None:
         path = self._directory / name
         try:
             self._space.write_whole(path, block)
@@ -346,8 +350,8 @@ class Manifest:
             raise NoRoom(f"no space to write {path}: free some, then start the node") from failure
         self._use(name, fd, len(block))
 
-    def _write_over(self, name: str, block: bytes) -> None:
-        """In place, where it takes no space (M4)."""
+    def _overwrite(self, name: str, block: bytes) -> None:
+        """In place, which needs no space (M4)."""
         path = self._directory / name
         fd = self._files.open(path)
         if self._files.size(fd) < len(block) or self._files.write(fd, [block], 0) < len(block):

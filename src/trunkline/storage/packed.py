@@ -1,4 +1,4 @@
-"""Frames in columns: some 30 bytes each instead of some 200, and read from a file without making an object for each."""
+"""Frames in columns: about 30 bytes each instead of 200, read from a file without an object for each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ COLUMN_TYPES = "qIqIIB"  # first, count, seq, checksum, writer, kind
 
 
 class PackedFrames(MutableSequence[Frame]):
-    """A list of frames. ``Frame`` objects are made when asked for.
+    """A list of frames; ``Frame`` objects are created on access.
 
-    It keeps the order it is given, as a list does; ``add`` keeps it sorted by position.
+    It keeps the given order, as a list does; ``add`` keeps it sorted by position.
     """
 
     def __init__(self, frames: Iterable[Frame] = ()) -> None:
@@ -35,7 +35,7 @@ class PackedFrames(MutableSequence[Frame]):
 
     @classmethod
     def of_columns(cls, columns: Sequence[array[int]], writer_names: list[str]) -> PackedFrames:
-        """Frames over columns that are there already, in the order of ``COLUMN_TYPES``."""
+        """Frames over existing columns, in the order of ``COLUMN_TYPES``."""
         made = cls()
         made.firsts, made.counts, made.seqs, made.checksums, made.writers, made.kinds = columns
         made.writer_names = writer_names
@@ -80,7 +80,7 @@ class PackedFrames(MutableSequence[Frame]):
         part.firsts, part.counts, part.seqs, part.checksums, part.writers, part.kinds = (
             column[index] for column in self.columns
         )
-        part.writer_names, part._writer_codes = self.writer_names, self._writer_codes  # these only grow: shared
+        part.writer_names, part._writer_codes = self.writer_names, self._writer_codes  # shared: they only grow
         return part
 
     def __iter__(self) -> Iterator[Frame]:
@@ -156,17 +156,17 @@ class PackedFrames(MutableSequence[Frame]):
                 mine.extend(its)
 
     def forget(self, first: int) -> None:
-        """Forget the frame that begins here, if there is one."""
+        """Remove the frame that begins at ``first``, if there is one."""
         at = bisect.bisect_left(self.firsts, first)
         if at < len(self.firsts) and self.firsts[at] == first:
             del self[at]
 
     def cut_from(self, end: int) -> None:
-        """Forget frames that begin at or past ``end``."""
+        """Remove frames that begin at or past ``end``."""
         del self[bisect.bisect_left(self.firsts, end) :]
 
     def drop_through(self, point: int) -> None:
-        """Forget frames that lie wholly at or below ``point``. Frames do not overlap, so these are the first ones."""
+        """Remove frames that lie entirely at or below ``point``. Frames do not overlap, so these are the first ones."""
         keep = bisect.bisect_right(self.firsts, point)
         if keep and self.firsts[keep - 1] + self.counts[keep - 1] > point + 1:
             keep -= 1

@@ -1,6 +1,6 @@
-"""Opens a node's directory: judges every stream, makes the verdicts durable, and leaves the files as they stand.
+"""Opens a node's directory: judges every stream, makes the verdicts durable, and applies them to the files.
 
-Streams that the manifest does not know are removed: they were never acknowledged, or are dropped.
+Streams that are not in the manifest are removed: they were never acknowledged, or were dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trunkline.core.streams import Key, StreamImage
 from trunkline.storage.directory import STREAMS, extent_number, stream_name
 from trunkline.storage.extents import StreamFiles
 from trunkline.storage.files import Files
-from trunkline.storage.manifest import Facts, Manifest, StreamFacts, read_manifest
+from trunkline.storage.manifest import Manifest, ManifestState, StreamState, read_manifest
 from trunkline.storage.options import StorageOptions, SyncPolicy
 from trunkline.storage.recovery import Judged, carry_out, judge
 from trunkline.storage.space import DiskSpace
@@ -31,32 +31,32 @@ class RecoveredDirectory(NamedTuple):
 
 def recover_directory(files: Files, directory: Path, options: StorageOptions, boot: str) -> RecoveredDirectory:
     manifest_found = read_manifest(files, directory)
-    facts = manifest_found.facts
-    power_lost = not facts.clean and facts.boot != boot and facts.policy is not SyncPolicy.ALWAYS
+    state = manifest_found.state
+    power_lost = not state.clean and state.boot != boot and state.policy is not SyncPolicy.ALWAYS
     judged = [
-        judge(files, stream, _path_of(directory, stream), power_lost=power_lost) for stream in facts.streams.values()
+        judge(files, stream, _path_of(directory, stream), power_lost=power_lost) for stream in state.streams.values()
     ]
-    if not facts.clean:
+    if not state.clean:
         _sync_found(files, directory, judged)
-    facts.streams = {found.facts.key: found.facts for found in judged}
-    facts.policy, facts.boot, facts.clean = options.sync, boot, False
+    state.streams = {found.state.key: found.state for found in judged}
+    state.policy, state.boot, state.clean = options.sync, boot, False
     space = DiskSpace(files, directory, options)
     manifest = Manifest(files, directory, space, manifest_found, growth_bytes=options.manifest_bytes)
     for found in judged:
         carry_out(files, found)
-    _remove_what_is_not_needed(files, directory, facts)
-    image = NodeImage(tuple(_image_of(found) for found in judged), tuple(facts.tombstones))
+    _remove_unneeded(files, directory, state)
+    image = NodeImage(tuple(_image_of(found) for found in judged), tuple(state.tombstones))
     return RecoveredDirectory(
-        directory, files, space, manifest, {found.facts.key: found.stream for found in judged}, image
+        directory, files, space, manifest, {found.state.key: found.stream for found in judged}, image
     )
 
 
-def _path_of(directory: Path, facts: StreamFacts) -> Path:
-    return directory / STREAMS / stream_name(facts.key)
+def _path_of(directory: Path, state: StreamState) -> Path:
+    return directory / STREAMS / stream_name(state.key)
 
 
 def _sync_found(files: Files, directory: Path, judged: list[Judged]) -> None:
-    """After the process alone has died, frames may be here that no sync has covered. From now on they count."""
+    """After a crash of the process alone, found frames may be unsynced. From now on they count as durable."""
     for found in judged:
         for extent in found.scanned:
             fd = files.open(extent.path)
@@ -69,8 +69,8 @@ def _sync_found(files: Files, directory: Path, judged: list[Judged]) -> None:
     files.sync_directory(directory / STREAMS)
 
 
-def _remove_what_is_not_needed(files: Files, directory: Path, facts: Facts) -> None:
-    needed = {stream_name(key): stream.first_extent for key, stream in facts.streams.items()}
+def _remove_unneeded(files: Files, directory: Path, state: ManifestState) -> None:
+    needed = {stream_name(key): stream.first_extent for key, stream in state.streams.items()}
     for name in files.names(directory / STREAMS):
         path = directory / STREAMS / name
         if name not in needed:
@@ -83,13 +83,13 @@ def _remove_what_is_not_needed(files: Files, directory: Path, facts: Facts) -> N
 
 
 def _image_of(found: Judged) -> StreamImage:
-    facts = found.facts
+    state = found.state
     return StreamImage(
-        facts.descriptor,
+        state.descriptor,
         found.frames,
-        facts.sealed,
-        facts.end,
-        facts.trim,
-        facts.data_loss,
-        facts.uncertain,
+        state.sealed,
+        state.end,
+        state.trim,
+        state.data_loss,
+        state.uncertain,
     )

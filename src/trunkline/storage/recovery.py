@@ -1,13 +1,13 @@
-"""What a stream's files say after a restart, judged by ``core.recovery``.
+"""Reads a stream's files after a restart; ``core.recovery`` judges them.
 
 Rules
- R1  An extent with a good footer is not read: everything in it is on disk (L4). Any other is scanned.
- R2  Garbage holds a frame only if slot numbers behind it say so, or if it is the last thing in the stream and long
-     enough for a frame.
- R3  What was found is synced, then the verdict is made durable, then what was judged to be cut is cut. A crash between
-     them comes to the same verdict again.
- R4  Lost for certain: the first extent is missing, or one that a footer promises. For one between two others the slot
-     numbers speak: a power cut may take the entry of a new file and leave that of a newer one.
+ R1  An extent with a good footer is not scanned: everything in it is durable (L4). Any other is scanned.
+ R2  Garbage holds a frame only if later slot numbers show it, or if it is at the end of the stream and long enough for
+     one.
+ R3  First the found frames are synced, then the verdict is made durable, then the rest is cut off. A crash between
+     these steps leads to the same verdict again.
+ R4  Certainly lost: the first extent is missing, or one that a footer promises. For one between two others the slot
+     numbers decide: a power cut may lose the directory entry of a new file and keep that of a newer one.
  R5  An extent of another version is neither read nor cut: the node does not start.
 """
 
@@ -37,25 +37,25 @@ from trunkline.storage.layout import (
     pack_extent_header,
     unpack_footer,
 )
-from trunkline.storage.manifest import StreamFacts
+from trunkline.storage.manifest import StreamState
 from trunkline.storage.packed import PackedFrames
 from trunkline.storage.scan import MISSING_SLOTS_MAX, Garbage, Piece, scan
 
 CONDITIONS = (Condition.GOOD, Condition.BAD, Condition.SHORT)
 GOOD, BAD, SHORT = range(len(CONDITIONS))
 
-_UNKNOWN = junk(1)  # the rule asks only for conditions and marks
+_UNKNOWN = junk(1)  # the rule needs only conditions and marks
 
 
-class Cut(NamedTuple):
-    """Everything from this place on goes."""
+class CutPoint(NamedTuple):
+    """Everything from here on is cut off."""
 
     extent: int  # its index among the stream's extents
     size: int
 
 
 class SlotColumns:
-    """The slots of a stream from ``base`` on. Those before it are good, and vouched for by footers."""
+    """The slots of a stream from ``base`` on. Earlier ones are good: footers vouch for them."""
 
     def __init__(self, base: int) -> None:
         self.base = base
@@ -68,7 +68,7 @@ class SlotColumns:
     def next(self) -> int:
         return self.base + len(self.conditions)
 
-    def add(self, condition: int, mark: int, place: Cut, count: int = 1) -> None:
+    def add(self, condition: int, mark: int, place: CutPoint, count: int = 1) -> None:
         for _ in range(count):
             self.conditions.append(condition)
             self.marks.append(mark)
@@ -77,7 +77,7 @@ class SlotColumns:
 
     def add_vouched(self, count: int, extent: int) -> None:
         if self.conditions:
-            self.add(GOOD, 0, Cut(extent, 0), count)
+            self.add(GOOD, 0, CutPoint(extent, 0), count)
         else:
             self.base += count
 
@@ -92,23 +92,23 @@ class SlotColumns:
         return recover(slots, max(0, own_mark - self.base))
 
 
-class Reading:
+class StreamReading:
     """One pass over a stream's extents."""
 
-    def __init__(self, files: Files, facts: StreamFacts, path: Path, slots_end: int | None = None) -> None:
-        """``slots_end``: of slots from this one on nothing is remembered; they are being cut."""
+    def __init__(self, files: Files, state: StreamState, path: Path, slots_end: int | None = None) -> None:
+        """``slots_end``: slots from this one on are ignored; they are being cut off."""
         self._files = files
         self._slots_end = slots_end
-        self._garbage: tuple[Cut, bool] | None = None  # where it begins, and whether it may hold a frame
+        self._garbage: tuple[CutPoint, bool] | None = None  # its start, and whether it may hold a frame
         self._promised = False
-        self.stream = StreamFiles((facts.descriptor.target.log, facts.descriptor.target.stream), path, facts.salt)
+        self.stream = StreamFiles((state.descriptor.target.log, state.descriptor.target.stream), path, state.salt)
         self.frames = PackedFrames()
-        self.slots = SlotColumns(facts.first_slot)
-        self.own_mark = facts.mark
+        self.slots = SlotColumns(state.first_slot)
+        self.own_mark = state.mark
         self.marked = 0
         self.scanned: list[Extent] = []
-        numbers = self._numbers(facts.first_extent)
-        self.lost = facts.first_extent not in numbers  # R4
+        numbers = self._numbers(state.first_extent)
+        self.lost = state.first_extent not in numbers  # R4
         for number in numbers:
             self._read_extent(Extent(path, number, self.slots.next))
         self.lost = self.lost or self._promised
@@ -156,8 +156,8 @@ class Reading:
             self._skip_to(first_slot)
         extent.first_slot = self.slots.next
         extent.size = len(content)
-        if len(content) < EXTENT_HEADER.size:  # cut short when it was made
-            self._garbage = self._garbage or (Cut(number_of, 0), False)
+        if len(content) < EXTENT_HEADER.size:  # truncated at its creation
+            self._garbage = self._garbage or (CutPoint(number_of, 0), False)
         for piece in scan(self.stream.salt, content, self.slots.next):
             self._take_piece(extent, number_of, piece)
         extent.slots = self.slots.next - extent.first_slot
@@ -167,7 +167,7 @@ class Reading:
 
     def _take_piece(self, extent: Extent, number_of: int, piece: Piece) -> None:
         if isinstance(piece, Garbage):
-            place, before = self._garbage or (Cut(number_of, piece.start), False)
+            place, before = self._garbage or (CutPoint(number_of, piece.start), False)
             self._garbage = (place, before or piece.may_be_a_frame)
             extent.damaged = True
             return
@@ -175,7 +175,7 @@ class Reading:
             self._skip_to(piece.slots, piece.start)
             self._mark(piece.mark)
             if piece.closing:
-                extent.damaged = True  # its footer is: no other is put behind it
+                extent.damaged = True  # its footer is damaged: no other one is appended
             return
         found = piece.frame
         place = self._skip_to(found.slot, found.start)
@@ -190,12 +190,12 @@ class Reading:
         self.own_mark = max(self.own_mark, mark)
         self.marked = max(self.marked, mark)
 
-    def _skip_to(self, slot: int, start: int = 0) -> Cut:
-        """The stream goes on here with this slot: those that were expected before it are missing.
+    def _skip_to(self, slot: int, start: int = 0) -> CutPoint:
+        """The stream continues here with this slot: the slots expected before it are missing.
 
-        Returns where to cut if this slot goes: with the garbage before it, or that would be the end of the file.
+        Returns where to cut if this slot goes: with the garbage before it, which would end the file otherwise.
         """
-        here = Cut(len(self.stream.extents) - 1, start)
+        here = CutPoint(len(self.stream.extents) - 1, start)
         before = self._garbage[0] if self._garbage is not None else here
         self._garbage = None
         missing = slot - self.slots.next
@@ -214,63 +214,63 @@ def read_footer(files: Files, fd: int, salt: int) -> Footer | None:
 
 
 class Judged(NamedTuple):
-    """A stream as it stands, with the verdict in its facts. ``cut`` is still to be done."""
+    """A stream with its verdict in ``state``. ``cut`` is still to be done."""
 
     stream: StreamFiles
-    facts: StreamFacts
+    state: StreamState
     frames: PackedFrames
     scanned: list[Extent]
-    cut: Cut | None
+    cut: CutPoint | None
 
 
-def judge(files: Files, facts: StreamFacts, path: Path, *, power_lost: bool) -> Judged:
-    """Read a stream. ``power_lost``: the power was cut while answers did not wait for syncs."""
-    reading = Reading(files, facts, path)
+def judge(files: Files, state: StreamState, path: Path, *, power_lost: bool) -> Judged:
+    """Read and judge a stream. ``power_lost``: a power cut happened while answers did not wait for syncs."""
+    reading = StreamReading(files, state, path)
     verdict = reading.slots.judged(reading.own_mark)
     kept = reading.slots.base + verdict.kept
-    unsynced = power_lost and (not facts.sealed or facts.late)
+    unsynced = power_lost and (not state.sealed or state.late)
     cut = None
     if verdict.kept < len(reading.slots.conditions):
-        cut = Cut(reading.slots.extents[verdict.kept], reading.slots.starts[verdict.kept])
+        cut = CutPoint(reading.slots.extents[verdict.kept], reading.slots.starts[verdict.kept])
         slots = reading.slots
-        reading = Reading(files, facts, path, slots_end=kept)
-        _forget_behind(reading, slots, cut, kept)
-    facts = msgspec.structs.replace(
-        facts,
-        data_loss=facts.data_loss or verdict.data_loss or reading.lost or unsynced,
-        uncertain=facts.uncertain or verdict.uncertain,
+        reading = StreamReading(files, state, path, slots_end=kept)
+        _forget_after(reading, slots, cut, kept)
+    state = msgspec.structs.replace(
+        state,
+        data_loss=state.data_loss or verdict.data_loss or reading.lost or unsynced,
+        uncertain=state.uncertain or verdict.uncertain,
         late=False,
     )
     stream = reading.stream
-    stream.slots = stream.synced = max(kept, facts.mark)
+    stream.slots = stream.synced = max(kept, state.mark)
     stream.marked = min(reading.marked, stream.synced)
-    stream.sealed = facts.sealed
+    stream.sealed = state.sealed
     last = stream.extents[-1] if stream.extents else None
-    if last is not None and not last.closed and not last.damaged and not facts.data_loss:
+    if last is not None and not last.closed and not last.damaged and not state.data_loss:
         stream.active = last
-    if facts.end is not None:
-        reading.frames.cut_from(facts.end)
-    reading.frames.drop_through(facts.trim)
-    for first in facts.lost:
+    if state.end is not None:
+        reading.frames.cut_from(state.end)
+    reading.frames.drop_through(state.trim)
+    for first in state.lost:
         reading.frames.forget(first)
-    return Judged(stream, facts, reading.frames, reading.scanned, cut)
+    return Judged(stream, state, reading.frames, reading.scanned, cut)
 
 
-def _forget_behind(reading: Reading, slots: SlotColumns, cut: Cut, kept: int) -> None:
-    """Make memory agree with what the files will be after the cut."""
+def _forget_after(reading: StreamReading, slots: SlotColumns, cut: CutPoint, kept: int) -> None:
+    """Make memory agree with the files as they are after the cut."""
     extents = reading.stream.extents
     del extents[cut.extent + 1 :]
     reading.scanned = [extent for extent in reading.scanned if extent in extents]
     at = extents[cut.extent]
     at.size = max(cut.size, EXTENT_HEADER.size)
-    at.first_slot = min(at.first_slot, kept)  # its header may claim more, if all before it was lost
+    at.first_slot = min(at.first_slot, kept)  # its header may claim more if everything before it was lost
     at.slots = kept - at.first_slot
     below = (code for code, index in zip(slots.conditions, slots.extents, strict=True) if index == cut.extent)
     at.damaged = any(list(below)[: at.slots])
 
 
 def carry_out(files: Files, judged: Judged) -> None:
-    """Cut what was judged to be cut, for good (R3)."""
+    """Perform the cut, durably (R3)."""
     if judged.cut is None:
         return
     stream = judged.stream

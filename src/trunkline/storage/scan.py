@@ -1,6 +1,7 @@
-"""Reads an extent that has no footer: every frame, every mark, and what is neither.
+"""Scans an extent without a footer: frames, marks, and garbage between them.
 
-A damaged header loses its length, so the next good one is looked for. Slot numbers tell how many frames lie between.
+A damaged header has no usable length, so the scan searches for the next good one. Slot numbers show how many frames lie
+between.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from trunkline.storage.layout import (
     unpack_mark,
 )
 
-MISSING_SLOTS_MAX = 1 << 20  # a frame that is further on than this is no frame
+MISSING_SLOTS_MAX = 1 << 20  # a frame with a larger gap is garbage
 
 _MAGIC = re.compile(b"|".join(map(re.escape, (FRAME_MAGIC, MARK_MAGIC, CLOSING_MAGIC))))
 
 
 class Garbage(NamedTuple):
-    """Bytes that are nothing."""
+    """Bytes that are neither a frame nor a mark."""
 
     start: int
     size: int
@@ -40,27 +41,27 @@ class Garbage(NamedTuple):
         return self.size >= FRAME_HEADER.size
 
 
-class Found(NamedTuple):
+class ScannedFrame(NamedTuple):
     frame: FoundFrame
-    good: bool  # its body is all there and matches its checksum
+    good: bool  # its body is complete and matches its checksum
     short: bool  # the file ends inside it
 
 
-Piece = Found | FoundMark | Garbage
+Piece = ScannedFrame | FoundMark | Garbage
 
 
 def scan(salt: int, content: bytes, slot: int) -> Iterator[Piece]:
-    """The pieces of an extent in order, up to its footer. ``slot`` is the lowest that may come.
+    """The pieces of an extent in order, up to its footer. ``slot`` is the lowest slot expected.
 
-    Garbage is followed by a piece that can be believed, or by the end.
+    Garbage is followed by a valid piece or by the end.
     """
     at = min(EXTENT_HEADER.size, len(content))
     while at < len(content):
         piece = _piece_at(salt, content, at, slot)
         if piece is None:
-            behind = _next_piece(salt, content, at + ALIGNMENT, slot)
-            yield Garbage(at, behind - at)
-            at = behind
+            following = _next_piece(salt, content, at + ALIGNMENT, slot)
+            yield Garbage(at, following - at)
+            at = following
             continue
         yield piece
         if isinstance(piece, FoundMark):
@@ -73,7 +74,7 @@ def scan(salt: int, content: bytes, slot: int) -> Iterator[Piece]:
             slot = piece.frame.slot + 1
 
 
-def _piece_at(salt: int, content: bytes, at: int, slot: int) -> Found | FoundMark | None:
+def _piece_at(salt: int, content: bytes, at: int, slot: int) -> ScannedFrame | FoundMark | None:
     frame = unpack_frame(salt, content, at)
     if frame is None:
         mark = unpack_mark(salt, content, at)
@@ -81,7 +82,7 @@ def _piece_at(salt: int, content: bytes, at: int, slot: int) -> Found | FoundMar
     if not slot <= frame.slot <= slot + MISSING_SLOTS_MAX:
         return None
     short = frame.end > len(content)
-    return Found(frame, not short and frame.body_is_good(content), short)
+    return ScannedFrame(frame, not short and frame.body_is_good(content), short)
 
 
 def _next_piece(salt: int, content: bytes, start: int, slot: int) -> int:

@@ -1,4 +1,4 @@
-"""The scrubber: reads everything that is stored, step by step, and says what is damaged."""
+"""The scrubber: reads everything that is stored, step by step, and reports damage."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STEP_BYTES = MIB
 
 
 class ScrubStep(NamedTuple):
-    """What one step read. The position of a damaged frame is right; the rest of it may not be known."""
+    """The position of a damaged frame is right; its other fields may be unknown."""
 
     bytes_read: int
     damaged: tuple[tuple[Key, Frame], ...] = ()
 
 
 class _Spot(NamedTuple):
-    """A frame as memory knows it."""
+    """A frame in memory."""
 
     first: int
     body: int
@@ -36,7 +36,7 @@ class _Spot(NamedTuple):
 
 
 class Scrubber:
-    """Goes once over the extents of all streams. ``next`` may be called on any thread, one at a time."""
+    """Reads the extents of all streams once. ``next`` may be called on any thread, one at a time."""
 
     def __init__(
         self, streams: Callable[[], list[StreamFiles]], files: Files, handles: Handles, lock: threading.Lock
@@ -64,7 +64,7 @@ class Scrubber:
             try:
                 fd = self._handles.take(extent.path)
             except OSError as failure:
-                if failure.errno in (errno.ENOENT, *TOO_MANY):  # trimmed meanwhile, or left for the next round
+                if failure.errno in (errno.ENOENT, *TOO_MANY):  # trimmed in the meantime, or left for the next round
                     return
                 raise
             try:
@@ -80,7 +80,7 @@ class Scrubber:
         end = group[-1].body + padded(group[-1].size)
         try:
             content = read_range(self._files, fd, start, end - start)
-        except OSError:  # a sector cannot be read
+        except OSError:  # an unreadable sector
             content = b""
         bad = [spot for spot in group if not _is_good(stream.salt, content, spot, start)]
         if not bad:
@@ -97,7 +97,7 @@ class Scrubber:
 
 
 def _groups(spots: list[_Spot]) -> Iterator[list[_Spot]]:
-    """Neighbours that are read in one step."""
+    """Neighbours that one step reads."""
     group: list[_Spot] = []
     for spot in spots:
         if group and spot.body + spot.size - group[0].body > STEP_BYTES:
@@ -115,7 +115,7 @@ def _is_good(salt: int, content: bytes, spot: _Spot, start: int) -> bool:
 
 
 def _header_before(salt: int, content: bytes, body: int) -> FoundFrame | None:
-    """The frame whose body begins here. Its writer's length is not known in advance."""
+    """The frame whose body begins here. The length of its writer id is unknown."""
     for writer_bytes in range(0, padded(WRITER_BYTES_MAX) + 1, 8):
         at = body - FRAME_HEADER.size - writer_bytes
         if at < 0:

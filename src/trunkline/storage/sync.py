@@ -1,12 +1,11 @@
-"""One group commit: everything that was put before it, made durable in an order that a power cut cannot mix up.
+"""One group commit: makes everything written before it durable, in an order that a power cut cannot break.
 
 Rules
- G1  Frames first, then the directories of new files, then footers, and only then what the manifest says. So a seal is
-     on disk only if every frame before it is, and a stream is in the manifest only if its files are there.
- G2  A file is removed only after the manifest says that it is not needed.
- G3  A sync that failed is never tried again: what the kernel dropped would look as if it were on disk.
- G4  Where there is no room (no space, no file can be opened), it waits for some. An index is left out instead: it only
-     makes restarts faster.
+ G1  Frames first, then the directories of new files, then footers, and the manifest last. So a seal is durable only if
+     every frame before it is, and a stream is in the manifest only if its files exist.
+ G2  A file is removed only after the manifest no longer needs it.
+ G3  A failed sync is never retried: data that the kernel dropped would look durable.
+ G4  Without room (no space, no file descriptor) it waits. A footer is left out instead: it only makes restarts faster.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from trunkline.storage.extents import Extent, StreamFiles
 from trunkline.storage.files import NO_ROOM, NO_SPACE, TOO_MANY, Files
 from trunkline.storage.handles import Handles
 from trunkline.storage.layout import pack_footer
-from trunkline.storage.manifest import Entry, Manifest
+from trunkline.storage.manifest import Manifest, ManifestEntry
 from trunkline.storage.space import DiskSpace
 
 
@@ -33,14 +32,14 @@ class Closing(NamedTuple):
     successor: bool
 
 
-class Work:
-    """What was put since the last group commit."""
+class PendingWork:
+    """What the next group commit has to do."""
 
     def __init__(self) -> None:
         self.dirty: dict[Extent, StreamFiles] = {}
-        self.directories: dict[Path, None] = {}  # that have new files
+        self.directories: dict[Path, None] = {}  # with new files
         self.closing: list[Closing] = []
-        self.entries: list[Entry] = []
+        self.entries: list[ManifestEntry] = []
         self.gone: list[Extent] = []  # trimmed
         self.dropped: list[StreamFiles] = []
         self.bytes = 0
@@ -50,19 +49,19 @@ class Work:
 
 
 class SyncBatch:
-    """``run`` it on a worker thread, then hand it to ``Engine.end_sync`` on the thread of the engine."""
+    """``run`` it on a worker thread, then pass it to ``Engine.end_sync`` on the engine's thread."""
 
     def __init__(
-        self, ticket: int, work: Work, files: Files, handles: Handles, manifest: Manifest, space: DiskSpace
+        self, ticket: int, work: PendingWork, files: Files, handles: Handles, manifest: Manifest, space: DiskSpace
     ) -> None:
-        self.ticket = ticket  # everything up to this one is durable when ``run`` has returned
+        self.ticket = ticket  # records up to this one are durable when ``run`` has returned
         self.work = work
         self.synced = {stream: stream.slots for stream in work.dirty.values()}
         self._files = files
         self._handles = handles
         self._manifest = manifest
         self._space = space
-        self.unindexed: set[Extent] = set()  # that were to be closed, and got no footer
+        self.unindexed: set[Extent] = set()  # closed without a footer
         self.done = False
 
     def run(self) -> None:
@@ -81,7 +80,7 @@ class SyncBatch:
         self.done = True
 
     def _patiently(self, step: Callable[[], None]) -> None:
-        """A step that can be begun anew as long as it failed for lack of room (G4)."""
+        """Retry a step that fails for lack of room (G4)."""
         while True:
             try:
                 return step()
@@ -119,7 +118,7 @@ class SyncBatch:
 
 
 def remove_stream_directory(files: Files, path: Path) -> None:
-    """Nobody syncs this: if it comes back, the next start removes it again."""
+    """Not synced: if it reappears, the next start removes it again."""
     if path.name not in files.names(path.parent):
         return
     for name in files.names(path):

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from trunkline.check.delivery_rows import History, Rows
-from trunkline.check.scenario import Monitor, Observed, ProcessEnded, Violation
+from trunkline.check.delivery_rows import Rows, SourceScript
+from trunkline.check.scenario import Monitor, ObservedEvent, ProcessEnded, Violation
 from trunkline.core.delivery_events import GroupStarted, JobEnded, PlanDropped
 from trunkline.core.delivery_messages import Outcome
 from trunkline.core.effects import Event
@@ -39,16 +39,16 @@ class TableWritten(Event, frozen=True):
 class Parts(NamedTuple):
     """What the destinations are to hold."""
 
-    history: History
+    history: SourceScript
     tenants: Mapping[str, tuple[int, ...]]  # of each destination
     append: bool = False
     token_first: int = 0  # what was written under an older token is not judged: another configuration held then
 
-    def expected(self, destination: str, version: int, history: History | None = None) -> Rows:
+    def expected(self, destination: str, version: int, history: SourceScript | None = None) -> Rows:
         return (history or self.history).part(self.tenants[destination], version)
 
 
-class Stateless:
+class CommitMonitor:
     """A property of one commit alone."""
 
     def __init__(self, parts: Parts) -> None:
@@ -57,7 +57,7 @@ class Stateless:
     def initial(self) -> tuple[()]:
         return ()
 
-    def observe(self, state: tuple[()], observed: Observed) -> tuple[()]:
+    def observe(self, state: tuple[()], observed: ObservedEvent) -> tuple[()]:
         event = observed.event
         if isinstance(event, TableWritten) and event.seeded and event.token >= self._parts.token_first:
             self.judge(event)
@@ -70,7 +70,7 @@ class Stateless:
         raise NotImplementedError
 
 
-class NoPhantom(Stateless):
+class NoPhantom(CommitMonitor):
     """A destination holds no row that the source does not have at its position (in mode append: ever had)."""
 
     name = "NoPhantom"
@@ -83,7 +83,7 @@ class NoPhantom(Stateless):
                 raise Violation(f"{table.destination} at {table.position} holds {row.brief()}, the source does not")
 
 
-class NoLoss(Stateless):
+class NoLoss(CommitMonitor):
     """A destination holds every row that its part of the source has at its position."""
 
     name = "NoLoss"
@@ -94,7 +94,7 @@ class NoLoss(Stateless):
                 raise Violation(f"{table.destination} at {table.position} lacks {row.brief()}")
 
 
-class PartitionCorrectness(Stateless):
+class PartitionCorrectness(CommitMonitor):
     """A destination holds rows of its own tenants only."""
 
     name = "PartitionCorrectness"
@@ -105,7 +105,7 @@ class PartitionCorrectness(Stateless):
                 raise Violation(f"{table.destination} holds {row.brief()}, which is not its own")
 
 
-class ExactlyOnce(Stateless):
+class ExactlyOnce(CommitMonitor):
     """No change has its effect twice: a row is in a table once, and in a mirror so is its key."""
 
     name = "ExactlyOnce"
@@ -133,7 +133,7 @@ class CursorMonotone:
     def initial(self) -> State:
         return self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         event = observed.event
         if isinstance(event, SourceMoved):
             return state._replace(life=event.life)
@@ -159,7 +159,7 @@ class SingleDeliverer:
     def initial(self) -> tuple[tuple[str, int], ...]:
         return ()
 
-    def observe(self, state: tuple[tuple[str, int], ...], observed: Observed) -> tuple[tuple[str, int], ...]:
+    def observe(self, state: tuple[tuple[str, int], ...], observed: ObservedEvent) -> tuple[tuple[str, int], ...]:
         event = observed.event
         if not isinstance(event, TableWritten):
             return state
@@ -183,7 +183,7 @@ class FlushState:
     def initial(self) -> State:
         return ()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         process = observed.process
         match observed.event:
             case GroupStarted(job, _, _, members):
@@ -216,7 +216,7 @@ class OnePlace:
     def initial(self) -> State:
         return ()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         process = observed.process
         match observed.event:
             case GroupStarted(job, _, _, members):
@@ -248,7 +248,7 @@ class BufferBound:
     def initial(self) -> State:
         return self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case SourceMoved(version, oldest):
                 return state._replace(version=max(state.version, version), oldest=oldest)
@@ -281,7 +281,7 @@ class ReadOnce:
     def initial(self) -> State:
         return ()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         process, ends = observed.process, dict(state)
         match observed.event:
             case GroupStarted(_, after, through, members, seed):
@@ -322,7 +322,7 @@ class EventualConsistency:
     def initial(self) -> State:
         return self.State(1, tuple(sorted(self._tables.items())))
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case SourceMoved(version, _, life):
                 return state._replace(version=version, life=life)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
-from trunkline.check.scenario import Observed, Violation
+from trunkline.check.scenario import ObservedEvent, Violation
 from trunkline.core.entries import Frame
 from trunkline.core.events import Committed, EntriesRead, FrameStored, Projected, StreamRecovered
 from trunkline.core.projection import Projection
@@ -15,13 +15,13 @@ from trunkline.core.projection import Projection
 Frames = SortedMap[tuple[Frame, ...]]  # by first position; after a loss, another frame may follow at one
 
 
-class Kept(NamedTuple):
+class StoredFrames(NamedTuple):
     """What nodes were seen to keep, and where the log is."""
 
     projection: Projection | None = None
     stored: tuple[tuple[str, Frames], ...] = ()  # by stream
 
-    def after(self, observed: Observed) -> Kept:
+    def after(self, observed: ObservedEvent) -> StoredFrames:
         match observed.event:
             case Projected(projection):
                 return self._replace(projection=projection)
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
         at = bisect_left(self.stored, (stream,))
         return self.stored[at][1] if at < len(self.stored) and self.stored[at][0] == stream else Frames()
 
-    def _with(self, stream: str, frames: Sequence[Frame]) -> Kept:
+    def _with(self, stream: str, frames: Sequence[Frame]) -> StoredFrames:
         before = after = self.frames(stream)
         for frame in frames:
             beside = after.get(frame.first) or ()
@@ -67,10 +67,10 @@ class CommitDurability:
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
 
-    def initial(self) -> Kept:
-        return Kept(self._projection)
+    def initial(self) -> StoredFrames:
+        return StoredFrames(self._projection)
 
-    def observe(self, state: Kept, observed: Observed) -> Kept:
+    def observe(self, state: StoredFrames, observed: ObservedEvent) -> StoredFrames:
         event = observed.event
         if isinstance(event, Committed) and (lacking := state.lacking(event.frame)):
             raise Violation(f"position {event.frame.first} was acknowledged, but {', '.join(lacking)} never stored it")
@@ -78,7 +78,7 @@ class CommitDurability:
             _admitted(state, event.projection)
         return state.after(observed)
 
-    def hot(self, state: Kept) -> str:
+    def hot(self, state: StoredFrames) -> str:
         return ""
 
 
@@ -90,10 +90,10 @@ class ReadCommitted:
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
 
-    def initial(self) -> Kept:
-        return Kept(self._projection)
+    def initial(self) -> StoredFrames:
+        return StoredFrames(self._projection)
 
-    def observe(self, state: Kept, observed: Observed) -> Kept:
+    def observe(self, state: StoredFrames, observed: ObservedEvent) -> StoredFrames:
         event = observed.event
         if isinstance(event, EntriesRead) and (lacking := state.lacking(event.frame)):
             raise Violation(
@@ -101,11 +101,11 @@ class ReadCommitted:
             )
         return state.after(observed)
 
-    def hot(self, state: Kept) -> str:
+    def hot(self, state: StoredFrames) -> str:
         return ""
 
 
-def _admitted(state: Kept, after: Projection) -> None:
+def _admitted(state: StoredFrames, after: Projection) -> None:
     """Members that serve from now on have what everybody had who served before."""
     before = state.projection
     for segment in after.segments:
@@ -126,5 +126,5 @@ def _admitted(state: Kept, after: Projection) -> None:
                     raise Violation(f"{member.node} serves segment {segment.index}, but lacks position {min(missing)}")
 
 
-def _stored(state: Kept, stream: str) -> set[Frame]:
+def _stored(state: StoredFrames, stream: str) -> set[Frame]:
     return {frame for _, beside in state.frames(stream).items() for frame in beside}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, Violation
 from trunkline.core.calls import AppendRequested, SubscribeRequested
 from trunkline.core.effects import Message
 from trunkline.core.events import Appended, SubscriptionEnded
@@ -26,7 +26,7 @@ class FreshTail:
     def initial(self) -> State:
         return self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         process = observed.process
         match observed.event:
             case Invoked(operation, request):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from trunkline.check.scenario import Observed, Violation
+from trunkline.check.scenario import ObservedEvent, Violation
 from trunkline.core.events import (
     Committed,
     HoleFilled,
@@ -40,7 +40,7 @@ class SingleOwner:
         begun = self.State(granted=self._granted_before)
         return self._projected(begun, self._projection) if self._projection is not None else begun
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case Projected(projection):
                 return self._projected(state, projection)
@@ -98,7 +98,7 @@ class BoundaryWrittenOnce:
     def initial(self) -> State:
         return self._projected(self.State(), self._projection) if self._projection is not None else self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case Projected(projection):
                 return self._projected(state, projection)
@@ -142,7 +142,7 @@ class BoundaryWrittenOnce:
             _succeeds(before, projection)
             reopened = not before.last.is_open and projection.last.is_open
             if reopened and not may_reopen:
-                raise Violation("a log that an operator closed was opened by nobody's wish")
+                raise Violation("a log that an operator closed was opened without a request")
             may_reopen = may_reopen and not reopened
         seen = tuple(sorted({*state.seen, *ids}))
         return state._replace(projection=projection, ends=tuple(sorted(ends.items())), may_reopen=may_reopen, seen=seen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline.check.scenario import Observed, Violation
+from trunkline.check.scenario import ObservedEvent, Violation
 from trunkline.core.events import StreamDropped, StreamFinalized, StreamRecovered
 
 Ends = tuple[tuple[tuple[str, str], int], ...]  # by log and stream, sorted
@@ -16,7 +16,7 @@ class EndsKept:
     def initial(self) -> Ends:
         return ()
 
-    def observe(self, state: Ends, observed: Observed) -> Ends:
+    def observe(self, state: Ends, observed: ObservedEvent) -> Ends:
         ends = dict(state)
         match observed.event:
             case StreamFinalized(log=log, stream=stream, end=end):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trunkline.check.scenario import Completed, Invoked, Monitor, Observed, ProcessEnded, Violation
+from trunkline.check.scenario import Completed, Invoked, Monitor, ObservedEvent, ProcessEnded, Violation
 from trunkline.core.effects import Event
 from trunkline.core.events import Projected
 
@@ -30,7 +30,7 @@ class OfLog:
     def initial(self) -> State:
         return self.State(self._monitor.initial())
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         begun = self._begun(state.begun, observed)
         if not self._concerns(state, observed):
             return state
@@ -43,7 +43,7 @@ class OfLog:
         reason = self._monitor.hot(state.inner)
         return f"{self._log}: {reason}" if reason else ""
 
-    def _concerns(self, state: State, observed: Observed) -> bool:
+    def _concerns(self, state: State, observed: ObservedEvent) -> bool:
         match observed.event:
             case Invoked(_, request):
                 return bool(getattr(request, "log", None) == self._log)
@@ -51,7 +51,7 @@ class OfLog:
                 return (observed.process, operation) in state.begun
         return _log_of(observed.event) in (None, self._log)
 
-    def _begun(self, begun: frozenset[tuple[str, int]], observed: Observed) -> frozenset[tuple[str, int]]:
+    def _begun(self, begun: frozenset[tuple[str, int]], observed: ObservedEvent) -> frozenset[tuple[str, int]]:
         process = observed.process
         match observed.event:
             case Invoked(operation, request):

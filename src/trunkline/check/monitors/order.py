@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
-from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, Violation
 from trunkline.core.calls import AppendRequested, SubscribeRequested
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
@@ -46,7 +46,7 @@ class TotalOrder:
     def initial(self) -> State:
         return self.State(trim=self._trim)
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case (
                 EntriesRead(frame=frame) | Committed(frame=frame) | HoleFilled(frame=frame) | ValueCarried(frame=frame)
@@ -94,7 +94,7 @@ class Completeness:
     def initial(self) -> State:
         return self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case Invoked(_, SubscribeRequested(_, _, start)):
                 return self._moved(state, observed, start)
@@ -122,7 +122,7 @@ class Completeness:
     def hot(self, state: State) -> str:
         return ""
 
-    def _at(self, state: State, observed: Observed, position: int) -> None:
+    def _at(self, state: State, observed: ObservedEvent, position: int) -> None:
         reader = (observed.process, observed.role)
         expected = next((r[2] for r in state.readers if r[:2] == reader), position)
         if position != expected:
@@ -134,7 +134,7 @@ class Completeness:
         if not (trimmed or lost):
             raise Violation(f"positions {first} to {end - 1} were skipped as {why.value}, and are not")
 
-    def _moved(self, state: State, observed: Observed, position: int) -> State:
+    def _moved(self, state: State, observed: ObservedEvent, position: int) -> State:
         reader = (observed.process, observed.role)
         others = frozenset(r for r in state.readers if r[:2] != reader)
         return state._replace(readers=others | {(*reader, position)})
@@ -156,7 +156,7 @@ class RealTimeOrder:
     def initial(self) -> State:
         return self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case Invoked(operation, request):
                 return self._began(state, observed.process, operation, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
-from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded, Violation
+from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, Violation
 from trunkline.core.calls import AppendRequested, TrimRequested
 from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import Appended, AppendRefused, Committed, EntriesRead, OutcomeUnknown, Projected
@@ -39,7 +39,7 @@ class NoLostAck:
     def initial(self) -> State:
         return self._projected(self.State(), self._projection) if self._projection is not None else self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case Invoked(operation, AppendRequested(checksum=checksum)):
                 allowed = state.allowed.put(checksum, (state.allowed.get(checksum) or 0) + 1)
@@ -122,7 +122,7 @@ class TrimAsked:
     def initial(self) -> int:
         return self._trim
 
-    def observe(self, state: int, observed: Observed) -> int:
+    def observe(self, state: int, observed: ObservedEvent) -> int:
         match observed.event:
             case Invoked(_, TrimRequested(_, _, point)):
                 return max(state, point)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trunkline.check.scenario import Completed, Invoked, Observed, ProcessEnded
+from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded
 from trunkline.core.calls import SubscribeRequested
 from trunkline.core.events import (
     Committed,
@@ -48,7 +48,7 @@ class Progress:
     def initial(self) -> State:
         return self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         process = observed.process
         if self._tidy and isinstance(observed.event, FrameStored | StreamSealed | StreamFinalized | StreamRecovered):
             state = state._replace(held=tuple(sorted({*state.held, observed.event.stream})))

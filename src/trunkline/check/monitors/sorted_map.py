@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from trunkline.check.frozen import text
 
 V = TypeVar("V")
-Node = tuple[tuple[int, Any], ...]
+TreeNode = tuple[tuple[int, Any], ...]
 
 BITS = 6  # of a key that each level tells apart
 
@@ -27,7 +27,7 @@ class SortedMap(NamedTuple, Generic[V]):
     """Keys are not negative. ``put`` gives the next map."""
 
     height: int = 0
-    node: Node = ()
+    node: TreeNode = ()
 
     def get(self, key: int) -> V | None:
         node: Any = self.node
@@ -63,7 +63,7 @@ class SortedMap(NamedTuple, Generic[V]):
         return text(dict(self.items()))
 
 
-def _put(node: Node, level: int, key: int, value: Any) -> Node:
+def _put(node: TreeNode, level: int, key: int, value: Any) -> TreeNode:
     prefix = key >> BITS * level
     at = bisect_left(node, (prefix,))
     present = at < len(node) and node[at][0] == prefix
@@ -72,7 +72,7 @@ def _put(node: Node, level: int, key: int, value: Any) -> Node:
     return (*node[:at], (prefix, value), *node[at + present :])
 
 
-def _floor(node: Node, level: int, key: int) -> tuple[int, Any] | None:
+def _floor(node: TreeNode, level: int, key: int) -> tuple[int, Any] | None:
     prefix = key >> BITS * level
     at = bisect_left(node, (prefix + 1,)) - 1
     if at < 0 or level == 0:
@@ -85,13 +85,13 @@ def _floor(node: Node, level: int, key: int) -> tuple[int, Any] | None:
     return _last(node[at][1], level - 1)
 
 
-def _last(node: Node, level: int) -> tuple[int, Any]:
+def _last(node: TreeNode, level: int) -> tuple[int, Any]:
     for _ in range(level):
         node = node[-1][1]
     return node[-1]
 
 
-def _items(node: Node, level: int) -> Iterator[tuple[int, Any]]:
+def _items(node: TreeNode, level: int) -> Iterator[tuple[int, Any]]:
     for prefix, value in node:
         if level:
             yield from _items(value, level - 1)

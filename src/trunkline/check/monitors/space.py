@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trunkline.check.scenario import Observed, Violation
+from trunkline.check.scenario import ObservedEvent, Violation
 from trunkline.core.effects import Event
 from trunkline.core.entries import FrameKind
 from trunkline.core.events import FrameStored, Projected, StreamFinalized, StreamRecovered
@@ -36,7 +36,7 @@ class KeepsRoom:
     def initial(self) -> State:
         return self._initial
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case RoomChanged(space):
                 return state._replace(rooms=tuple(sorted({**dict(state.rooms), observed.process: space}.items())))
@@ -71,7 +71,7 @@ class CopiesMade:
         """Segments with too few copies."""
         return self._narrow
 
-    def observe(self, state: tuple[int, ...], observed: Observed) -> tuple[int, ...]:
+    def observe(self, state: tuple[int, ...], observed: ObservedEvent) -> tuple[int, ...]:
         return self._narrow_in(observed.event.projection) if isinstance(observed.event, Projected) else state
 
     def hot(self, state: tuple[int, ...]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trunkline.check.monitors.durability import Kept
-from trunkline.check.scenario import Observed, ProcessEnded, Violation
+from trunkline.check.monitors.durability import StoredFrames
+from trunkline.check.scenario import ObservedEvent, ProcessEnded, Violation
 from trunkline.core.entries import Frame
 from trunkline.core.events import (
     DutiesOver,
@@ -47,7 +47,7 @@ class LastCopy:
     def initial(self) -> State:
         return self._initial
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case ProcessEnded():
                 return state._replace(down=state.down | {observed.process})
@@ -74,10 +74,10 @@ class RepairedAlike:
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
 
-    def initial(self) -> Kept:
-        return Kept(self._projection)
+    def initial(self) -> StoredFrames:
+        return StoredFrames(self._projection)
 
-    def observe(self, state: Kept, observed: Observed) -> Kept:
+    def observe(self, state: StoredFrames, observed: ObservedEvent) -> StoredFrames:
         if isinstance(observed.event, Projected):
             after = observed.event.projection
             for segment in after.segments:
@@ -86,10 +86,10 @@ class RepairedAlike:
                     self._judge(state, after.trim, segment)
         return state.after(observed)
 
-    def hot(self, state: Kept) -> str:
+    def hot(self, state: StoredFrames) -> str:
         return ""
 
-    def _judge(self, state: Kept, trim: int, segment: Segment) -> None:
+    def _judge(self, state: StoredFrames, trim: int, segment: Segment) -> None:
         assert segment.end is not None
         common = {group: self._alike(state, segment.serving(group)) for group in segment.groups if group}
         for glsn in range(max(segment.base, trim + 1), segment.end):
@@ -97,7 +97,7 @@ class RepairedAlike:
             if group and not any(frame.first <= glsn < frame.next for frame in common[group]):
                 raise Violation(f"segment {segment.index} is called repaired, but differs at position {glsn}")
 
-    def _alike(self, state: Kept, serving: Group) -> set[Frame]:
+    def _alike(self, state: StoredFrames, serving: Group) -> set[Frame]:
         kept = [{f for _, beside in state.frames(m.stream).items() for f in beside} for m in serving]
         return set.intersection(*kept)
 
@@ -117,7 +117,7 @@ class PatienceKept:
     def initial(self) -> State:
         return self._initial
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case NodeGivenUp(node=name) | StreamDamaged(stream=name):
                 return state._replace(excused=state.excused | {name})
@@ -163,7 +163,7 @@ class Upkeep:
     def initial(self) -> State:
         return self._initial
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case Projected(projection):
                 return state._replace(projection=projection)
@@ -215,7 +215,7 @@ class DutiesEnd:
     def initial(self) -> State:
         return self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
             case (
                 FrameStored(stream=stream)
@@ -251,7 +251,7 @@ class BlockedWithdrawn:
     def initial(self) -> State:
         return self.State()
 
-    def observe(self, state: State, observed: Observed) -> State:
+    def observe(self, state: State, observed: ObservedEvent) -> State:
         others = tuple(each for each in state.blocked if each[0] != observed.process)
         match observed.event:
             case Projected(projection):

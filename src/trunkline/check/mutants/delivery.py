@@ -8,7 +8,7 @@ from trunkline.check.delivery_rows import Rows
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import patch
 from trunkline.check.scenarios import delivery_world
-from trunkline.check.scenarios.delivery_world import Apply, Source, Table
+from trunkline.check.scenarios.delivery_world import Apply, ScriptedSource, Table
 from trunkline.core import planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
@@ -137,7 +137,7 @@ def _takes_late_grant(self: Planner, grant: Grant) -> Effects:
 
 
 def _grant_overrules(self: Planner, grant: Grant) -> Effects:
-    """What the grant says of a wish for a new seed counts, also if the wish came after it was written."""
+    """The reseed request of the grant counts, even if a newer request arrived after the grant was written."""
     self.tracks[grant.destination].reseed = 0
     return _on_granted(self, grant)
 
@@ -159,7 +159,7 @@ def _history_unseen(self: Planner, message: Message) -> Effects:
     return _handle(self, replace(message, history=0) if isinstance(message, SourceAt) else message)
 
 
-def _in_any_history(self: Source, version: int, mark: str) -> bool:
+def _in_any_history(self: ScriptedSource, version: int, mark: str) -> bool:
     return version <= self.version
 
 
@@ -329,8 +329,8 @@ DELIVERY_MUTANTS = (
         breaks=("planner P10",),
     ),
     Mutant(
-        "wish-overruled",
-        "a wish for a new seed is forgotten when a grant arrives that was written before it",
+        "reseed-request-overruled",
+        "a reseed request is forgotten when a grant arrives that was written before it",
         "reseeding",
         patch((Planner, "_on_granted", _grant_overrules)),
         "Progress",
@@ -352,7 +352,7 @@ DELIVERY_MUTANTS = (
         "mark-not-compared",
         "a version counts as the same one whatever its mark is",
         "restored-source",
-        patch((Source, "_has", _in_any_history)),
+        patch((ScriptedSource, "_has", _in_any_history)),
         ("NoPhantom", "NoLoss", "Progress"),
         "breadth",
         50_000,

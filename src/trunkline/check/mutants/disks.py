@@ -19,7 +19,7 @@ def _never_uncertain(slots: tuple[Slot, ...], own_mark: int = 0) -> Recovered:
     return Recovered(found.kept, found.frames, found.data_loss, False)
 
 
-def _torn_files(files: disks.StreamFiles) -> disks.StreamFiles:
+def _torn_files(files: disks.StoredStream) -> disks.StoredStream:
     """Recovery believes what a bad slot claims to hold."""
     good = tuple(Slot(slot.frame, slot.mark) for slot in files.slots)
     return files._replace(slots=good)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trunkline.check.scenario import Ended, Faults, Operation, Scenario
+from trunkline.check.scenario import Faults, Operation, OperationEnd, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -81,13 +81,13 @@ def peek_without_replica() -> Scenario:
 def tail_after_failover() -> Scenario:
     """The second call begins after an append that went to the next segment was acknowledged."""
     finder = tail_finder("t")
-    calls = (*finder.operations, Operation("tail", TailRequested(2, LOG), (Ended("c1", 1),)))
+    calls = (*finder.operations, Operation("tail", TailRequested(2, LOG), (OperationEnd("c1", 1),)))
     return scenario(
         "tail-after-failover",
         "a tail call, a fail-over, an append, and a tail call that must have heard of both",
         PAIR,
         replace(finder, operations=calls),
-        appender("c1", PAIR, *appends(1), after=(Ended("t", 1),)),
+        appender("c1", PAIR, *appends(1), after=(OperationEnd("t", 1),)),
         faults=Faults(crash=1),
         crashable="n1",
         sometimes=("TailIs", "Projected", "Committed"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trunkline.check.scenario import Cut, Faults, Scenario
+from trunkline.check.scenario import Faults, NetworkCut, Scenario
 from trunkline.check.scenarios.cluster import (
     CHAIN2,
     CHAIN3,
@@ -135,7 +135,7 @@ def partition() -> Scenario:
     """n2 and c2 are cut off together from everybody else: c2 must not say that the log ends where n2 does."""
     inside, outside = ("n2", "c2"), ("n1", "n3", "meta", "c1")
     pairs = tuple((a, b) for a in inside for b in outside)
-    cut = Cut("n2-c2", pairs + tuple((b, a) for a, b in pairs))
+    cut = NetworkCut("n2-c2", pairs + tuple((b, a) for a, b in pairs))
     clients = (appender("c1", PAIR, *appends(1)), reader("c2", PAIR, to_tail=True))
     return scenario(
         "partition",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trunkline.check.scenario import Cut, Faults, FreeTimer, Scenario
+from trunkline.check.scenario import Faults, FreeTimer, NetworkCut, Scenario
 from trunkline.check.scenarios.chain import NODES, PAIR
 from trunkline.check.scenarios.cluster import (
     CHAIN2,
@@ -13,8 +13,8 @@ from trunkline.check.scenarios.cluster import (
     appends,
     bursting_appender,
     chain_log,
-    emptied,
     full,
+    full_at_first,
     peeker,
     reader,
     scenario,
@@ -68,8 +68,8 @@ def pipelined_append() -> Scenario:
 
 def conditional_append() -> Scenario:
     """Both want position 1, and nothing else."""
-    wish = AppendRequested(1, "log", 1, 1, expect=1)
-    clients = (appender("c1", PAIR, wish), appender("c2", PAIR, AppendRequested(1, "log", 1, 2, expect=1)))
+    request = AppendRequested(1, "log", 1, 1, expect=1)
+    clients = (appender("c1", PAIR, request), appender("c2", PAIR, AppendRequested(1, "log", 1, 2, expect=1)))
     return scenario(
         "conditional-append",
         "two clients append on the condition that they get position 1: at most one does",
@@ -117,7 +117,7 @@ def client_restart() -> Scenario:
 
 def client_without_storage() -> Scenario:
     """c1 reaches the sequencer and the metadata, but no storage: it may burn one grant at a time, and others go on."""
-    cut = Cut("c1-storage", tuple(pair for n in ("n1", "n2") for pair in (("c1", n), (n, "c1"))))
+    cut = NetworkCut("c1-storage", tuple(pair for n in ("n1", "n2") for pair in (("c1", n), (n, "c1"))))
     clients = (
         appender("c1", PAIR, *appends(1, 2), in_flight_max=1),
         appender("c2", PAIR, *appends(3)),
@@ -207,7 +207,7 @@ def space_returns() -> Scenario:
         sometimes=("AppendRefused", "HoleFilled"),
     )
     nodes = ("n1", "n2")
-    return replace(made, processes=tuple(emptied(p) if p.name in nodes else p for p in made.processes))
+    return replace(made, processes=tuple(full_at_first(p) if p.name in nodes else p for p in made.processes))
 
 
 def full_head() -> Scenario:

@@ -9,23 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, Nothing, StorageDisk
+from trunkline.check.disks import Folded, FoldingDisk, NodeFiles, NoDisk, StorageDisk
 from trunkline.check.monitors import Progress, of_each, safety
 from trunkline.check.monitors.upkeep import LastCopy, RepairedAlike
 from trunkline.check.scenario import (
     NO_FAULTS,
     Boot,
-    Cut,
-    Drop,
-    Ended,
     Faults,
     FreeTimer,
+    MessageDrop,
     Monitor,
+    NetworkCut,
     Operation,
+    OperationEnd,
     ProcessSpec,
     Scenario,
 )
-from trunkline.check.scenarios.hosts import Application, BoundedNode, Burst, EmptiedDisk, LeaseClock, Scrubber
+from trunkline.check.scenarios.hosts import Application, BoundedNode, Burst, FullAtFirstDisk, LeaseExpiry, ScrubbingHost
 from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.calls import (
@@ -164,9 +164,9 @@ def clock(nodes: str) -> ProcessSpec:
     """Lets the leases of these nodes run out, whether they are dead or not."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"clock": LeaseClock(REGISTER, tuple(nodes.split()))}
+        return {"clock": LeaseExpiry(REGISTER, tuple(nodes.split()))}
 
-    return ProcessSpec("clock", start, Nothing(), None)
+    return ProcessSpec("clock", start, NoDisk(), None)
 
 
 def appends(*checksums: int, count: int = 1, takeover: bool = False, log: str = LOG) -> tuple[AppendRequested, ...]:
@@ -184,7 +184,7 @@ def _name_of(view: Projection | None) -> str:
     return LOG if view is None else view.log
 
 
-def _asked(role: str, requests: Sequence[Message], after: tuple[Ended, ...] = ()) -> tuple[Operation, ...]:
+def _asked(role: str, requests: Sequence[Message], after: tuple[OperationEnd, ...] = ()) -> tuple[Operation, ...]:
     """One request after another, the first of them ``after`` the end of others' operations."""
     return tuple(Operation(role, request, () if place else after) for place, request in enumerate(requests))
 
@@ -195,7 +195,7 @@ def appender(
     *requests: AppendRequested,
     in_flight_max: int = 64,
     seal_checks: int = 0,
-    after: tuple[Ended, ...] = (),
+    after: tuple[OperationEnd, ...] = (),
 ) -> ProcessSpec:
     """A client that appends to a chain log. ``seal_checks``: how often it leaves the end of a segment to others."""
     log = _name_of(view)
@@ -205,7 +205,7 @@ def appender(
         config = AppenderConfig(log, writer, in_flight_max=in_flight_max, seal_checks=seal_checks)
         return {"appender": Appender(config, view), **_helpers(log)}
 
-    return ProcessSpec(name, start, Nothing(), None, _asked("appender", requests, after))
+    return ProcessSpec(name, start, NoDisk(), None, _asked("appender", requests, after))
 
 
 def bursting_appender(name: str, view: Projection | None, *requests: AppendRequested) -> ProcessSpec:
@@ -216,7 +216,7 @@ def bursting_appender(name: str, view: Projection | None, *requests: AppendReque
         helpers = _helpers(_name_of(view))
         return {"application": Application("appender"), "appender": Appender(config, view), **helpers}
 
-    return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
+    return ProcessSpec(name, start, NoDisk(), None, (Operation("application", Burst(requests)),))
 
 
 def bursting_writer(name: str, view: Projection | None, *requests: AppendRequested) -> ProcessSpec:
@@ -227,7 +227,7 @@ def bursting_writer(name: str, view: Projection | None, *requests: AppendRequest
         helpers = _helpers(_name_of(view))
         return {"application": Application("writer"), "writer": Writer(config, view), **helpers}
 
-    return ProcessSpec(name, start, Nothing(), None, (Operation("application", Burst(requests)),))
+    return ProcessSpec(name, start, NoDisk(), None, (Operation("application", Burst(requests)),))
 
 
 def bounded(spec: ProcessSpec, answer_max: int) -> ProcessSpec:
@@ -248,7 +248,7 @@ def scrubbed(spec: ProcessSpec, found: FramesDamaged) -> ProcessSpec:
         if boot.start > 1:
             return spec.start(boot)
         lease = LeaseKeeper(NodeInfo(boot.process, boot.incarnation, boot.start), REGISTER, retry_ms=1000)
-        return {"lease": lease, **spec.start(boot), "scrubber": Scrubber(found)}
+        return {"lease": lease, **spec.start(boot), "scrubber": ScrubbingHost(found)}
 
     return replace(spec, start=start)
 
@@ -266,11 +266,11 @@ def full(spec: ProcessSpec) -> ProcessSpec:
     return replace(spec, start=start)
 
 
-def emptied(spec: ProcessSpec) -> ProcessSpec:
+def full_at_first(spec: ProcessSpec) -> ProcessSpec:
     """The same node with a disk that is full at first."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {**spec.start(boot), "disk": EmptiedDisk()}
+        return {**spec.start(boot), "disk": FullAtFirstDisk()}
 
     return replace(spec, start=start)
 
@@ -280,7 +280,7 @@ def writer(
     view: Projection | None,
     *requests: AppendRequested,
     in_flight_max: int = 64,
-    after: tuple[Ended, ...] = (),
+    after: tuple[OperationEnd, ...] = (),
 ) -> ProcessSpec:
     """A client that writes a broadcast log."""
     log = _name_of(view)
@@ -289,7 +289,7 @@ def writer(
         config = WriterConfig(log, Owner(boot.process, boot.start), in_flight_max=in_flight_max)
         return {"writer": Writer(config, view), **_helpers(log)}
 
-    return ProcessSpec(name, start, Nothing(), None, _asked("writer", requests, after))
+    return ProcessSpec(name, start, NoDisk(), None, _asked("writer", requests, after))
 
 
 def reader(
@@ -303,7 +303,7 @@ def reader(
     seal_checks: int = 0,
     read_limit: int = 1,
     replica: int = 0,
-    after: tuple[Ended, ...] = (),
+    after: tuple[OperationEnd, ...] = (),
 ) -> ProcessSpec:
     """A client that reads from the beginning on, by default one frame at a time, and for ever."""
     log = _name_of(view)
@@ -313,22 +313,22 @@ def reader(
         return {"reader": Reader(config, view), **_helpers(log)}
 
     request = SubscribeRequested(1, log, start_at, until, to_tail)
-    return ProcessSpec(name, start, Nothing(), None, _asked("reader", (request,), after))
+    return ProcessSpec(name, start, NoDisk(), None, _asked("reader", (request,), after))
 
 
-def tail_finder(name: str, calls: int = 1, *, log: str = LOG, after: tuple[Ended, ...] = ()) -> ProcessSpec:
+def tail_finder(name: str, calls: int = 1, *, log: str = LOG, after: tuple[OperationEnd, ...] = ()) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"tail": TailFinder(TailConfig(REGISTER, log)), **_helpers(log)}
 
     requests = [TailRequested(number, log) for number in range(1, calls + 1)]
-    return ProcessSpec(name, start, Nothing(), None, _asked("tail", requests, after))
+    return ProcessSpec(name, start, NoDisk(), None, _asked("tail", requests, after))
 
 
 def peeker(name: str) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"peek": Peeker(PeekerConfig(LOG)), **_helpers()}
 
-    return ProcessSpec(name, start, Nothing(), None, (Operation("peek", PeekRequested(1, LOG)),))
+    return ProcessSpec(name, start, NoDisk(), None, (Operation("peek", PeekRequested(1, LOG)),))
 
 
 def administrator(
@@ -352,7 +352,7 @@ def administrator(
 
     first = () if after is None else (Operation("reader", SubscribeRequested(1, LOG, 1, until=after)),)
     operations = tuple(Operation("administrator", request) for request in requests)
-    return ProcessSpec(name, start, Nothing(), None, first + operations)
+    return ProcessSpec(name, start, NoDisk(), None, first + operations)
 
 
 def coordinator(
@@ -371,7 +371,7 @@ def coordinator(
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"coordinator": Coordinator(config), **_helpers(log)}
 
-    return ProcessSpec(name, start, Nothing(), None)
+    return ProcessSpec(name, start, NoDisk(), None)
 
 
 def scenario(
@@ -394,7 +394,7 @@ def scenario(
     lossy: str = "",
     stays_down: str = "",
     power_domain: str = "",
-    cuts: tuple[Cut, ...] = (),
+    cuts: tuple[NetworkCut, ...] = (),
     sometimes: tuple[str, ...] = ("Committed", "EntriesRead"),
     finishing: bool = False,
     tidy: bool = False,
@@ -402,7 +402,7 @@ def scenario(
     beside: tuple[Projection, ...] = (),
     answer_max: int | None = None,
     free_timers: tuple[FreeTimer, ...] = (),
-    drops: tuple[Drop, ...] = (),
+    drops: tuple[MessageDrop, ...] = (),
     copies: int = 1,
     monitors: tuple[Monitor, ...] = (),
 ) -> Scenario:

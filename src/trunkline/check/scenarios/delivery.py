@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from trunkline.check.delivery_rows import Change, History, Row, history
-from trunkline.check.disks import Nothing
+from trunkline.check.delivery_rows import Change, Row, SourceScript, history
+from trunkline.check.disks import NoDisk
 from trunkline.check.monitors import Progress
 from trunkline.check.monitors.delivery import EventualConsistency, OnePlace, Parts, delivery_safety
 from trunkline.check.scenario import NO_FAULTS, Boot, Faults, Operation, ProcessSpec, Scenario
-from trunkline.check.scenarios.delivery_work import Host, TakeBack, Tell, Worker, tenants_of
+from trunkline.check.scenarios.delivery_work import DelivererHost, OperatorRequest, RestoreTable, Worker, tenants_of
 from trunkline.check.scenarios.delivery_world import (
     CONTROL,
     LAKE,
-    Control,
+    Advance,
+    ControlEvents,
+    ControlStore,
     Expire,
-    Fate,
-    MoveOn,
-    Replace,
-    Source,
+    ReplaceSource,
+    ReseedRequest,
+    ScriptedSource,
     Table,
     TableImage,
-    Wish,
 )
 from trunkline.core.delivery_messages import Configured, Life, LifeChanged, Outcome, Planned, Shutdown
 from trunkline.core.effects import Message
@@ -85,43 +85,46 @@ def operations(role: str, *requests: Message) -> tuple[Operation, ...]:
 
 def told(*news: Message | str) -> tuple[Operation, ...]:
     """What an operator says to a deliverer, one after another. A name: that table is restored from a backup."""
-    numbered = enumerate(news, start=1)
-    return operations("host", *(TakeBack(n, each) if isinstance(each, str) else Tell(n, each) for n, each in numbered))
+    requests = [
+        RestoreTable(number, each) if isinstance(each, str) else OperatorRequest(number, each)
+        for number, each in enumerate(news, start=1)
+    ]
+    return operations("host", *requests)
 
 
-def moves(past: History, *oldest: int) -> tuple[MoveOn, ...]:
+def moves(past: SourceScript, *oldest: int) -> tuple[Advance, ...]:
     """The source goes through its script, then forgets what lies before each of these versions."""
     versions = len(past.versions) - 2
-    expiries = [MoveOn(number, each) for number, each in enumerate(oldest, start=versions + 1)]
-    return (*(MoveOn(number) for number in range(1, versions + 1)), *expiries)
+    expiries = [Advance(number, each) for number, each in enumerate(oldest, start=versions + 1)]
+    return (*(Advance(number) for number in range(1, versions + 1)), *expiries)
 
 
 def lake(
-    past: History, steps: tuple[MoveOn | Replace, ...], names: tuple[str, ...], deliverers: tuple[str, ...]
+    past: SourceScript, steps: tuple[Advance | ReplaceSource, ...], names: tuple[str, ...], deliverers: tuple[str, ...]
 ) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"source": Source(past), "control": Control(names, deliverers)}
+        return {"source": ScriptedSource(past), "control": ControlStore(names, deliverers)}
 
-    return ProcessSpec(LAKE, start, Nothing(), None, operations("source", *steps))
+    return ProcessSpec(LAKE, start, NoDisk(), None, operations("source", *steps))
 
 
-def fate(events: tuple[Expire | Wish, ...]) -> ProcessSpec:
+def fate(events: tuple[Expire | ReseedRequest, ...]) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"fate": Fate(events)}
+        return {"fate": ControlEvents(events)}
 
-    return ProcessSpec("fate", start, Nothing(), None)
+    return ProcessSpec("fate", start, NoDisk(), None)
 
 
 def table(name: str, image: TableImage, *, append: bool, troubles: int, broken: Outcome | None) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"table": Table(name, image, append=append, troubles=troubles, broken=broken)}
 
-    return ProcessSpec(name, start, Nothing(), None)
+    return ProcessSpec(name, start, NoDisk(), None)
 
 
 def deliverer(
     name: str,
-    past: History,
+    past: SourceScript,
     planned: tuple[Planned, ...],
     config: PlannerConfig,
     asked: tuple[Operation, ...],
@@ -130,23 +133,23 @@ def deliverer(
 ) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
         worker = Worker(boot.start, past, planned, looks=looks)
-        return {"planner": Planner(config), "worker": worker, "host": Host(planned)}
+        return {"planner": Planner(config), "worker": worker, "host": DelivererHost(planned)}
 
-    return ProcessSpec(name, start, Nothing(), None, asked)
+    return ProcessSpec(name, start, NoDisk(), None, asked)
 
 
 def scenario(
     name: str,
     summary: str,
-    past: History,
+    past: SourceScript,
     *,
     deliverers: str = "a",
     planned: tuple[Planned, ...] = PLANNED,
     seeded: int = 1,
     images: Mapping[str, TableImage] = MappingProxyType({}),
     append: bool = False,
-    steps: tuple[MoveOn | Replace, ...] | None = None,
-    events: tuple[Expire | Wish, ...] = (),
+    steps: tuple[Advance | ReplaceSource, ...] | None = None,
+    events: tuple[Expire | ReseedRequest, ...] = (),
     asked: Mapping[str, tuple[Operation, ...]] = NOTHING,
     troubles: Mapping[str, int] = MappingProxyType({}),
     broken: Mapping[str, Outcome] = MappingProxyType({}),
@@ -296,7 +299,7 @@ def reseeding() -> Scenario:
         "an operator has a destination with a wrong row seeded again, while it is flushed and answers are lost",
         THREE,
         images={"d1": wrong},
-        events=(Wish("d1"),),
+        events=(ReseedRequest("d1"),),
         faults=Faults(loss=1),
         lossy="d1",
         sometimes=("Seeded",),

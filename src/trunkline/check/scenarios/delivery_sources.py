@@ -5,7 +5,7 @@ from __future__ import annotations
 from trunkline.check.delivery_rows import Change, history
 from trunkline.check.scenario import Faults, Scenario
 from trunkline.check.scenarios.delivery import ONE_TENANT, PLANNED, scenario, told
-from trunkline.check.scenarios.delivery_world import MoveOn, Replace
+from trunkline.check.scenarios.delivery_world import Advance, ReplaceSource
 from trunkline.core.delivery_messages import Life, LifeChanged
 
 
@@ -15,7 +15,7 @@ def expiring_source() -> Scenario:
         "expiring-source",
         "the source forgets its history while destinations are behind: written once, or seeded again",
         ONE_TENANT,
-        steps=(MoveOn(1), MoveOn(2), MoveOn(3, 2), MoveOn(4), MoveOn(5, 4)),
+        steps=(Advance(1), Advance(2), Advance(3, 2), Advance(4), Advance(5, 4)),
         looks=True,
         sometimes=("HistoryExpired", "Seeded", "TableWritten"),
     )
@@ -42,7 +42,7 @@ def restored_source() -> Scenario:
         "the source is restored from a backup and goes on differently: what strayed halts, and is seeded again",
         first._replace(another=second.versions, shared=1),
         planned=PLANNED[:1],
-        steps=(MoveOn(1), MoveOn(2), Replace(3, 2, ("d1",)), MoveOn(4)),
+        steps=(Advance(1), Advance(2), ReplaceSource(3, 2, ("d1",)), Advance(4)),
         faults=Faults(early_timer=1),
         sometimes=("Halted", "Seeded", "TableWritten"),
     )
@@ -54,7 +54,7 @@ def remade_source() -> Scenario:
         "the source is made anew under its old name, and stays behind its first life: an operator's seed wins",
         history((Change("k", 1),), (Change("l", 1),))._replace(another=history((Change("m", 1),)).versions),
         planned=PLANNED[:1],
-        steps=(MoveOn(1), Replace(2, 1, ("d1",))),
+        steps=(Advance(1), ReplaceSource(2, 1, ("d1",))),
         faults=Faults(loss=1),
         lossy="d1",
         sometimes=("Halted", "Seeded", "TableWritten"),

@@ -7,23 +7,23 @@ what it has sent then arrives all the same.
 
 from __future__ import annotations
 
-from trunkline.check.delivery_rows import History
+from trunkline.check.delivery_rows import SourceScript
 from trunkline.check.scenarios.delivery_world import (
     CONTROL,
     SOURCE,
     Acquire,
     Answered,
     Apply,
-    Ask,
-    Compare,
-    Compared,
+    CompareMark,
     Forget,
-    Happened,
-    Look,
-    Looked,
-    Quiet,
+    MarkCompared,
+    OperationDone,
+    PassiveRole,
+    ReadPosition,
+    ReadWindow,
     Restore,
     Restored,
+    WindowRead,
 )
 from trunkline.core.delivery_events import JobEnded
 from trunkline.core.delivery_messages import (
@@ -49,21 +49,21 @@ def tenants_of(planned: Planned) -> tuple[int, ...]:
     return tuple(map(int, planned.digest.split()))
 
 
-class Tell(Message, frozen=True):
+class OperatorRequest(Message, frozen=True):
     """An operator says this to the planner; a new configuration is told to everybody."""
 
     operation: int
     news: Message
 
 
-class TakeBack(Message, frozen=True):
+class RestoreTable(Message, frozen=True):
     """An operator restores a table from a backup."""
 
     operation: int
     destination: str
 
 
-class Host(Quiet):
+class DelivererHost(PassiveRole):
     """What surrounds a planner: tells it the configuration and asks for leases."""
 
     def __init__(self, planned: tuple[Planned, ...]) -> None:
@@ -75,15 +75,15 @@ class Host(Quiet):
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case Tell(operation, Configured(destinations) as news):
-                return [*self._on_configured(destinations), Send(PLANNER, news), Complete(operation, Happened())]
-            case Tell(operation, news):
-                return [Send(PLANNER, news), Complete(operation, Happened())]
-            case TakeBack(operation, destination):
+            case OperatorRequest(operation, Configured(destinations) as news):
+                return [*self._on_configured(destinations), Send(PLANNER, news), Complete(operation, OperationDone())]
+            case OperatorRequest(operation, news):
+                return [Send(PLANNER, news), Complete(operation, OperationDone())]
+            case RestoreTable(operation, destination):
                 self.restoring = operation
                 return [Send(Address(destination, "table"), Restore())]
             case Restored():
-                return [Complete(self.restoring, Happened())]
+                return [Complete(self.restoring, OperationDone())]
         raise AssertionError(f"a host does not take {message}")
 
     def _on_configured(self, planned: tuple[Planned, ...]) -> Effects:
@@ -100,7 +100,7 @@ class Worker:
     with two lives is always looked at, and what destinations say of themselves is compared with it.
     """
 
-    def __init__(self, start: int, history: History, planned: tuple[Planned, ...], *, looks: bool) -> None:
+    def __init__(self, start: int, history: SourceScript, planned: tuple[Planned, ...], *, looks: bool) -> None:
         self.start = start
         self.history = history
         self.planned = planned
@@ -135,24 +135,24 @@ class Worker:
         if isinstance(message, Answered):
             late = message.result.destination not in self.waiting.get(message.job, ())
             return message.start != self.start or late
-        if isinstance(message, Compared):
+        if isinstance(message, MarkCompared):
             return message.start != self.start or message.result.destination not in self.waiting.get(message.job, ())
-        return isinstance(message, Looked) and (message.start != self.start or message.job not in self.looking)
+        return isinstance(message, WindowRead) and (message.start != self.start or message.job not in self.looking)
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case ReadStandings(job, destinations, notes):
                 self.notes[job] = notes
-                asks = [Send(Address(name, "table"), Ask(self.start, job)) for name in destinations]
+                asks = [Send(Address(name, "table"), ReadPosition(self.start, job)) for name in destinations]
                 return self._begin(job, destinations, asks)
             case FlushGroup() | SeedGroup():
                 return self._stage(message)
-            case Looked(start, job) if start == self.start and job in self.looking:
+            case WindowRead(start, job) if start == self.start and job in self.looking:
                 return self._on_looked(message)
             case Answered(start, job, result) if start == self.start:
                 if result.destination in self.waiting.get(job, ()):
                     return self._on_answered(job, result)
-            case Compared(start, job, result) if start == self.start:
+            case MarkCompared(start, job, result) if start == self.start:
                 if result.destination in self.waiting.get(job, ()):
                     return self._finish(job, (result,))
             case Configured(planned):
@@ -163,7 +163,7 @@ class Worker:
         if result.outcome is not Outcome.STANDS or self.lives == 1:
             return self._finish(job, (result,))
         note = next((each for each in self.notes[job] if each.destination == result.destination), None)
-        return [Send(SOURCE, Compare(self.start, job, result, note))]
+        return [Send(SOURCE, CompareMark(self.start, job, result, note))]
 
     def _stage(self, job: FlushGroup | SeedGroup) -> Effects:
         """Read the window (or the whole source) and stage what each member gets."""
@@ -176,8 +176,8 @@ class Worker:
             if not flushes:
                 self.seeding.add(job.job)
             after, mark = (job.after, job.mark) if isinstance(job, FlushGroup) else (job.through, "")
-            return [*begun, Send(SOURCE, Look(self.start, job.job, after, mark, job.through))]
-        return begun + self._on_looked(Looked(self.start, job.job, readable=True, strayed=False, life=0))
+            return [*begun, Send(SOURCE, ReadWindow(self.start, job.job, after, mark, job.through))]
+        return begun + self._on_looked(WindowRead(self.start, job.job, readable=True, strayed=False, life=0))
 
     def _staged(self, job: FlushGroup | SeedGroup, member: JobMember, life: int) -> Apply | None:
         tenants = tenants_of(next(each for each in self.planned if each.destination == member.destination))
@@ -190,7 +190,7 @@ class Worker:
         edits = history.edits(tenants, Span(job.after, job.through))
         return Apply(self.start, job.job, member, job.through, edits, mark=mark) if edits or job.stamp else None
 
-    def _on_looked(self, looked: Looked) -> Effects:
+    def _on_looked(self, looked: WindowRead) -> Effects:
         job, seeds = looked.job, looked.job in self.seeding
         staged = self.looking.pop(job)
         self.seeding.discard(job)

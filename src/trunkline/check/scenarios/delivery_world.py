@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.check.delivery_rows import Edit, History, Rows
+from trunkline.check.delivery_rows import Edit, Rows, SourceScript
 from trunkline.check.monitors.delivery import SourceMoved, TableWritten
 from trunkline.core.delivery_messages import (
     NO_SPAN,
@@ -39,11 +39,11 @@ CONTROL = Address(LAKE, "control")
 DECIDED = {Decision.ALREADY: Outcome.ALREADY, Decision.FENCED: Outcome.FENCED, Decision.MOVED: Outcome.MOVED}
 
 
-class Happened(Event, frozen=True):
+class OperationDone(Event, frozen=True):
     """The result of an operation of the world around deliverers."""
 
 
-class Quiet:
+class PassiveRole:
     """A role that sets no timer and asks for no choice."""
 
     @property
@@ -63,13 +63,13 @@ class Quiet:
 # --------------------------------------------------------------------------------------------------------- the source
 
 
-class Watch(Message, frozen=True):
+class WatchSource(Message, frozen=True):
     """Tell a deliverer how far you are, now and whenever that changes: it has something to deliver."""
 
     deliverer: str
 
 
-class Look(Message, frozen=True):
+class ReadWindow(Message, frozen=True):
     """Is the history after this version still there? Asked when a window is read."""
 
     start: int
@@ -79,7 +79,7 @@ class Look(Message, frozen=True):
     through: int
 
 
-class Looked(Message, frozen=True):
+class WindowRead(Message, frozen=True):
     start: int
     job: int
     readable: bool
@@ -87,7 +87,7 @@ class Looked(Message, frozen=True):
     life: int  # of the source
 
 
-class Compare(Message, frozen=True):
+class CompareMark(Message, frozen=True):
     """Is what a destination says of itself, and the note about it, of this history?"""
 
     start: int
@@ -96,20 +96,20 @@ class Compare(Message, frozen=True):
     note: Note | None
 
 
-class Compared(Message, frozen=True):
+class MarkCompared(Message, frozen=True):
     start: int
     job: int
     result: Result
 
 
-class MoveOn(Message, frozen=True):
+class Advance(Message, frozen=True):
     """The source comes to its next version, or forgets what lies before ``oldest``."""
 
     operation: int
     oldest: int = 0  # 0: a new version
 
 
-class Replace(Message, frozen=True):
+class ReplaceSource(Message, frozen=True):
     """The source is restored from a backup of ``version`` and lives another life; an operator has all seeded again."""
 
     operation: int
@@ -117,8 +117,8 @@ class Replace(Message, frozen=True):
     destinations: tuple[str, ...]
 
 
-class Source(Quiet):
-    def __init__(self, history: History) -> None:
+class ScriptedSource(PassiveRole):
+    def __init__(self, history: SourceScript) -> None:
         self.history = history
         self.life = 0
         self.version = 1
@@ -133,23 +133,23 @@ class Source(Quiet):
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case Watch(deliverer):
+            case WatchSource(deliverer):
                 self.watchers = tuple(sorted({*self.watchers, deliverer}))
                 return [self._tell(deliverer)]
-            case MoveOn(operation, oldest):
+            case Advance(operation, oldest):
                 self.version += 0 if oldest else 1
                 self.oldest = max(self.oldest, oldest)
-                return [self._moved(), *map(self._tell, self.watchers), Complete(operation, Happened())]
-            case Replace(operation, version, destinations):
+                return [self._moved(), *map(self._tell, self.watchers), Complete(operation, OperationDone())]
+            case ReplaceSource(operation, version, destinations):
                 self.life, self.version = self.life + 1, version
-                wishes = [Send(CONTROL, Wish(each)) for each in destinations]
-                return [self._moved(), *map(self._tell, self.watchers), *wishes, Complete(operation, Happened())]
-            case Look(start, job, after, mark, through):
+                requests = [Send(CONTROL, ReseedRequest(each)) for each in destinations]
+                return [self._moved(), *map(self._tell, self.watchers), *requests, Complete(operation, OperationDone())]
+            case ReadWindow(start, job, after, mark, through):
                 strayed = through > self.version or not self._has(after, mark)
-                looked = Looked(start, job, readable=after >= self.oldest, strayed=strayed, life=self.life)
+                looked = WindowRead(start, job, readable=after >= self.oldest, strayed=strayed, life=self.life)
                 return [Send(source, looked)]
-            case Compare(start, job, result, note):
-                return [Send(source, Compared(start, job, self._compared(result, note)))]
+            case CompareMark(start, job, result, note):
+                return [Send(source, MarkCompared(start, job, self._compared(result, note)))]
         raise AssertionError(f"the source does not take {message}")
 
     def _tell(self, watcher: str) -> Send:
@@ -182,7 +182,7 @@ class Apply(Message, frozen=True):
     mark: str = ""  # of `through`
 
 
-class Ask(Message, frozen=True):
+class ReadPosition(Message, frozen=True):
     start: int
     job: int
 
@@ -209,7 +209,7 @@ class TableImage(Struct, frozen=True):
     mark: str = ""  # of the position
 
 
-class Table(Quiet):
+class Table(PassiveRole):
     """A destination. ``troubles``: how often it may refuse a flush; ``broken``: what it says to every flush."""
 
     def __init__(
@@ -224,7 +224,7 @@ class Table(Quiet):
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
-            case Ask(start, job):
+            case ReadPosition(start, job):
                 image = self.image
                 stands = Result(self.name, Outcome.STANDS, image.position, image.token, mark=image.mark)
                 return [Send(source, Answered(start, job, stands))]
@@ -301,16 +301,16 @@ class Expire(Message, frozen=True):
     time: int = 1  # the first, the second time
 
 
-class Wish(Message, frozen=True):
+class ReseedRequest(Message, frozen=True):
     """An operator asks for a new seed."""
 
     destination: str
 
 
-class Fate(Quiet):
+class ControlEvents(PassiveRole):
     """Whatever happens to the control store at some moment: it is on its way from the beginning."""
 
-    def __init__(self, events: tuple[Expire | Wish, ...]) -> None:
+    def __init__(self, events: tuple[Expire | ReseedRequest, ...]) -> None:
         self.events = events
 
     def on_start(self) -> Effects:
@@ -336,7 +336,7 @@ class Lease(Struct, frozen=True):
     insists: bool = False
 
 
-class Control(Quiet):
+class ControlStore(PassiveRole):
     def __init__(self, destinations: tuple[str, ...], deliverers: tuple[str, ...]) -> None:
         """The first deliverer gets all; the others are there, and wait."""
         self.leases = {name: Lease(deliverers[0]) for name in destinations}
@@ -349,8 +349,8 @@ class Control(Quiet):
                 return self._grant(mine, source.process) if mine else []
             case Expire(destination):
                 return self._move(destination)
-            case Wish(destination):
-                return self._wish(destination)
+            case ReseedRequest(destination):
+                return self._ask_reseed(destination)
             case Forget(destination):
                 lease = self.leases[destination]
                 self.leases[destination] = replace(lease, empty=NO_SPAN, empty_mark="", reseed=lease.reseed + 1)
@@ -374,10 +374,10 @@ class Control(Quiet):
         grants: list[Grant] = []
         for name in names:
             lease = self.leases[name]
-            wished = (lease.reseed, lease.settled, lease.empty_mark, lease.insists)
-            grants.append(Grant(name, lease.token + 1, lease.empty, *wished))
+            rest = (lease.reseed, lease.settled, lease.empty_mark, lease.insists)
+            grants.append(Grant(name, lease.token + 1, lease.empty, *rest))
             self.leases[name] = replace(lease, owner=owner, token=lease.token + 1, settled=False)
-        return [Send(Address(owner, "planner"), LeasesGranted(tuple(grants))), Send(SOURCE, Watch(owner))]
+        return [Send(Address(owner, "planner"), LeasesGranted(tuple(grants))), Send(SOURCE, WatchSource(owner))]
 
     def _move(self, name: str) -> Effects:
         lease = self.leases[name]
@@ -396,7 +396,7 @@ class Control(Quiet):
         others = [each for each in self.deliverers if each != lease.owner]
         return self._grant([name], others[0]) if others else []
 
-    def _wish(self, name: str) -> Effects:
+    def _ask_reseed(self, name: str) -> Effects:
         lease = self.leases[name] = replace(self.leases[name], reseed=self.leases[name].reseed + 1, insists=True)
         return [Send(Address(lease.owner, "planner"), ReseedAsked(name, lease.reseed))] if lease.owner else []
 

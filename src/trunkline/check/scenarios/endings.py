@@ -7,7 +7,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from trunkline.check.disks import NodeFiles, StorageDisk
-from trunkline.check.scenario import Cut, Faults, ProcessSpec, Scenario
+from trunkline.check.scenario import Faults, NetworkCut, ProcessSpec, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -141,7 +141,7 @@ def roll_unreachable() -> Scenario:
         BROADCAST,
         bursting_writer("w1", BROADCAST, *appends(1, 2, count=2)),
         faults=Faults(cut=1),
-        cuts=(Cut("w1 and n2 are parted", (("w1", "n2"), ("n2", "w1"))),),
+        cuts=(NetworkCut("w1 and n2 are parted", (("w1", "n2"), ("n2", "w1"))),),
         sometimes=("Committed", "Projected"),
     )
     return replace(built, fifo=True)

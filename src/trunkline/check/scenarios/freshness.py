@@ -6,7 +6,7 @@ writer, with a lease that still holds.
 
 from __future__ import annotations
 
-from trunkline.check.scenario import Cut, Ended, Faults, Scenario
+from trunkline.check.scenario import Faults, NetworkCut, OperationEnd, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -23,15 +23,15 @@ BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
 CHAIN = chain_log(CHAIN2, "n1 n2", sequencer="n2")
 
 
-def _apart(one: str, other: str) -> Cut:
-    return Cut(f"{one}-{other}", ((one, other), (other, one)))
+def _apart(one: str, other: str) -> NetworkCut:
+    return NetworkCut(f"{one}-{other}", ((one, other), (other, one)))
 
 
 def stale_end_broadcast() -> Scenario:
     """The owner cannot reach a member and rolls without it; a reader that knows the old segment asks that member."""
     clients = (
         writer("w1", BROADCAST, *appends(1)),
-        reader("r", BROADCAST, to_tail=True, replica=1, after=(Ended("w1", 1),)),
+        reader("r", BROADCAST, to_tail=True, replica=1, after=(OperationEnd("w1", 1),)),
     )
     return scenario(
         "stale-end-broadcast",
@@ -48,7 +48,7 @@ def stale_end_chain() -> Scenario:
     """The last member is the sequencer as well; the log goes on without it, and a reader asks it for both."""
     clients = (
         appender("c1", CHAIN, *appends(1)),
-        reader("r", CHAIN, to_tail=True, after=(Ended("c1", 1),)),
+        reader("r", CHAIN, to_tail=True, after=(OperationEnd("c1", 1),)),
     )
     return scenario(
         "stale-end-chain",
@@ -65,7 +65,7 @@ def stale_end_returned() -> Scenario:
     """The member that the owner rolled away from comes back with its old stream, which is still open there."""
     clients = (
         writer("w1", BROADCAST, *appends(1)),
-        reader("r", BROADCAST, to_tail=True, replica=1, after=(Ended("w1", 1),)),
+        reader("r", BROADCAST, to_tail=True, replica=1, after=(OperationEnd("w1", 1),)),
     )
     return scenario(
         "stale-end-returned",

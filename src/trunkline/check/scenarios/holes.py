@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trunkline.check.disks import Nothing
-from trunkline.check.scenario import Boot, Ended, FreeTimer, ProcessSpec, Scenario
+from trunkline.check.disks import NoDisk
+from trunkline.check.scenario import Boot, FreeTimer, OperationEnd, ProcessSpec, Scenario
 from trunkline.check.scenarios.cluster import (
     CHAIN2,
     LOG,
@@ -162,7 +162,7 @@ def late_view() -> Scenario:
         "late-view",
         "a reader gets a pushed batch and then a map that has forgotten the segment of that batch",
         now,
-        ProcessSpec("c1", gone, Nothing(), None),
+        ProcessSpec("c1", gone, NoDisk(), None),
         reader("r", PAIR, push=True),
         records={"n2": (StreamOpened(descriptor_of(PAIR, PAIR.last, last)),)},
         free_timers=(FreeTimer("r", "reader", count=2),),
@@ -177,7 +177,7 @@ def tail_of_groups() -> Scenario:
         "tail calls beside appends to two groups never miss what was acknowledged",
         log,
         appender("c1", log, *appends(1, 2)),
-        tail_finder("t", after=(Ended("c1", 2),)),
+        tail_finder("t", after=(OperationEnd("c1", 2),)),
         sometimes=("Committed", "TailIs"),
     )
 

@@ -17,7 +17,7 @@ from trunkline.core.siblings import DamageFound
 from trunkline.core.storage import FramesDamaged, SpaceChanged, StorageNode
 
 
-class LeaseClock:
+class LeaseExpiry:
     """The clock of the register's host: says once, at some moment, that the lease of a node has run out."""
 
     def __init__(self, register: Address, nodes: tuple[str, ...]) -> None:
@@ -42,13 +42,13 @@ class LeaseClock:
 
 
 class Burst(Message, frozen=True):
-    """An application's wish for several appends at once."""
+    """An application's request for several appends at once."""
 
     requests: tuple[AppendRequested, ...]
 
 
 class BurstBegun(Event, frozen=True):
-    """The wish ends as its appends begin: they are operations of their own, and number themselves from 1 on as well."""
+    """The request ends as its appends begin: they are operations of their own, also numbered from 1."""
 
 
 class Application:
@@ -97,7 +97,7 @@ class BoundedNode(StorageNode):
         return Send(effect.to, replace(answer, frames=frames, end=frames[-1].next))
 
 
-class Scrubber:
+class ScrubbingHost:
     """A node's host that finds, at some moment, that stored frames cannot be read any more."""
 
     def __init__(self, found: FramesDamaged) -> None:
@@ -120,7 +120,7 @@ class Scrubber:
         raise AssertionError(f"a scrubber asks for no choice, yet {key} was made")
 
 
-class EmptiedDisk:
+class FullAtFirstDisk:
     """A node's host whose disk is full at first and has space again at some moment."""
 
     @property

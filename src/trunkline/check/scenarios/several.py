@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trunkline.check.scenario import Drop, Ended, Faults, FreeTimer, Scenario
+from trunkline.check.scenario import Faults, FreeTimer, MessageDrop, OperationEnd, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
     CHAIN2,
@@ -205,7 +205,7 @@ def rationed_register() -> Scenario:
         appender("c1", PAIR, *appends(1)),
         coordinator(),
         clock("n3"),
-        drops=(Drop("*", "meta", "Get", 2), Drop("n2", "c1")),
+        drops=(MessageDrop("*", "meta", "Get", 2), MessageDrop("n2", "c1")),
         finishing=True,
         sometimes=("Committed", "LeaseLost", "Projected"),
     )
@@ -241,7 +241,7 @@ def all_leases_lost() -> Scenario:
 
 def known_to_others() -> Scenario:
     """What one client was told, others know when they begin: an append, a tail and a read come after it."""
-    told = (Ended("w1", 1),)
+    told = (OperationEnd("w1", 1),)
     return scenario(
         "known-to-others",
         "a tail and a read that begin after an acknowledgement are behind it",
@@ -260,7 +260,7 @@ def read_to_tail() -> Scenario:
         "a read to the tail of a chain begins after an acknowledgement, and nodes come back as it asks",
         PAIR,
         appender("c1", PAIR, *appends(1)),
-        reader("r", PAIR, to_tail=True, after=(Ended("c1", 1),)),
+        reader("r", PAIR, to_tail=True, after=(OperationEnd("c1", 1),)),
         faults=Faults(crash=1, restart=1),
         crashable="n2 n3",
         sometimes=("Committed", "EntriesRead", "SubscriptionEnded"),

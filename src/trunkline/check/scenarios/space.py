@@ -30,7 +30,7 @@ from trunkline.core.storage import SpaceChanged
 STREAMS2 = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1)
 
 
-class Filling:
+class FillingDisk:
     """The host of a node whose disk has, at one moment after the other, room for something else."""
 
     def __init__(self, *spaces: Space, at_once: bool = False) -> None:
@@ -72,9 +72,9 @@ def filling(spec: ProcessSpec, *spaces: Space) -> ProcessSpec:
 
     def start(boot: Boot) -> Mapping[str, Role]:
         if boot.start > 1:
-            return {**spec.start(boot), "filling": Filling(spaces[-1], at_once=True)}
+            return {**spec.start(boot), "filling": FillingDisk(spaces[-1], at_once=True)}
         lease = KnownLease(NodeInfo(boot.process, boot.incarnation, boot.start), REGISTER, retry_ms=1000)
-        return {**spec.start(boot), "lease": lease, "filling": Filling(*spaces)}
+        return {**spec.start(boot), "lease": lease, "filling": FillingDisk(*spaces)}
 
     return replace(spec, start=start)
 

@@ -18,7 +18,7 @@ export const WORDS = {
   destination: ["Destination", "a table that follows its part of the source table."],
   unrouted: ["No destination", "rows with a routing value that no destination takes. They are counted, and delivered nowhere."],
   state: ["State of a destination", "ready: it waits for changes; flushing, seeding: they are being written; backing off: tried again after an error; halted: somebody has to mend something."],
-  control: ["Control store", "the database in which deliverers share who delivers what, and operators’ wishes."],
+  control: ["Control store", "the database in which deliverers share who delivers what, and the desired states that operators set."],
   lag: ["Lag", "how long the oldest change that a destination does not have yet has been waiting."],
   version: ["Version", "of the source table. A destination’s position is the version that it has completely."],
   flush: ["Flush", "one transaction that brings a destination to a newer version."],

@@ -1,4 +1,4 @@
-// Pipelines: every destination with its state, filtered and sorted, and an operator's word on it.
+// Pipelines: every destination with its state, filtered and sorted, and its desired state.
 
 import { byId, element, keyed, setText, show } from "./dom.js";
 import { ago, byName, count, duration, plural } from "./format.js";
@@ -19,7 +19,7 @@ const COLUMNS = [
   { name: "rows", of: (row) => row.rows_total, text: (row) => count(row.rows_total), number: true },
 ];
 const sorting = { column: COLUMNS[0], down: false };
-const busy = new Set(); // keys of destinations whose wish is under way
+const busy = new Set(); // keys of destinations whose desired state is being set
 
 export function startPipelines() {
   for (const column of COLUMNS) {
@@ -83,7 +83,7 @@ export function drawPipelines() {
 
 function matches(row) {
   const words = byId("pipeline-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const text = `${row.name} ${row.pipeline} ${row.state} ${row.wish} ${row.error}`.toLowerCase();
+  const text = `${row.name} ${row.pipeline} ${row.state} ${row.desired_state} ${row.error}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 
@@ -97,8 +97,8 @@ function makeRow(row) {
   const cells = COLUMNS.map((column) => element("td", { className: column.number ? "number" : "", "data-label": column.name }));
   cells[0].append(element("span", { className: "destination-name" }));
   cells[2].append(element("span", { className: "state" }), element("p", { className: "error" }));
-  const button = element("button", { type: "button", className: "wish" });
-  button.addEventListener("click", () => wish(row.key));
+  const button = element("button", { type: "button", className: "desired-state" });
+  button.addEventListener("click", () => setDesiredState(row.key));
   return element("tr", {}, ...cells, element("td", { className: "action" }, button));
 }
 
@@ -108,11 +108,11 @@ function updateRow(line, row) {
     else if (at === 2) setText(line.querySelector(".state"), row.state);
     else setText(line.children[at], column.text(row));
   });
-  line.dataset.level = row.halted ? "bad" : row.wish !== "active" ? "warn" : row.error ? "warn" : "good";
+  line.dataset.level = row.halted ? "bad" : row.desired_state !== "active" ? "warn" : row.error ? "warn" : "good";
   const error = line.querySelector(".error");
   setText(error, row.error.replace(`${row.name}: `, ""));
   show(error, Boolean(row.error));
-  const button = line.querySelector(".wish");
+  const button = line.querySelector(".desired-state");
   const [word, hidden] = wordFor(row);
   setText(button, word);
   button.setAttribute("aria-label", `${word} ${row.name}`);
@@ -122,19 +122,19 @@ function updateRow(line, row) {
 
 /** What the button does, and whether there is nothing for it to do. */
 function wordFor(row) {
-  if (row.wish === "active") return [row.halted ? "Try again" : "Pause", false];
-  return ["Resume", row.wish === "retired"];
+  if (row.desired_state === "active") return [row.halted ? "Try again" : "Pause", false];
+  return ["Resume", row.desired_state === "retired"];
 }
 
-async function wish(key) {
+async function setDesiredState(key) {
   const row = state.destinations.get(key);
   if (row === undefined || busy.has(key)) return;
-  const wanted = row.wish === "active" && !row.halted ? "paused" : "active";
+  const wanted = row.desired_state === "active" && !row.halted ? "paused" : "active";
   busy.add(key);
   drawPipelines();
   try {
-    const body = JSON.stringify({ store: row.store, pipeline: row.pipeline, destination: row.name, wish: wanted });
-    const answer = await fetch("/api/wish", { method: "POST", headers: { [HEADER]: "1", "Content-Type": "application/json" }, body });
+    const body = JSON.stringify({ store: row.store, pipeline: row.pipeline, destination: row.name, desired_state: wanted });
+    const answer = await fetch("/api/desired-state", { method: "POST", headers: { [HEADER]: "1", "Content-Type": "application/json" }, body });
     const told = await answer.json();
     say(answer.ok ? `${row.name}: ${wanted === "paused" ? "to be paused" : "to be delivered"}` : told.message, !answer.ok);
   } catch {

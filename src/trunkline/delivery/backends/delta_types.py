@@ -1,7 +1,7 @@
-"""How columns are kept in a Delta table, which has fewer types than the shared vocabulary.
+"""How columns are stored in a Delta table, which has fewer types than the shared vocabulary.
 
 ===================================  =======================  ====================================================
-vocabulary                           kept as                  note
+vocabulary                           stored as                note
 ===================================  =======================  ====================================================
 UTINYINT, USMALLINT, UINTEGER        short, integer, long     the next wider signed type
 UBIGINT                              decimal(20,0)
@@ -12,8 +12,8 @@ TIMESTAMP WITH TIME ZONE             timestamp                microseconds, UTC
 TIMESTAMP_NS                         refused                  microseconds would round it
 ===================================  =======================  ====================================================
 
-Everything else is kept as it is, lists by their elements. The name in the vocabulary stays in the field's metadata, so
-that columns come back as they were; so does the identity of the source, in the metadata of the first column.
+Other types are stored as they are, lists by their elements. The field's metadata has the name in the vocabulary, so
+that columns are read back as they were; the metadata of the first column also has the identity of the source.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def stored_type(column: Column) -> pa.DataType:
         return pa.list_(stored_type(Column(column.name, column.type[:-2])))
     if column.type == "TIMESTAMP_NS":
         raise SchemaMismatch(
-            f"column {column.name!r} is TIMESTAMP_NS, and a Delta table keeps microseconds; "
+            f"column {column.name!r} is TIMESTAMP_NS, and a Delta table stores microseconds; "
             "cast it to TIMESTAMP in the source"
         )
     return STORED.get(column.type) or arrow_type(column)
@@ -65,8 +65,8 @@ def stored_schema(columns: Sequence[Column], source: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def source_of(schema: pa.Schema) -> str | None:
-    """The identity of the source whose rows a table holds, if it is a destination of ours."""
+def source_identity(schema: pa.Schema) -> str | None:
+    """The identity of the source whose rows a table holds, if it is a destination."""
     for field in schema:
         if SOURCE_KEY in (field.metadata or {}):
             return str(field.metadata[SOURCE_KEY].decode())
@@ -75,22 +75,24 @@ def source_of(schema: pa.Schema) -> str | None:
 
 def columns_of(schema: pa.Schema) -> Columns:
     """The columns of a destination in the shared vocabulary."""
-    kept = [(field.metadata or {}).get(TYPE_KEY) for field in schema]
-    names = [type_name(field.type) if name is None else name.decode() for field, name in zip(schema, kept, strict=True)]
+    known = [(field.metadata or {}).get(TYPE_KEY) for field in schema]
+    names = [
+        type_name(field.type) if name is None else name.decode() for field, name in zip(schema, known, strict=True)
+    ]
     return tuple(Column(field.name, name) for field, name in zip(schema, names, strict=True))
 
 
-def type_name(kept: pa.DataType) -> str:
-    """The vocabulary's name for a type of a Delta table; one without a name there is spelled as Arrow does."""
-    if pa.types.is_list(kept):
-        return type_name(kept.value_type) + "[]"
-    if pa.types.is_decimal(kept):
-        return f"DECIMAL({kept.precision},{kept.scale})"
-    return _NAMES.get(kept) or str(kept)
+def type_name(stored: pa.DataType) -> str:
+    """The vocabulary's name for a type of a Delta table, or else Arrow's."""
+    if pa.types.is_list(stored):
+        return type_name(stored.value_type) + "[]"
+    if pa.types.is_decimal(stored):
+        return f"DECIMAL({stored.precision},{stored.scale})"
+    return _NAMES.get(stored) or str(stored)
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows with these columns and types, by name; a column that they lack is NULL."""
+    """The same rows with these columns and types, by name; a missing column is NULL."""
     return pa.Table.from_arrays([_conformed(table, field) for field in schema], schema=schema)
 
 
@@ -105,5 +107,5 @@ def _conformed(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         return values.cast(field.type)
     except pa.ArrowInvalid as error:
         raise DestinationHalted(
-            f"column {field.name!r} has a value that does not fit {field.type}: {error}; mend it in the source"
+            f"column {field.name!r} has a value that does not fit {field.type}: {error}; fix it in the source"
         ) from error

@@ -1,25 +1,27 @@
-"""DuckDB with the extensions that were installed with this package: nothing is ever downloaded at run time."""
+"""A pool of DuckDB connections, with the extensions that were installed with this package.
+
+Nothing is ever downloaded at run time. Each connection has an in-memory instance of its own.
+"""
 
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
 import duckdb
+import pyarrow as pa
 
-from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.errors import ConfigError, Unreachable
+from trunkline.delivery.backends.sql import literal
 
 Extension = Literal["ducklake", "postgres_scanner", "sqlite_scanner"]
-# After a rewrite of files DuckLake hands the newest version's statistics to reads of earlier versions: these optimizers
-# would believe them, and lose or change rows.
+# After a rewrite of files DuckLake applies the newest version's statistics to reads of earlier versions: with these
+# optimizers, such reads lose or change rows.
 MISLED_OPTIMIZERS: Final = "compressed_materialization,statistics_propagation"
-IDLE_INSTANCES_MOST: Final = 4
+IDLE_CONNECTIONS_MAX: Final = 4
 SETTINGS: Final[dict[str, str | bool | int]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -28,15 +30,15 @@ SETTINGS: Final[dict[str, str | bool | int]] = {
 
 
 def extension_file(name: Extension) -> Path:
-    """Where the wheel of an extension put it."""
+    """The file that an extension's wheel installed."""
     module = importlib.import_module(f"duckdb_extension_{name}")
     assert module.__file__ is not None
     folder = Path(module.__file__).parent / "extensions" / f"v{duckdb.__version__}"
     return folder / f"{name}.duckdb_extension"
 
 
-def connect(*extensions: Extension) -> duckdb.DuckDBPyConnection:
-    """A new in-memory instance with these extensions loaded."""
+def new_duckdb(*extensions: Extension) -> duckdb.DuckDBPyConnection:
+    """A connection to a new in-memory instance with these extensions loaded."""
     connection = duckdb.connect()
     for name, value in SETTINGS.items():
         connection.execute(f"SET {name} = {literal(value)}")
@@ -48,95 +50,43 @@ def connect(*extensions: Extension) -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def borrowed(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
-    """An instance of this process with nothing attached: making one costs more than most queries.
+def pooled_duckdb(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection with nothing attached, from this process's pool: a new one costs more than most queries."""
+    with from_pool(_idle_connections(extensions), lambda: new_duckdb(*extensions)) as connection:
+        yield connection
 
-    It is thrown away if anything goes wrong with it.
-    """
-    idle = _idle_instances(extensions)
+
+@cache
+def _idle_connections(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPyConnection]:
+    """Global to the process."""
+    return []
+
+
+@contextmanager
+def from_pool(
+    idle: list[duckdb.DuckDBPyConnection], new: Callable[[], duckdb.DuckDBPyConnection]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An idle connection or a new one. After an error it is closed instead of returned to the pool."""
     try:
         connection = idle.pop()
-    except IndexError:  # none waits, or another thread was quicker
-        connection = connect(*extensions)
+    except IndexError:  # none is idle, or another thread took it
+        connection = new()
     try:
         yield connection
     except BaseException:
         connection.close()
         raise
-    if len(idle) < IDLE_INSTANCES_MOST:
+    if len(idle) < IDLE_CONNECTIONS_MAX:
         idle.append(connection)
     else:
         connection.close()
 
 
-@cache
-def _idle_instances(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPyConnection]:
-    """The one thing that outlives a call: instances that wait in this process for their next borrower."""
-    return []
-
-
-def attach_catalog(connection: duckdb.DuckDBPyConnection, address: LakeAddress, name: str) -> None:
-    """Attach the database that holds a lake's catalog, to read it as plain tables."""
-    kind, place = catalog_place(address.catalog)
-    options = {"duckdb": "", "sqlite": "TYPE sqlite, ", "postgres": "TYPE postgres, "}[kind]
-    try:
-        connection.execute(f"ATTACH {literal(place + password_part(address))} AS {name} ({options}READ_ONLY)")
-    except duckdb.Error as error:
-        raise Unreachable(
-            f"the catalog {address.catalog} cannot be opened: {without_password(error, address)}"
-        ) from None
-
-
-def attach_lake(connection: duckdb.DuckDBPyConnection, address: LakeAddress, name: str, *, read_only: bool) -> None:
-    """Attach a lake itself, through DuckLake's extension."""
-    kind, place = catalog_place(address.catalog)
-    prefix = {"duckdb": "", "sqlite": "sqlite:", "postgres": "postgres:"}[kind]
-    options = [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
-    options += ["READ_ONLY"] if read_only else []
-    suffix = f" ({', '.join(options)})" if options else ""
-    try:
-        connection.execute(f"ATTACH {literal(f'ducklake:{prefix}{place}{password_part(address)}')} AS {name}{suffix}")
-    except duckdb.Error as error:
-        raise Unreachable(f"the lake {address.catalog} cannot be opened: {without_password(error, address)}") from None
-
-
-def catalog_place(catalog: str) -> tuple[Literal["duckdb", "sqlite", "postgres"], str]:
-    """The kind of database that holds a catalog, and where it is."""
-    for kind in ("sqlite", "postgres"):
-        if catalog.startswith(f"{kind}:"):
-            return kind, catalog.removeprefix(f"{kind}:")
-    return "duckdb", catalog
-
-
-def password_part(address: LakeAddress) -> str:
-    """What a connection string lacks: the password, taken from the environment at the moment of use."""
-    if address.password_env is None:
-        return ""
-    password = os.environ.get(address.password_env)
-    if password is None:
-        raise ConfigError(
-            f"the environment has no variable {address.password_env}; it must hold the password of {address.catalog}"
-        )
-    quoted = password.replace("\\", "\\\\").replace("'", "\\'")
-    return f" password='{quoted}'"
-
-
-def without_password(error: BaseException, address: LakeAddress) -> str:
-    """What DuckDB says; it repeats the whole connection string, which nobody may read."""
-    secret = os.environ.get(address.password_env) if address.password_env is not None else None
-    return first_line(error).replace(password_part(address), "").replace(secret, "***") if secret else first_line(error)
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0]
-
-
-def literal(value: str | bool | int) -> str:
-    """A SQL literal: prepared parameters made some queries many times slower."""
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return str(value).lower()
-
-
-def identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+@contextmanager
+def registered(connection: duckdb.DuckDBPyConnection, **tables: pa.Table | pa.RecordBatchReader) -> Iterator[None]:
+    """Arrow data under names for SQL. After an error the names stay; the pool closes such a connection."""
+    for name, table in tables.items():
+        connection.register(name, table)
+    yield
+    for name in tables:
+        connection.unregister(name)

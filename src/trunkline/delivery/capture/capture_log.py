@@ -17,9 +17,9 @@ import pyarrow as pa
 from msgspec import Struct
 
 import trunkline.sync
-from trunkline.delivery.changes.captured import MARK, Place, encoded, payloads, place_of
+from trunkline.delivery.changes.captured import TAKE_OVER_MARK, EntryPlace, encoded, entry_place, payloads
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN
+from trunkline.delivery.changes.rows import KIND_COLUMN
 from trunkline.errors import ConfigError, Hole, NoSuchLog, Trimmed
 
 APPEND_BYTES_MOST: Final = 4 * 1024 * 1024  # of one append; a large transaction takes several
@@ -41,20 +41,19 @@ class CaptureLog:
         self.name = name
         nodes = max(1, min(replicas, len(cluster.nodes())))
         try:
-            policy = cluster.describe(name).settings.policy.value
+            self._log = cluster.log(name)
         except NoSuchLog:
-            policy = "broadcast"
-            cluster.log(name, create=True, policy="broadcast", replicas=nodes)
+            self._log = cluster.log(name, create=True, policy="broadcast", replicas=nodes)
+        policy = self._log.settings.policy.value
         if policy != "broadcast":
             raise ConfigError(
                 f"the log {name} has the policy {policy}; a capture needs one with a single writer: "
                 f"`trunkline log create {name} --policy broadcast`, or another name"
             )
-        self._log = cluster.log(name)
 
     def take_over(self) -> str | None:
         """Become the writer (W1). Returns how far the last one came; ``None`` if nothing was captured yet."""
-        glsn = self._log.append(b"", headers=MARK.headers(), takeover=True) - 1
+        glsn = self._log.append(b"", headers=TAKE_OVER_MARK.headers(), takeover=True) - 1
         looked = 0
         while glsn > 0 and looked < LOOK_BACK_MOST:
             looked += 1
@@ -65,7 +64,7 @@ class CaptureLog:
                 continue
             except Trimmed:
                 return None
-            place = place_of(entry)
+            place = entry_place(entry)
             if place.last and place.position is not None:
                 return place.position
             glsn -= 1 if place.last else place.index + 1
@@ -99,7 +98,7 @@ class CaptureLog:
 
     def _append(self, entries: list[bytes], index: int, position: str, *, last: bool) -> int:
         count = len(entries)
-        places = [Place(index + at, last and at == count - 1, position) for at in range(count)]
+        places = [EntryPlace(index + at, last and at == count - 1, position) for at in range(count)]
         self._log.append(entries, headers=[place.headers() for place in places])
         return index + count
 

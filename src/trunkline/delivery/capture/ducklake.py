@@ -22,10 +22,10 @@ from msgspec import Struct
 from trunkline.delivery.capture.capture_log import Transaction
 from trunkline.delivery.changes.captured import change_rows, truncation
 from trunkline.delivery.changes.columns import Columns
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, ChangeKind
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, SourceState, Survey
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, SourceState, Survey
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.errors import ProtocolError, SourceExpired
 
@@ -68,7 +68,7 @@ class LakeCapture:
 
     def transactions(self) -> Iterator[Transaction]:
         """All that there is now."""
-        mark = self._source.mark()
+        mark = self._source.change_hint()
         if mark is not None and mark == self._mark:
             return
         state = self._source.state(0 if self._position is None else self._position.version)
@@ -119,14 +119,14 @@ class LakeCapture:
     def _transaction(self, columns: Columns, changes: Iterator[pa.Table]) -> Transaction:
         return Transaction(msgspec.json.encode(self._position).decode(), columns, changes)
 
-    def _rows(self, version: int, asked: Asked) -> Iterator[pa.Table]:
-        yield truncation(asked.columns)
-        for batch in self._source.scan(version, asked, None):
-            yield change_rows(Kind.INSERT, pa.Table.from_batches([batch]).drop_columns([ROUTE_COLUMN]))
+    def _rows(self, version: int, request: ReadRequest) -> Iterator[pa.Table]:
+        yield truncation(request.columns)
+        for batch in self._source.scan(version, request, ALL_ROUTES):
+            yield change_rows(ChangeKind.INSERT, pa.Table.from_batches([batch]).drop_columns([ROUTE_COLUMN]))
 
-    def _changes(self, window: Window, asked: Asked) -> Iterator[pa.Table]:
-        net = self._source.net_changes(window, asked, EVERYTHING)
-        for kind, rows in ((Kind.DELETE, net.removed), (Kind.INSERT, net.arrived)):
+    def _changes(self, window: Window, request: ReadRequest) -> Iterator[pa.Table]:
+        net = self._source.net_changes(window, request, ALL_ROUTES)
+        for kind, rows in ((ChangeKind.DELETE, net.removed), (ChangeKind.INSERT, net.arrived)):
             if rows.num_rows:
                 yield change_rows(kind, rows.drop_columns([ROUTE_COLUMN]))
 
@@ -137,6 +137,6 @@ def _restored(held: LakePosition, mark: str) -> str:
     return f"the lake was restored from a backup: its version {held.version} is another one" if differs else ""
 
 
-def _all_of(survey: Survey) -> Asked:
+def _all_of(survey: Survey) -> ReadRequest:
     columns = survey.columns
-    return Asked(columns, tuple(column.name for column in columns), columns[0].name, survey.mark)
+    return ReadRequest(columns, tuple(column.name for column in columns), columns[0].name, survey.mark)

@@ -33,7 +33,7 @@ import pyarrow as pa
 from msgspec import Struct
 from psycopg import sql
 
-from trunkline.delivery.backends.postgres_session import CONNECT_S, PERMANENT
+from trunkline.delivery.backends.postgres_session import CONNECT_S, PERMANENT, password_of
 from trunkline.delivery.capture.capture_log import Transaction
 from trunkline.delivery.capture.pgoutput import (
     UNCHANGED,
@@ -59,9 +59,8 @@ from trunkline.delivery.capture.postgres_table import (
 )
 from trunkline.delivery.capture.postgres_values import TableValues, UnfitValue, shown, table_values
 from trunkline.delivery.changes.captured import change_rows, truncation
-from trunkline.delivery.changes.ordered import Kind
+from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.config.addresses import PostgresAddress
-from trunkline.delivery.destinations.postgres import password_of
 from trunkline.errors import ConfigError, ProtocolError, TrunklineError, Unreachable
 
 logger = logging.getLogger(__name__)
@@ -239,11 +238,11 @@ class PostgresCapture:
             if row is None:
                 gone, came = Counter[Row](), Counter[Row]()
                 yield truncation(values.columns)
-            elif kind is Kind.DELETE:
+            elif kind is ChangeKind.DELETE:
                 gone[row] += 1
             else:
                 came[row] += 1
-        for kind, rows in ((Kind.DELETE, gone - came), (Kind.INSERT, came - gone)):
+        for kind, rows in ((ChangeKind.DELETE, gone - came), (ChangeKind.INSERT, came - gone)):
             whole = list(rows.elements())
             for first in range(0, len(whole), SNAPSHOT_ROWS):
                 remedy = f"change it in the table, drop the slot {self._slot}, and begin again"
@@ -314,7 +313,7 @@ class PostgresCapture:
                 texts = (tuple(None if each is None else each.encode() for each in row) for row in copy.rows())
                 while rows := list(itertools.islice(texts, SNAPSHOT_ROWS)):
                     found = self._arrow(values, rows, connection, "change it in the table, then begin again")
-                    yield change_rows(Kind.INSERT, found)
+                    yield change_rows(ChangeKind.INSERT, found)
         except psycopg.Error as error:
             raise self._away(error) from error
         finally:
@@ -395,18 +394,18 @@ def lsn_text(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFF_FFFF:X}"
 
 
-def _steps(changes: Sequence[Message]) -> Iterator[tuple[Kind, Row | None]]:
+def _steps(changes: Sequence[Message]) -> Iterator[tuple[ChangeKind, Row | None]]:
     for change in changes:
         match change:
             case Insert(new=new):
-                yield Kind.INSERT, new
+                yield ChangeKind.INSERT, new
             case Update(old=old, new=new):
                 if old is None:
                     raise ProtocolError("an update has no old row; give the table REPLICA IDENTITY FULL again")
-                yield Kind.DELETE, old
+                yield ChangeKind.DELETE, old
                 whole = (before if after == UNCHANGED else after for before, after in zip(old, new, strict=True))
-                yield Kind.INSERT, tuple(whole)
+                yield ChangeKind.INSERT, tuple(whole)
             case Delete(old=old):
-                yield Kind.DELETE, old
+                yield ChangeKind.DELETE, old
             case Truncate():
-                yield Kind.TRUNCATE, None
+                yield ChangeKind.TRUNCATE, None

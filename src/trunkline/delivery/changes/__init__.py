@@ -1,1 +1,1 @@
-"""What flows from a source to destinations: windows of versions, columns, and the changes themselves."""
+"""Changes on their way from a source to destinations: windows of versions, columns, and the changes themselves."""

@@ -1,18 +1,18 @@
-"""An Arrow stream of somebody who may be broken or lie: checked before Arrow reads it, and before anybody uses it.
+"""An Arrow stream from an untrusted writer: checked before Arrow reads it, and before its rows are used.
 
-Arrow believes what a stream says of itself: it allocates what a compressed buffer declares, and reads wherever offsets
-point. So the messages are taken apart here first, as far as they speak of sizes and places:
+Arrow trusts the metadata of a stream: it allocates what a compressed buffer declares, and reads wherever offsets point.
+So sizes and offsets of all messages are checked here first:
 
     FF FF FF FF, i32 size, metadata (a flatbuffer), body          a schema, then record batches
     FF FF FF FF, 0                                                the end
 
 Rules
- M1  A stream is one schema, record batches and its end, and nothing behind it. What was cut off, be it between two
-     messages, is no stream. There are no dictionaries and no foreign byte orders.
- M2  All that a message names lies inside of it, aligned, and all buffers of a stream together have a bounded size once
-     they are decompressed.
- M3  A batch is given out only after Arrow has validated it fully: lengths, offsets, UTF-8, digits. One thing is allowed
-     that Arrow does not: the time 24:00:00, which PostgreSQL and DuckDB have.
+ M1  A stream is one schema, record batches and the end marker, and nothing after it. A truncated stream is invalid,
+     even if the cut is between two messages. Dictionaries and big-endian byte order are refused.
+ M2  All offsets in a message are aligned and point inside it, and the decompressed size of all buffers of a stream is
+     bounded.
+ M3  A batch is returned only after Arrow has validated it fully: lengths, offsets, UTF-8, digits. One exception: the
+     time 24:00:00, which Arrow refuses, is valid in PostgreSQL and DuckDB.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ END: Final = CONTINUES + bytes(4)
 METADATA_V5: Final = 4
 LITTLE_ENDIAN: Final = 0
 SCHEMA, RECORD_BATCH = 1, 3  # kinds of messages
-ALIGNED: Final = 8  # bytes: where messages, bodies and buffers begin; Arrow reads numbers there as they lie
-BUFFER_HEAD_BYTES: Final = 8  # of a compressed buffer: its size before
+ALIGNMENT: Final = 8  # bytes; of messages, bodies and buffers: Arrow reads numbers in place
+BUFFER_HEAD_BYTES: Final = 8  # of a compressed buffer: its decompressed size
 NOT_COMPRESSED: Final = -1
 DAY_MICROS: Final = 86_400 * 10**6
 
 
-class Malformed(ValueError):
-    """The stream is none that may be read."""
+class MalformedStream(ValueError):
+    """The stream is invalid or not allowed."""
 
 
 def read_stream(
-    content: bytes, bytes_most: int, check_schema: Callable[[pa.Schema], None]
+    content: bytes, bytes_max: int, check_schema: Callable[[pa.Schema], None]
 ) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    """Schema and validated batches of a stream. ``check_schema`` is called before the first one is read, and may raise.
+    """Schema and validated batches of a stream. ``check_schema`` runs before the first batch is read, and may raise.
 
-    Raises ``Malformed``, and what Arrow raises.
+    Raises ``MalformedStream``, and what Arrow raises.
     """
-    check_messages(content, bytes_most)
+    check_messages(content, bytes_max)
     with pa.ipc.open_stream(content) as reader:
         check_schema(reader.schema)
         batches = list(reader)
@@ -70,29 +70,31 @@ def _validate(batch: pa.RecordBatch) -> None:
             found, leaf = found.flatten(), leaf.value_type
         low, high = pc.min_max(found).as_py().values()
         if low is not None and not 0 <= low <= high <= DAY_MICROS:
-            raise Malformed("a time is not of a day")
+            raise MalformedStream("a time of day is out of range")
 
 
 def _times_as_numbers(kind: pa.DataType) -> pa.DataType:
-    """The same type, with numbers where there are times."""
+    """The same type, with int64 instead of times."""
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_times_as_numbers(kind.value_type)))
     return pa.int64() if kind == pa.time64("us") else kind
 
 
-def check_messages(content: bytes, bytes_most: int) -> None:
-    """Raises ``Malformed`` for what breaks M1 or M2. ``bytes_most``: of all buffers together, decompressed."""
+def check_messages(content: bytes, bytes_max: int) -> None:
+    """Raises ``MalformedStream`` for what breaks M1 or M2. ``bytes_max``: of all buffers together, decompressed."""
     held = 0
     for number, message in enumerate(_messages(content)):
         if message.kind != (SCHEMA if number == 0 else RECORD_BATCH):
-            raise Malformed(f"message {number} is of kind {message.kind}: a schema comes first, then record batches")
+            raise MalformedStream(
+                f"message {number} is of kind {message.kind}: a schema comes first, then record batches"
+            )
         if message.kind == SCHEMA:
             if message.header.number(0, "<h", LITTLE_ENDIAN) != LITTLE_ENDIAN:
-                raise Malformed("its byte order is not little endian")
+                raise MalformedStream("its byte order is not little-endian")
             continue
         held += _decompressed_bytes(message)
-        if held > bytes_most:
-            raise Malformed(f"its buffers have more than {bytes_most:,} bytes")
+        if held > bytes_max:
+            raise MalformedStream(f"its buffers have more than {bytes_max:,} bytes")
 
 
 class _Table(Struct, frozen=True):
@@ -102,7 +104,7 @@ class _Table(Struct, frozen=True):
     at: int
 
     def place(self, field: int) -> int | None:
-        """Where a field lies; None if it is left out."""
+        """The offset of a field; None if it is absent."""
         vtable = self.at - _number(self.data, self.at, "<i")
         slot = 4 + 2 * field
         if slot >= _number(self.data, vtable, "<H"):
@@ -126,7 +128,7 @@ class _Table(Struct, frozen=True):
         start = place + _number(self.data, place, "<I")
         count = _number(self.data, start, "<I")
         if start + 4 + 16 * count > len(self.data):
-            raise Malformed("a vector is longer than its message")
+            raise MalformedStream("a vector is longer than its message")
         yield from struct.iter_unpack("<qq", self.data[start + 4 : start + 4 + 16 * count])
 
 
@@ -137,41 +139,41 @@ class _Message(Struct, frozen=True):
 
 
 def _messages(content: bytes) -> Iterator[_Message]:
-    """Those before the end, which has to be the end of the content (M1)."""
+    """All messages before the end marker, which must end the content (M1)."""
     view = memoryview(content)
     at = 0
     while content[at : at + 8] != END:
         if content[at : at + 4] != CONTINUES:
-            raise Malformed(f"there is no message at byte {at}: it is cut short, or no Arrow stream")
+            raise MalformedStream(f"there is no message at byte {at}: it is truncated, or not an Arrow stream")
         start = at + 8
         end = start + _number(view, at + 4, "<i")
-        if not start <= end <= len(view) or end % ALIGNED:
-            raise Malformed(f"the message at byte {at} does not fit")
+        if not start <= end <= len(view) or end % ALIGNMENT:
+            raise MalformedStream(f"the message at byte {at} does not fit")
         metadata = view[start:end]
         message = _Table(metadata, _number(metadata, 0, "<I"))
         size = message.number(3, "<q", 0)
         header = message.table(2)
         if message.number(0, "<h", 0) != METADATA_V5 or header is None:
-            raise Malformed(f"the message at byte {at} has no content, or is of another version of Arrow's format")
-        if not 0 <= size <= len(view) - end or size % ALIGNED:
-            raise Malformed(f"the message at byte {at} has a body that does not fit")
+            raise MalformedStream(f"the message at byte {at} is empty, or in another version of Arrow's format")
+        if not 0 <= size <= len(view) - end or size % ALIGNMENT:
+            raise MalformedStream(f"the message at byte {at} has a body that does not fit")
         yield _Message(message.number(1, "<B", 0), header, view[end : end + size])
         at = end + size
     if at + len(END) != len(content):
-        raise Malformed(f"there are {len(content) - at - len(END)} bytes behind its end")
+        raise MalformedStream(f"there are {len(content) - at - len(END)} bytes after its end")
 
 
 def _decompressed_bytes(message: _Message) -> int:
-    """Of a batch's buffers; what Arrow will allocate for them at most (M2)."""
+    """What Arrow allocates for a batch's buffers at most (M2)."""
     compressed = message.header.place(3) is not None
     total = 0
     for offset, length in message.header.pairs(2):
-        if offset < 0 or length < 0 or offset + length > len(message.body) or offset % ALIGNED:
-            raise Malformed("a buffer lies outside of its message, or where none may begin")
+        if offset < 0 or length < 0 or offset + length > len(message.body) or offset % ALIGNMENT:
+            raise MalformedStream("a buffer lies outside of its message, or is not aligned")
         if compressed and length > 0:
             stated = _number(message.body[offset : offset + length], 0, "<q")
             if stated < NOT_COMPRESSED:
-                raise Malformed("a buffer states a negative size")
+                raise MalformedStream("a buffer declares a negative size")
             total += length - BUFFER_HEAD_BYTES if stated == NOT_COMPRESSED else stated
         else:
             total += length
@@ -180,6 +182,6 @@ def _decompressed_bytes(message: _Message) -> int:
 
 def _number(data: memoryview, at: int, form: str) -> int:
     if not 0 <= at <= len(data) - struct.calcsize(form):
-        raise Malformed("its metadata points outside of itself")
+        raise MalformedStream("its metadata has an offset out of bounds")
     found: int = struct.unpack_from(form, data, at)[0]
     return found

@@ -1,16 +1,16 @@
-"""Changes of a table as entries of a log: what `capture` writes, and a pipeline with a log as its source reads.
+"""Changes of a table as entries of a log: `capture` writes them, and a pipeline with a log as its source reads them.
 
 Rules
- X1  An entry holds changes in their order: an Arrow stream with KIND_COLUMN and every column of the table. Its schema
-     says the columns in our own vocabulary, too: Arrow knows no UUID and no JSON.
- X2  Headers say where an entry stands in its source transaction: its number, from 0 on, and whether it is the last.
-     Positions of a log at which a window may end are those of last entries.
- X3  A transaction that has no last entry was broken off by a crash. The next entry begins another one, and nothing of
-     the broken one counts.
- X4  Headers also say the source's own position after the transaction, so that whoever writes finds out how far it was.
-     A mark is an entry without changes and without a position: a writer leaves it when it takes the log over.
- X5  Nothing of an entry is believed: its stream, its types and its kinds of changes are checked before a row is used.
-     An entry that does not hold is corrupt, and is never taken for fewer or other rows.
+ X1  An entry holds changes in order: an Arrow stream with KIND_COLUMN and every column of the table. Its schema also
+     has the columns in the shared vocabulary: Arrow has no UUID and no JSON type.
+ X2  Headers give the place of an entry in its source transaction: its number, from 0, and whether it is the last. A
+     window may end at the positions of last entries only.
+ X3  A transaction without a last entry was interrupted by a crash. The next entry begins another one, and the
+     interrupted one is ignored.
+ X4  Headers also give the source's own position after the transaction, so that a capture finds where to continue. A
+     take-over mark is an entry without changes and without a position: a capture writes it when it takes the log over.
+ X5  Entries are not trusted: the stream, its types and the kinds of changes are checked before a row is used. An entry
+     that fails a check is corrupt; it never passes for fewer or other rows.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from trunkline.client.entries import Entry
-from trunkline.delivery.changes.arrow_stream import Malformed, read_stream
+from trunkline.delivery.changes.arrow_stream import MalformedStream, read_stream
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.ordered import KIND_COLUMN, Kind
+from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.errors import ConfigError, CorruptEntry
 
 COLUMNS_KEY: Final = b"trunkline.columns"
 INDEX_HEADER: Final = "trunkline-index"
 LAST_HEADER: Final = "trunkline-last"
 POSITION_HEADER: Final = "trunkline-position"
-ENTRY_ROWS_MOST: Final = 20_000  # of one entry; more: readers hold more in memory at once
-ENTRY_BYTES_MOST: Final = 2 * 1024 * 1024  # about; a log takes entries of up to 16 MiB
-DECODED_BYTES_MOST: Final = 64 * 1024 * 1024  # of an entry whose writer compressed it; ours does not
-INDEX_DIGITS_MOST: Final = 18
-REASON_LETTERS_MOST: Final = 300
+ENTRY_ROWS_MAX: Final = 20_000  # more: readers hold more in memory at once
+ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024  # about; a log takes entries of up to 16 MiB
+DECODED_BYTES_MAX: Final = 64 * 1024 * 1024  # of an entry that another writer compressed; capture does not
+INDEX_DIGITS_MAX: Final = 18
+REASON_LETTERS_MAX: Final = 300
 
 
-class Place(Struct, frozen=True):
-    """Where an entry stands in its transaction (X2, X4)."""
+class EntryPlace(Struct, frozen=True):
+    """The place of an entry in its transaction (X2, X4)."""
 
     index: int = 0
     last: bool = True
@@ -56,42 +56,42 @@ class Place(Struct, frozen=True):
         return found
 
 
-MARK: Final = Place()
+TAKE_OVER_MARK: Final = EntryPlace()
 
 
-def place_of(entry: Entry) -> Place:
-    """An entry that says nothing is a transaction by itself. Raises ``CorruptEntry`` for what no capture wrote."""
+def entry_place(entry: Entry) -> EntryPlace:
+    """An entry without such headers is a transaction of its own. Raises ``CorruptEntry`` for invalid headers."""
     headers = entry.headers
     if INDEX_HEADER not in headers and not entry.unreadable_headers:
-        return Place()
+        return EntryPlace()
     try:
         index = _index(headers[INDEX_HEADER])
         position = headers.get(POSITION_HEADER)
-        return Place(index, LAST_HEADER in headers, None if position is None else position.decode())
+        return EntryPlace(index, LAST_HEADER in headers, None if position is None else position.decode())
     except (LookupError, ValueError) as error:
         raise CorruptEntry(
-            f"entry {entry.glsn} has headers that are none of a capture; is this log a capture's?",
+            f"entry {entry.glsn} has headers that no capture writes; was this log written by a capture?",
             entry.glsn,
             entry.glsn + 1,
         ) from error
 
 
 def _index(text: bytes) -> int:
-    if not text.isdigit() or len(text) > INDEX_DIGITS_MOST:
-        raise ValueError("no number of an entry")
+    if not text.isdigit() or len(text) > INDEX_DIGITS_MAX:
+        raise ValueError("not a number of an entry")
     return int(text)
 
 
-def change_rows(kind: Kind, rows: pa.Table) -> pa.Table:
+def change_rows(kind: ChangeKind, rows: pa.Table) -> pa.Table:
     """Rows as changes of one kind."""
     kinds = pa.array([kind.value], pa.string()).take(pa.array([0] * rows.num_rows, pa.int32()))
     return rows.append_column(KIND_COLUMN, kinds)
 
 
 def truncation(columns: Columns) -> pa.Table:
-    """One change: every earlier row is gone."""
+    """One change that removes every earlier row."""
     nothing = pa.table({field.name: pa.nulls(1, field.type) for field in arrow_schema(columns)})
-    return change_rows(Kind.TRUNCATE, nothing)
+    return change_rows(ChangeKind.TRUNCATE, nothing)
 
 
 def encoded(columns: Columns, changes: pa.Table) -> bytes:
@@ -104,15 +104,15 @@ def encoded(columns: Columns, changes: pa.Table) -> bytes:
 
 
 def payloads(columns: Columns, changes: Iterable[pa.Table]) -> Iterator[bytes]:
-    """Entries of a bounded size for a transaction's changes; one row may be larger than that."""
+    """Entries of a bounded size for a transaction's changes; a single row may exceed it."""
     for table in changes:
         for part in _parts(table):
             yield encoded(columns, part)
 
 
 def _parts(table: pa.Table) -> Iterator[pa.Table]:
-    """Halves and their halves, until they fit: large rows may lie side by side."""
-    if table.num_rows <= ENTRY_ROWS_MOST and (table.nbytes <= ENTRY_BYTES_MOST or table.num_rows <= 1):
+    """Halves a table until the parts fit: large rows may be adjacent."""
+    if table.num_rows <= ENTRY_ROWS_MAX and (table.nbytes <= ENTRY_BYTES_MAX or table.num_rows <= 1):
         if table.num_rows:
             yield table
         return
@@ -121,8 +121,8 @@ def _parts(table: pa.Table) -> Iterator[pa.Table]:
     yield from _parts(table.slice(half))
 
 
-def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MOST) -> tuple[Columns, pa.Table]:
-    """The columns and the changes of an entry; raises ``CorruptEntry`` for one that holds none (X5)."""
+def decoded(payload: bytes, bytes_max: int = DECODED_BYTES_MAX) -> tuple[Columns, pa.Table]:
+    """The columns and the changes of an entry; raises ``CorruptEntry`` (X5)."""
     stated: Columns = ()
 
     def check(schema: pa.Schema) -> None:
@@ -130,22 +130,22 @@ def decoded(payload: bytes, bytes_most: int = DECODED_BYTES_MOST) -> tuple[Colum
         stated = _stated_columns(schema)
 
     try:
-        schema, batches = read_stream(payload, bytes_most, check)
+        schema, batches = read_stream(payload, bytes_max, check)
         changes = pa.Table.from_batches(batches, schema).replace_schema_metadata(None)
         _check_kinds(changes.column(KIND_COLUMN))
     except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, RecursionError, ConfigError) as error:
-        why = f"{error}"[:REASON_LETTERS_MOST]
-        raise CorruptEntry(f"an entry holds no batch of changes ({why}); is this log a capture's?") from error
+        why = f"{error}"[:REASON_LETTERS_MAX]
+        raise CorruptEntry(f"an entry is not a batch of changes ({why}); was this log written by a capture?") from error
     return stated, changes
 
 
 def _stated_columns(schema: pa.Schema) -> Columns:
-    """Those that a stream says in our vocabulary; raises where they are not those that it has."""
+    """The columns that a stream declares in the shared vocabulary; raises unless its schema has just these."""
     columns = msgspec.json.decode((schema.metadata or {})[COLUMNS_KEY], type=Columns)
     if len({column.name for column in columns}) != len(columns):
-        raise Malformed("two columns have the same name")
+        raise MalformedStream("two columns have the same name")
     if not schema.equals(_schema(columns)):
-        raise Malformed("its columns are not those that it states")
+        raise MalformedStream("its columns are not those that it declares")
     return columns
 
 
@@ -154,6 +154,6 @@ def _schema(columns: Columns) -> pa.Schema:
 
 
 def _check_kinds(kinds: pa.ChunkedArray) -> None:
-    known = pa.array([kind.value for kind in Kind], pa.string())
+    known = pa.array([kind.value for kind in ChangeKind], pa.string())
     if kinds.null_count or pc.all(pc.is_in(kinds, value_set=known)).as_py() is False:
-        raise Malformed("a change is of no kind that is known")
+        raise MalformedStream("a change has an unknown kind")

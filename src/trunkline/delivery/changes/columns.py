@@ -1,7 +1,7 @@
 """Columns of sources and destinations: one vocabulary of types, compared by name and never by position.
 
-A type is written as DuckDB writes it (``BIGINT``, ``DECIMAL(18,3)``, ``TIMESTAMP WITH TIME ZONE``, ``INTEGER[]``); each
-kind of destination translates. Values travel as Arrow. A UUID and a JSON value travel as text.
+Types are spelled as in DuckDB (``BIGINT``, ``DECIMAL(18,3)``, ``TIMESTAMP WITH TIME ZONE``, ``INTEGER[]``); each kind
+of destination translates them. Values travel as Arrow, UUID and JSON values as text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.errors import ConfigError
 
 
@@ -49,7 +49,11 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "TIMESTAMP_NS": pa.timestamp("ns"),
     "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
 }
-NEVER_KEYS: Final = ("FLOAT", "DOUBLE", "JSON")  # equal values of these may differ in form
+ROUTABLE: Final = frozenset(
+    {"VARCHAR", "BOOLEAN", "UUID", "DATE"}
+    | {f"{sign}{size}" for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")}
+)  # types whose text form is the same in every engine
+NEVER_KEYS: Final = ("FLOAT", "DOUBLE", "JSON")  # equal values of these may have several representations
 WIDER: Final[dict[str, tuple[str, ...]]] = {
     "TINYINT": ("SMALLINT", "INTEGER", "BIGINT"),
     "SMALLINT": ("INTEGER", "BIGINT"),
@@ -59,22 +63,22 @@ WIDER: Final[dict[str, tuple[str, ...]]] = {
     "UINTEGER": ("UBIGINT",),
     "FLOAT": ("DOUBLE",),
 }
-PRECISION_MOST: Final = 38
-LISTS_DEEP_MOST: Final = 16  # lists of lists; a type may be somebody else's word
+PRECISION_MAX: Final = 38
+LISTS_DEEP_MAX: Final = 16  # nested lists; a type may come from an untrusted entry
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d{1,4}),\s*(\d{1,4})\)")
 
 
 def decimal_of(type_name: str) -> tuple[int, int] | None:
-    """Precision and scale, or ``None`` if it is no decimal type."""
+    """Precision and scale, or ``None`` if it is not a decimal type."""
     found = _DECIMAL.fullmatch(type_name)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def arrow_type(column: Column) -> pa.DataType:
     """The type in which a column's values travel; raises ``ConfigError`` for a type that cannot be delivered."""
-    if (decimal := decimal_of(column.type)) is not None and max(1, decimal[1]) <= decimal[0] <= PRECISION_MOST:
+    if (decimal := decimal_of(column.type)) is not None and max(1, decimal[1]) <= decimal[0] <= PRECISION_MAX:
         return pa.decimal128(*decimal)
-    if column.type.endswith("[]") and column.type.count("[]") <= LISTS_DEEP_MOST:
+    if column.type.endswith("[]") and column.type.count("[]") <= LISTS_DEEP_MAX:
         return pa.list_(arrow_type(Column(column.name, column.type[:-2])))
     if (known := ARROW_TYPES.get(column.type)) is not None:
         return known
@@ -89,7 +93,7 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
 
 
 def widens(old: str, new: str) -> bool:
-    """Whether ``new`` has every value of ``old`` and more, so that a destination may follow without loss."""
+    """Whether ``new`` has every value of ``old`` and more, so that a destination can follow without loss."""
     if old == new:
         return False
     if (before := decimal_of(old)) is not None and (after := decimal_of(new)) is not None:
@@ -102,11 +106,11 @@ class Evolution(Struct, frozen=True):
 
     added: Columns = ()
     widened: Columns = ()
-    problems: tuple[str, ...] = ()  # differences that no evolution mends, in words
+    problems: tuple[str, ...] = ()  # differences that a destination cannot follow, as text
 
 
 def evolution(source: Sequence[Column], destination: Sequence[Column]) -> Evolution:
-    """What a destination must change to follow the source. Order and nullability of columns do not matter."""
+    """Order and nullability of columns do not matter."""
     held = {column.name: column for column in destination}
     wanted = {column.name for column in source}
     added = [column for column in source if column.name not in held]
@@ -121,14 +125,14 @@ def evolution(source: Sequence[Column], destination: Sequence[Column]) -> Evolut
 
 
 def check_columns(columns: Sequence[Column], key: Sequence[str], routing: str | None) -> None:
-    """Refuse what cannot be delivered, naming the column."""
+    """Raises ``ConfigError`` that names a column which cannot be delivered, be a key or route."""
     names = {column.name: column for column in columns}
     folded: dict[str, str] = {}
     for column in columns:
         if (other := folded.setdefault(column.name.lower(), column.name)) != column.name:
             raise ConfigError(
-                f"columns {other!r} and {column.name!r} differ in case alone; DuckDB, Delta and Spark take them for "
-                "one: rename one of them in the source"
+                f"columns {other!r} and {column.name!r} differ only in case, which DuckDB, Delta and Spark ignore; "
+                "rename one of them in the source"
             )
         if column.name.lower().startswith(RESERVED_PREFIX):
             raise ConfigError(
@@ -144,3 +148,13 @@ def check_columns(columns: Sequence[Column], key: Sequence[str], routing: str | 
             )
     if routing is not None and routing not in names:
         raise ConfigError(f"routing column {routing!r} is not in the source table, which has {', '.join(names)}")
+
+
+def check_routing(columns: Sequence[Column], routing: str) -> None:
+    """Raises ``ConfigError`` if the type of the routing column has no common text form."""
+    kind = next((column.type for column in columns if column.name == routing), None)
+    if kind is not None and kind not in ROUTABLE:
+        raise ConfigError(
+            f"routing.column: {routing!r} is {kind}; rows can be routed by text, integers, BOOLEAN, UUID or DATE: "
+            "name such a column"
+        )

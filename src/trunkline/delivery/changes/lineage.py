@@ -1,7 +1,7 @@
-"""Whether a position is of the source's present history: the source may have been replaced, or restored from a backup.
+"""Whether a position belongs to the present history of the source, which may have been replaced or restored.
 
-A *mark* is a hash of what only one version of one source has: its identity, the version, and what the source's books
-say of it (a snapshot's time, a commit's text, a segment's owner). It lies in the destination beside the position.
+A *mark* is a hash of what is unique to one version of one source: its identity, the version, and metadata of it (a
+snapshot's time, a commit's text, a segment's owner). A destination stores it with the position.
 """
 
 from __future__ import annotations
@@ -11,38 +11,35 @@ from typing import Final
 
 from msgspec import Struct
 
-MARK_DIGITS: Final = 15  # hexadecimal ones: 60 bits, which every kind of destination can store as a number
-REMEDY: Final = (
-    "nothing is written to it; if the source is what it should be, `trunkline deliver reseed` replaces what it holds"
-)
+MARK_DIGITS: Final = 15  # hexadecimal: 60 bits, which every kind of destination can store as a number
+REMEDY: Final = "nothing is written to it; if the source is the right one, `trunkline deliver reseed` replaces its rows"
 
 
-class Past(Struct, frozen=True):
-    """What a source says of some of its versions."""
+class Lineage(Struct, frozen=True):
+    """The identity of a source and the marks of some of its versions."""
 
     identity: str
     version: int  # the newest
-    marks: dict[int, str]  # of those that were asked for; of some it may not know any more
+    marks: dict[int, str]  # of the requested versions that the source still knows
 
-    def strayed(self, source: str, position: int, mark: str) -> str:
-        """Why this position is not of the source's history; empty if it is, or cannot be told from one that is."""
+    def divergence(self, source: str, position: int, mark: str) -> str:
+        """Why a position is not of the source's history; empty if it is, or if that is unknown."""
         if not position:
             return ""
         if source != self.identity:
             return (
-                f"it holds rows of the source {source}, and this one is {self.identity}: the source table was "
-                f"replaced; {REMEDY}"
+                f"it holds rows of the source {source}, not of {self.identity}: the source table was replaced; {REMEDY}"
             )
         if not self.has(position, mark):
-            found = f"only at {self.version}" if position > self.version else "another one"
+            found = f"the source is at {self.version}" if position > self.version else "the source has another one"
             return (
-                f"it is at version {position} of the source, which is {found} now: the source was made anew, or "
-                f"restored from a backup; {REMEDY}"
+                f"it is at version {position}, and {found}: the source was recreated, or restored from a backup; "
+                f"{REMEDY}"
             )
         return ""
 
     def has(self, version: int, mark: str) -> bool:
-        """Whether this version is there. One whose mark is not known, here or there, passes for it."""
+        """Whether the source has this version. Without a mark on either side, the number alone decides."""
         known = self.marks.get(version, "")
         return version <= self.version and (not mark or not known or mark == known)
 

@@ -1,21 +1,21 @@
-"""The rule of delivery, as a pure function: Arrow in, Arrow out.
+"""The rule of delivery, as a pure function: from the net changes of a window to staged rows.
 
-What is right is defined by state, not by events: after a flush to `through`, a destination equals its part of the
-source as of `through`. The input is the net difference of two states (see ``sources.contract``). Each row is routed by
-its own routing value, so that one that moved to another tenant is removed at one destination and arrives at the other.
+Correctness is defined by state, not by events: after a flush to `through`, a destination equals its part of the source
+as of `through`. The input is the net difference of two states (see ``sources.contract``). Each row is routed by its own
+routing value: a row that moved to another tenant is removed at one destination and arrives at the other.
 
 Rules
  R1  Keys are equal when every key column is, NULL equal to NULL; by name and type, never by row id.
- R2  A key that was removed and did not arrive is a REMOVE; one that arrived is a REPLACE if it was removed too, else an
-     INSERT.
+ R2  A key that was removed and did not arrive is a REMOVE; one that arrived is a REPLACE if it was also removed, else
+     an INSERT.
  R3  There is at most one row for each (destination, key). Arrivals that share a key are duplicates: they are counted,
-     and with policy warn the winner is the row that sorts last, column by column, among all that are live under the key
-     (``settle_live``). So it depends on nothing but the state.
- R4  An arrival that no destination takes is counted by its routing value; NULL is a value like any other.
+     and with policy warn the winner is the row that sorts last, column by column, among all live rows of the key
+     (``settle_live``). So the winner depends on the state alone.
+ R4  Unrouted arrivals are counted by routing value; NULL is a value like any other.
  R5  With mode append every arrival is an INSERT, nothing is removed and keys do not matter. A row arrives when it is
-     written: by an insert, by an update (even one that changes no value), by a merge. What was only moved to another
-     file did not arrive. (In a window that crosses a rewrite of files, or that versions were expired from, these cannot
-     be told apart: there a row that was written again with the same values counts as moved.)
+     written: by an insert, by an update (even one that changes no value), by a merge. A row that only moved to another
+     file does not arrive. (In a window with a rewrite of files or with expired versions the two look the same: there, a
+     row that was written again with the same values counts as moved.)
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.delivery.changes.windows import DESTINATION_COLUMN, OP_COLUMN, Op
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges, Op
 
-Routes = Mapping[str | None, tuple[int, ...]]  # routing value -> indices of the destinations that take it
+Routes = Mapping[str | None, tuple[int, ...]]  # routing value -> indices of its destinations
 Codes = npt.NDArray[np.int64]
 
 
 class Settled(NamedTuple):
-    """What a window means for every destination."""
+    """The rows of a window for every destination."""
 
     staged: pa.Table  # DESTINATION_COLUMN, OP_COLUMN and every column, by destination
     duplicates: dict[int, int]  # destination -> arrivals beyond the first of their key
-    unrouted: dict[str | None, int]  # routing value -> arrivals that no destination takes
+    unrouted: dict[str | None, int]  # routing value -> arrivals without a destination
 
 
 def settle(net: NetChanges, routes: Routes, key: Sequence[str]) -> Settled:
@@ -51,7 +50,7 @@ def settle(net: NetChanges, routes: Routes, key: Sequence[str]) -> Settled:
 
 
 def settle_live(net: NetChanges, live: pa.Table, routes: Routes, key: Sequence[str]) -> Settled:
-    """Mode mirror with policy warn: ``live`` are the rows at `through` under ``touched_keys``."""
+    """Mode mirror with policy warn: ``live`` are the rows at `through` that have ``touched_keys``."""
     removed, _ = routed(net.removed, routes)
     arrived, unrouted = routed(net.arrived, routes)
     held, _ = routed(live.select(net.arrived.column_names), routes)
@@ -70,7 +69,7 @@ def settle_append(net: NetChanges, routes: Routes) -> Settled:
 
 
 def touched_keys(net: NetChanges, key: Sequence[str], routes: Routes | None = None) -> pa.Table:
-    """Every (route, key) whose state a window may have changed, for a look-up: a destination that takes several routing
+    """Every (route, key) whose state a window may have changed, for a look-up: a destination with several routing
     values may hold a key under any of them."""
     names = [ROUTE_COLUMN, *key]
     touched = pa.concat_tables([net.removed.select(names), net.arrived.select(names)]).combine_chunks()
@@ -85,7 +84,7 @@ def touched_keys(net: NetChanges, key: Sequence[str], routes: Routes | None = No
 
 
 def routed(rows: pa.Table, routes: Routes) -> tuple[pa.Table, dict[str | None, int]]:
-    """The rows with their destinations, doubled where several take one; and the counts of those that nobody takes."""
+    """The rows with their destinations, one copy for each; and the counts of unrouted rows."""
     encoded = rows.column(ROUTE_COLUMN).combine_chunks().dictionary_encode(null_encoding="encode")
     values: list[str | None] = encoded.dictionary.to_pylist()
     targets = [routes.get(value, ()) for value in values]
@@ -93,7 +92,7 @@ def routed(rows: pa.Table, routes: Routes) -> tuple[pa.Table, dict[str | None, i
     counts = np.bincount(codes, minlength=len(values)).tolist()
     unrouted = {value: count for value, target, count in zip(values, targets, counts, strict=True) if not target}
     taken, chosen = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
-    for place in range(max((len(target) for target in targets), default=0)):  # almost always one
+    for place in range(max((len(target) for target in targets), default=0)):  # one, almost always
         lookup = np.array([target[place] if place < len(target) else -1 for target in targets], np.int32)
         found = lookup[codes]
         keep = np.flatnonzero(found >= 0)
@@ -110,7 +109,7 @@ def row_codes(rows: pa.Table) -> Codes:
         encoded = _flat(column).dictionary_encode(null_encoding="encode")
         here = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         codes = codes * (len(encoded.dictionary) + 1) + here
-        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)  # dense again, so that it never overflows
+        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)  # dense again, to prevent an overflow
     return codes
 
 
@@ -132,7 +131,7 @@ def by_destination(staged: pa.Table) -> pa.Table:
 
 
 def filled(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with every column of the schema: NULL where they have none."""
+    """The rows with every column of the schema; missing columns are NULL."""
     columns = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.column_names
@@ -143,7 +142,7 @@ def filled(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def winners(rows: pa.Table, codes: Codes) -> Codes:
-    """The place of one row of each code, in order of the codes: the only one, or the one that sorts last (R3)."""
+    """The index of one row of each code, in order of the codes: the only one, or the one that sorts last (R3)."""
     groups, firsts, counts = np.unique(codes, return_index=True, return_counts=True)
     if len(groups) == len(codes):
         return firsts.astype(np.int64)
@@ -193,7 +192,7 @@ def _flat(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _siblings(value: str | None, routes: Routes) -> list[str | None]:
-    """The routing values that share a destination with one of them, itself included."""
+    """The routing values that share a destination with this one, itself included."""
     mine = set(routes.get(value, ()))
     return [value, *(other for other, places in routes.items() if other != value and mine.intersection(places))]
 

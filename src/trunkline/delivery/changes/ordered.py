@@ -1,18 +1,17 @@
-"""The rule of delivery for ordered sources: every change has a place in one order, and the last event of a key wins.
+"""The rule of delivery for ordered sources: changes are totally ordered, and the last event of a key wins.
 
-Rules, before those of ``rule``
- O1  Order is (version, ordinal). No two changes have the same place.
+Rules, applied before those of ``net``
+ O1  The order is (version, ordinal), which is unique.
  O2  A preimage and a delete remove *their own* key under *their own* routing value; inserts and postimages arrive.
- O3  The last event of a (routing value, key) decides whether it arrives. It is removed, too, if its first event was a
-     removal, because then it was there before, or if its last was one: so the destination ends right whatever it held.
+ O3  The last event of a (routing value, key) decides whether it arrives. It is also removed if its first event was a
+     removal, because then it existed before, or if its last was one: the result is right whatever the destination held.
  O4  Where the last event is an insert right after another arrival, both arrive: they are duplicates.
- O5  A truncation removes every earlier row, at every destination. Nothing before it counts.
+ O5  A truncation removes every earlier row, at every destination. Earlier changes are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -21,33 +20,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trunkline.delivery.changes.net import row_codes
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.rows import (
+    KIND_COLUMN,
+    ORDINAL_COLUMN,
+    ROUTE_COLUMN,
+    VERSION_COLUMN,
+    ChangeKind,
+    NetChanges,
+)
 
-VERSION_COLUMN: Final = "_trunkline_version"
-ORDINAL_COLUMN: Final = "_trunkline_ordinal"
-KIND_COLUMN: Final = "_trunkline_kind"  # text: a Kind
-PLACE: Final = [(VERSION_COLUMN, "ascending"), (ORDINAL_COLUMN, "ascending")]
-MARKS: Final = [VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN, ROUTE_COLUMN]
+ORDER: Final = [(VERSION_COLUMN, "ascending"), (ORDINAL_COLUMN, "ascending")]
 
-Places = npt.NDArray[np.intp]
-
-
-class Kind(StrEnum):
-    INSERT = "insert"
-    UPDATE_PREIMAGE = "update_preimage"
-    UPDATE_POSTIMAGE = "update_postimage"
-    DELETE = "delete"
-    TRUNCATE = "truncate"
+Indices = npt.NDArray[np.intp]
 
 
-ARRIVALS: Final = pa.array([Kind.INSERT, Kind.UPDATE_POSTIMAGE], pa.string())
+ARRIVALS: Final = pa.array([ChangeKind.INSERT, ChangeKind.UPDATE_POSTIMAGE], pa.string())
 
 
 def net_of_ordered(changes: pa.Table, key: Sequence[str]) -> tuple[NetChanges, bool]:
-    """The net difference that ordered changes make, by (route, key), and whether a truncation is among them.
-
-    So an ordered source is delivered like any other, by ``rule.settle``. ``changes`` has MARKS and every column.
-    """
+    """The net changes by (route, key), and whether a truncation is among the changes."""
     rest, truncated = _since_truncation(changes)
     codes = row_codes(rest.select([ROUTE_COLUMN, *key]))
     arrival = _is_arrival(rest)
@@ -55,7 +46,7 @@ def net_of_ordered(changes: pa.Table, key: Sequence[str]) -> tuple[NetChanges, b
     kept = np.zeros(rest.num_rows, np.bool_)
     kept[last[arrival[last]]] = True
     order, follows = _followed(codes, arrival)
-    inserted = pc.equal(rest.column(KIND_COLUMN), Kind.INSERT).to_numpy(zero_copy_only=False)
+    inserted = pc.equal(rest.column(KIND_COLUMN), ChangeKind.INSERT).to_numpy(zero_copy_only=False)
     doubled = np.flatnonzero(follows & inserted[order])
     kept[order[doubled - 1]] |= arrival[order[doubled - 1]] & kept[order[doubled]]
     removals = last[~arrival[first] | ~arrival[last]]
@@ -65,7 +56,7 @@ def net_of_ordered(changes: pa.Table, key: Sequence[str]) -> tuple[NetChanges, b
 
 
 def arrivals_only(changes: pa.Table) -> tuple[NetChanges, bool]:
-    """As ``net_of_ordered`` where there is no key: every arrival counts, and nothing can be told of removals."""
+    """As ``net_of_ordered``, without a key: every arrival counts, and removals are ignored."""
     rest, truncated = _since_truncation(changes)
     arrived = rest.take(np.flatnonzero(_is_arrival(rest)))
     columns = [name for name in rest.column_names if name not in (VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN)]
@@ -74,8 +65,8 @@ def arrivals_only(changes: pa.Table) -> tuple[NetChanges, bool]:
 
 def _since_truncation(changes: pa.Table) -> tuple[pa.Table, bool]:
     """The changes after the last truncation, and whether there is one."""
-    ordered = changes.sort_by(PLACE)
-    found = np.flatnonzero(pc.equal(ordered.column(KIND_COLUMN), Kind.TRUNCATE).to_numpy())
+    ordered = changes.sort_by(ORDER)
+    found = np.flatnonzero(pc.equal(ordered.column(KIND_COLUMN), ChangeKind.TRUNCATE).to_numpy())
     return (ordered.slice(found[-1] + 1), True) if len(found) else (ordered, False)
 
 
@@ -84,15 +75,15 @@ def _is_arrival(rows: pa.Table) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _ends(codes: npt.NDArray[np.int64]) -> tuple[Places, Places]:
-    """The first and the last place of each code."""
+def _ends(codes: npt.NDArray[np.int64]) -> tuple[Indices, Indices]:
+    """The first and the last index of each code."""
     first = np.unique(codes, return_index=True)[1]
     last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
     return first, last
 
 
-def _followed(codes: npt.NDArray[np.int64], arrival: npt.NDArray[np.bool_]) -> tuple[Places, npt.NDArray[np.bool_]]:
-    """The places by code, and which of them come right after an arrival of the same code."""
+def _followed(codes: npt.NDArray[np.int64], arrival: npt.NDArray[np.bool_]) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """The indices by code, and which of them come right after an arrival of the same code."""
     order = np.argsort(codes, kind="stable")
     follows = np.zeros(len(order), np.bool_)
     follows[1:] = (np.diff(codes[order]) == 0) & arrival[order][:-1]

@@ -1,4 +1,4 @@
-"""Windows of the change feed, and the form in which their settled rows travel to a destination.
+"""Windows of versions.
 
 A version orders the source: a snapshot id of a lake, or a position of a log. A window is half open:
 
@@ -8,15 +8,11 @@ A version orders the source: a snapshot id of a lake, or a position of a log. A 
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
 from msgspec import Struct
 
-RESERVED_PREFIX: Final = "_trunkline"  # no source column and no destination table may begin with it
-BEFORE_ALL: Final = -1  # the version before every other: nothing was live then, so all of a state arrived after it
-OP_COLUMN: Final = "_trunkline_op"  # int8: an Op
-DESTINATION_COLUMN: Final = "_trunkline_destination"  # int32: index of the destination among those of the pipeline
+BEFORE_ALL: Final = -1  # the version before every other: nothing was live, so every row of a state arrived after it
 
 
 class Window(Struct, frozen=True):
@@ -28,11 +24,3 @@ class Window(Struct, frozen=True):
     @property
     def empty(self) -> bool:
         return self.through <= self.after
-
-
-class Op(IntEnum):
-    """What a flush does about one key of one destination."""
-
-    REMOVE = 0  # the key is gone: only its key columns are filled
-    REPLACE = 1  # the key was there before the window and is there after it, with this row
-    INSERT = 2  # the key was not there before; if the destination holds it, it is a duplicate key

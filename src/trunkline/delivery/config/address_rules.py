@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, LogAddress, PostgresAddress
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import parse_address

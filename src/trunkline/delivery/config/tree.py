@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
+from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.delivery.config.addresses import Address
-from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
 
 SeedMode = Literal["scan", "history", "now"]
 DAY_MS: Final = 86_400_000

@@ -1,1 +1,1 @@
-"""The control store: who delivers what, what operators wish, and what was last seen of each destination."""
+"""The control store: ownerships, desired states and statistics of pipelines, shared by their deliverers."""

@@ -1,7 +1,4 @@
-"""What the control store needs of a database. Its statements are written once, and run on SQLite and on PostgreSQL.
-
-In a statement ``:name`` is a parameter, and ``{name}`` a list of rows that were given as JSON (see ``listed``).
-"""
+"""What the control store needs of a database. Its statements are written once, and run on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 FORMAT_VERSION: Final = 1  # of the tables
+# Columns keep their first names on disk: ``wish`` is the desired state, ``wound_up`` means retired.
 TABLES: Final = (
     """CREATE TABLE _trunkline_pipelines (
            pipeline text PRIMARY KEY, digest text NOT NULL, revision bigint NOT NULL,
@@ -22,7 +20,7 @@ TABLES: Final = (
            wound_up smallint NOT NULL, asked bigint NOT NULL, reseeded bigint NOT NULL, owner text,
            token bigint NOT NULL, empty_after bigint NOT NULL, empty_through bigint NOT NULL, status text,
            PRIMARY KEY (pipeline, name))""",
-    # Renewing counts by owner; an index of its own spares it the statuses.
+    # A renewal counts by owner; with its own index it does not read the statuses.
     """CREATE INDEX _trunkline_destinations_owners ON _trunkline_destinations (pipeline, owner)
            WHERE digest IS NOT NULL AND wound_up = 0""",
     """CREATE TABLE _trunkline_unrouted (
@@ -31,7 +29,7 @@ TABLES: Final = (
     f"INSERT INTO _trunkline_format VALUES ({FORMAT_VERSION})",
 )
 
-# Columns that came later. A program that does not know them leaves them as they are; so each has a default.
+# Columns that were added later. A program that does not know them leaves them as they are; so each has a default.
 ADDED: Final = {
     "empty_mark": "ALTER TABLE _trunkline_destinations ADD COLUMN empty_mark text NOT NULL DEFAULT ''",
     "insisted": "ALTER TABLE _trunkline_destinations ADD COLUMN insisted bigint NOT NULL DEFAULT 0",
@@ -42,23 +40,21 @@ Values = dict[str, str | int | None]
 
 
 class Database(Protocol):
-    """One connection, made when it is needed. Errors come out as rule C8 of the contract says."""
+    """One connection, made on first use. In a statement ``:name`` is a parameter. Errors follow rule C8."""
 
     @property
     def elements(self) -> Callable[[str], str]:
-        """What ``FROM`` says to get each element of the JSON array in a parameter, as ``j.value``."""
+        """The ``FROM`` clause that yields each element of the JSON array in a parameter, as ``j.value``."""
         ...
 
     def transaction(self, *, writing: bool) -> AbstractContextManager[None]:
-        """All or nothing. One thread at a time; where two write the same pipeline, one after the other."""
+        """One thread at a time; two transactions that write the same pipeline run one after the other."""
         ...
 
     def now_ms(self) -> int:
         """The store's clock."""
         ...
 
-    def run(self, statement: str, values: Values) -> list[Row]:
-        """The rows that the statement gives back."""
-        ...
+    def run(self, statement: str, values: Values) -> list[Row]: ...
 
     def close(self) -> None: ...

@@ -10,17 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from trunkline.delivery.control.contract import NoControlStore
 from trunkline.delivery.control.database import ADDED, FORMAT_VERSION, TABLES, Row, Values
 from trunkline.errors import ConfigError, OutcomeUnknown, StorageError, TrunklineError, Unreachable
 
-BUSY_MS: Final = 5_000  # waiting for another process that writes; longer: renewals come too late
-APPLICATION_ID: Final = 0x54524B43  # "TRKC", in the file's header: another program's file is not taken for ours
+BUSY_MS: Final = 5_000  # how long to wait for another process that writes; longer: renewals come too late
+APPLICATION_ID: Final = 0x54524B43  # "TRKC", in the file's header, so that another program's file is rejected
 PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class SqliteDatabase:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool) -> None:
         self._path = path
+        self._create_missing = create
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 
@@ -46,7 +48,7 @@ class SqliteDatabase:
         return time.time_ns() // 1_000_000
 
     def run(self, statement: str, values: Values) -> list[Row]:
-        assert self._connection is not None, "a statement belongs into a transaction"
+        assert self._connection is not None, "a statement outside of a transaction"
         return self._connection.execute(statement, values).fetchall()
 
     def close(self) -> None:
@@ -61,7 +63,7 @@ class SqliteDatabase:
             if _primary(error) == sqlite3.SQLITE_BUSY:
                 raise self._failure(error) from error
             self._disconnect()
-            raise OutcomeUnknown(f"control store {self._path}: {error}; look at its disk, and try again") from error
+            raise OutcomeUnknown(f"control store {self._path}: {error}; check its disk, and retry") from error
 
     def _roll_back(self) -> None:
         if self._connection is not None and self._connection.in_transaction:
@@ -72,9 +74,7 @@ class SqliteDatabase:
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            if not self._path.parent.is_dir():
-                raise ConfigError(f"control store {self._path}: there is no folder {self._path.parent}; make it")
-            # Statements are few and always the same: all of them stay prepared.
+            self._check_path()
             connection = sqlite3.connect(
                 self._path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
             )
@@ -86,12 +86,20 @@ class SqliteDatabase:
                 raise
         return self._connection
 
+    def _check_path(self) -> None:
+        if not self._path.parent.is_dir():
+            raise ConfigError(
+                f"control store {self._path}: the directory {self._path.parent} does not exist; create it"
+            )
+        if not self._create_missing and (not self._path.is_file() or self._path.stat().st_size == 0):
+            raise NoControlStore(f"there is no control store {self._path} yet; `trunkline deliver run` creates it")
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
         [(application,)] = connection.execute("PRAGMA application_id")
         if _tables(connection) == 0:
             self._create(connection)
         elif application != APPLICATION_ID:
-            raise ConfigError(f"control store {self._path} is the file of another program; give another name")
+            raise ConfigError(f"control store {self._path} is another program's file; choose another name")
         connection.execute("PRAGMA synchronous = FULL")  # a token that was granted must not be granted again
         [(version,)] = connection.execute("SELECT version FROM _trunkline_format")
         if version != FORMAT_VERSION:
@@ -100,14 +108,14 @@ class SqliteDatabase:
             )
         if not ADDED.keys() <= _columns(connection):
             connection.execute("BEGIN IMMEDIATE")
-            for name in ADDED.keys() - _columns(connection):  # as nobody was quicker
+            for name in ADDED.keys() - _columns(connection):  # that no other process has added
                 connection.execute(ADDED[name])
             connection.execute("COMMIT")
 
     def _create(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA journal_mode = WAL")  # the file remembers it
         connection.execute("BEGIN IMMEDIATE")
-        if _tables(connection) == 0:  # nobody was quicker
+        if _tables(connection) == 0:  # no other process was faster
             for statement in (*TABLES, f"PRAGMA application_id = {APPLICATION_ID}"):
                 connection.execute(statement)
         connection.execute("COMMIT")
@@ -120,12 +128,12 @@ class SqliteDatabase:
     def _failure(self, error: sqlite3.Error) -> TrunklineError:
         code, text = _primary(error), f"control store {self._path}: {error}"
         if code in PASSING:
-            return Unreachable(f"{text}; free its disk or stop the program that locks it, it is tried again")
+            return Unreachable(f"{text}; free its disk or stop the program that locks it; it is retried")
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-            return ConfigError(f"{text}; let this user write the file and its folder, or give another file")
+            return ConfigError(f"{text}; let this user write the file and its directory, or choose another file")
         if code == sqlite3.SQLITE_NOTADB:
-            return ConfigError(f"{text}; give another file")
-        return StorageError(f"{text}; restore it from a copy, or begin with a new one: no rows depend on it")
+            return ConfigError(f"{text}; choose another file")
+        return StorageError(f"{text}; restore a backup, or start with a new one: no rows depend on it")
 
 
 def _tables(connection: sqlite3.Connection) -> int:
@@ -138,6 +146,6 @@ def _columns(connection: sqlite3.Connection) -> set[str]:
 
 
 def _primary(error: sqlite3.Error) -> int:
-    """The kind of error, without its finer code."""
+    """The primary error code, without its extension."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF

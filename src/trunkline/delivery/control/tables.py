@@ -1,12 +1,14 @@
-"""The tables of the control store, and what all that is done with them shares.
+"""The tables of the control store, as its parts use them.
 
-Whoever writes owners, wishes or the configuration of a pipeline first takes its row in ``_trunkline_pipelines``, so
-that they come one after another. Renewing and noting touch only rows of their own deliverer.
+A transaction that writes owners, desired states or the configuration of a pipeline first locks its row in
+``_trunkline_pipelines``, so such transactions run one after another. Renewals and statuses touch only rows of their
+own deliverer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -15,36 +17,31 @@ import msgspec
 from trunkline.delivery.control.database import Database, Row
 from trunkline.errors import ConfigError
 
-TAKEN_CARE_OF: Final = "digest IS NOT NULL AND wound_up = 0"
+OWNABLE: Final = "digest IS NOT NULL AND wound_up = 0"
 RESEED: Final = "CASE WHEN asked > reseeded THEN asked ELSE 0 END"
 INSISTS: Final = "CASE WHEN insisted > reseeded THEN 1 ELSE 0 END"
-LIVE: Final = "abs(:now - renewed_ms) < lease_ms"  # a clock that was set back must not make a lease last
-
-ESCAPED: Final = "\x01escaped:"  # begins a routing value that is not kept as it is
+LIVE: Final = "abs(:now - renewed_ms) < lease_ms"  # a clock that was set back must not extend a lease
 
 
 class Tables:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.now_ms = database.now_ms
 
-    def close(self) -> None:
-        self._database.close()
+    def reading(self) -> AbstractContextManager[None]:
+        return self._database.transaction(writing=False)
 
-    def _run(self, statement: str, pipeline: str, **values: str | int | None) -> list[Row]:
-        return self._database.run(statement, {"pipeline": pipeline, **values})
+    def writing(self) -> AbstractContextManager[None]:
+        return self._database.transaction(writing=True)
 
-    def _given(self, *columns: str) -> str:
-        """Begins a statement: the rows of the parameter ``items``, with these columns and types, are table ``i``.
+    @contextmanager
+    def locked(self, pipeline: str, digest: str | None = None) -> Iterator[tuple[str, int]]:
+        """A transaction in which no other writes this pipeline; yields its digest and revision (C6)."""
+        with self.writing():
+            yield self.lock(pipeline, digest)
 
-        Materialized, or SQLite would read all of them anew for each row of the table that they are joined with.
-        """
-        typed = [column.split() for column in columns]
-        picked = [f"CAST(j.value ->> {n} AS {kind}) AS {name}" for n, (name, kind) in enumerate(typed)]
-        return f"WITH i AS MATERIALIZED (SELECT {', '.join(picked)} FROM {self._database.elements('items')}) "
-
-    def _take(self, pipeline: str, digest: str | None = None) -> tuple[str, int]:
-        """Keep others from writing this pipeline until the transaction ends; its digest and revision (C6)."""
-        rows = self._run(
+    def lock(self, pipeline: str, digest: str | None = None) -> tuple[str, int]:
+        rows = self.run(
             "UPDATE _trunkline_pipelines SET revision = revision WHERE pipeline = :pipeline RETURNING digest, revision",
             pipeline,
         )
@@ -53,13 +50,25 @@ class Tables:
         present, revision = rows[0]
         if digest not in (None, present):
             raise ConfigError(
-                f"pipeline {pipeline} was configured anew by another deliverer; start this one again with that "
-                "configuration"
+                f"pipeline {pipeline} was given another configuration by another deliverer; restart this one with it"
             )
         return str(present), int(revision)
 
-    def _bump(self, pipeline: str) -> int:
-        rows = self._run(
+    def run(self, statement: str, pipeline: str, **values: str | int | None) -> list[Row]:
+        return self._database.run(statement, {"pipeline": pipeline, **values})
+
+    def given(self, *columns: str) -> str:
+        """Begins a statement: the rows of the parameter ``items``, with these columns and types, are table ``i``.
+
+        Materialized, or SQLite would parse them again for each row of the table that they are joined with.
+        """
+        typed = [column.split() for column in columns]
+        picked = [f"CAST(j.value ->> {n} AS {kind}) AS {name}" for n, (name, kind) in enumerate(typed)]
+        return f"WITH i AS MATERIALIZED (SELECT {', '.join(picked)} FROM {self._database.elements('items')}) "
+
+    def bump(self, pipeline: str) -> int:
+        """The next revision (C7)."""
+        rows = self.run(
             "UPDATE _trunkline_pipelines SET revision = revision + 1 WHERE pipeline = :pipeline RETURNING revision",
             pipeline,
         )
@@ -67,13 +76,13 @@ class Tables:
             raise _unknown(pipeline)
         return int(rows[0][0])
 
-    def _revision(self, pipeline: str) -> int:
-        rows = self._run("SELECT revision FROM _trunkline_pipelines WHERE pipeline = :pipeline", pipeline)
+    def revision(self, pipeline: str) -> int:
+        rows = self.run("SELECT revision FROM _trunkline_pipelines WHERE pipeline = :pipeline", pipeline)
         return int(rows[0][0]) if rows else 0
 
-    def _require(self, pipeline: str, names: Sequence[str]) -> None:
-        self._take(pipeline)
-        rows = self._run("SELECT name FROM _trunkline_destinations WHERE pipeline = :pipeline", pipeline)
+    def require(self, pipeline: str, names: Sequence[str]) -> None:
+        """Raise ``ConfigError`` for a name that the pipeline does not have."""
+        rows = self.run("SELECT name FROM _trunkline_destinations WHERE pipeline = :pipeline", pipeline)
         known = {str(name) for (name,) in rows}
         for name in names:
             if name not in known:
@@ -81,30 +90,22 @@ class Tables:
                 hint = f"did you mean {near[0]!r}?" if near else "`trunkline deliver status` lists them all"
                 raise ConfigError(f"pipeline {pipeline} has no destination {name!r}; {hint}")
 
-    def _live(self, pipeline: str, now: int) -> set[str | None]:
-        rows = self._run(
+    def live(self, pipeline: str, now: int) -> set[str | None]:
+        """Deliverers with a live lease."""
+        rows = self.run(
             f"SELECT name FROM _trunkline_deliverers WHERE pipeline = :pipeline AND {LIVE}", pipeline, now=now
         )
         return {name for (name,) in rows}
 
 
 def _unknown(pipeline: str) -> ConfigError:
-    return ConfigError(f"the control store knows no pipeline {pipeline!r}; start it once with `trunkline deliver run`")
+    return ConfigError(f"the control store has no pipeline {pipeline!r}; start it once with `trunkline deliver run`")
 
 
-def kept_value(value: str) -> str:
-    """A routing value as it is kept: PostgreSQL's text has no NUL. All but those with one are kept as they are."""
-    if "\0" not in value and not value.startswith(ESCAPED):
-        return value
-    return ESCAPED + value.replace("%", "%25").replace("\0", "%00")
+def json_rows(rows: Sequence[Any]) -> str:
+    """The parameter ``items`` of a statement that begins with ``given``."""
+    return msgspec.json.encode(rows).decode()
 
 
-def value_kept(kept: str) -> str:
-    """The routing value that was kept."""
-    if not kept.startswith(ESCAPED):
-        return kept
-    return kept.removeprefix(ESCAPED).replace("%00", "\0").replace("%25", "%")
-
-
-def json_text(items: Sequence[Any]) -> str:
-    return msgspec.json.encode(items).decode()
+def name_rows(names: Sequence[str]) -> str:
+    return json_rows([[name] for name in names])

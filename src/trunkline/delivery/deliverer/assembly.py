@@ -9,30 +9,13 @@ import msgspec
 
 from trunkline.core.delivery_messages import Life, Planned, SeedMode
 from trunkline.core.planner_tracks import PlannerConfig
-from trunkline.delivery.changes.columns import check_columns
+from trunkline.delivery.changes.columns import check_columns, check_routing
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.address_rules import shared_place
-from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress, LogAddress, PostgresAddress
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.sources.contract import ROUTABLE, Source
-from trunkline.delivery.sources.delta import DeltaSource
-from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.log import LogSource
-from trunkline.errors import ConfigError
+from trunkline.delivery.sources.contract import Source
 
 SEED_MODES = {"scan": SeedMode.SCAN, "history": SeedMode.START, "now": SeedMode.NOW}
-
-
-def source_of(pipeline: Pipeline) -> Source:
-    match pipeline.source:
-        case LakeAddress():
-            return DuckLakeSource(pipeline.source)
-        case DeltaAddress():
-            return DeltaSource(pipeline.source)
-        case LogAddress():
-            return LogSource(pipeline.source)
-        case PostgresAddress():
-            raise ConfigError("source: a PostgreSQL table is no source by itself; capture it into a log")
 
 
 def work_of(pipeline: Pipeline, source: Source, destinations: Sequence[DestinationConfig]) -> Work:
@@ -91,9 +74,4 @@ def check_source(pipeline: Pipeline, source: Source) -> None:
     state = source.state(0)
     columns = source.columns(state.version)
     check_columns(columns, pipeline.key, pipeline.routing.column)
-    kind = next(column.type for column in columns if column.name == pipeline.routing.column)
-    if kind not in ROUTABLE:
-        raise ConfigError(
-            f"routing.column: {pipeline.routing.column!r} is {kind}; "
-            "rows can be routed by text, integers, BOOLEAN, UUID or DATE"
-        )
+    check_routing(columns, pipeline.routing.column)

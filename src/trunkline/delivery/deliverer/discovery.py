@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from trunkline.core.delivery_messages import SourceAt
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config import DestinationConfig, Pipeline, discovered
-from trunkline.delivery.control.contract import ControlStore
+from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.assembly import digest_of, pipeline_digest
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Discovery:
 
     def known(self) -> list[DestinationConfig]:
         """Those that the store has and this does not: found by others, or in an earlier life."""
-        record = self._store.pipeline(self._pipeline.name)
+        record = self._store.configurations.record(self._pipeline.name)
         values = (
             [] if record is None else [value for name, value in record.discovered.items() if name not in self._present]
         )
@@ -54,7 +54,7 @@ class Discovery:
         found = self._take(list(values))
         if found:
             new = {each.name: (each.values[0], digest_of(self._pipeline, each)) for each in found}
-            self._store.discover(self._pipeline.name, pipeline_digest(self._pipeline), new)
+            self._store.configurations.discover(self._pipeline.name, pipeline_digest(self._pipeline), new)
         return found
 
     def _take(self, values: list[str]) -> list[DestinationConfig]:

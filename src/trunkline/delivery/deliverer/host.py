@@ -30,22 +30,23 @@ from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Eff
 from trunkline.core.planner import Planner
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config import DestinationConfig, Pipeline
-from trunkline.delivery.control.contract import ControlStore
-from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, source_of, work_of
+from trunkline.delivery.control.store import ControlStore
+from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, work_of
 from trunkline.delivery.deliverer.discovery import Discovery
+from trunkline.delivery.deliverer.leases import LeaseKeeper
 from trunkline.delivery.deliverer.observer import Observer
-from trunkline.delivery.deliverer.ownership import Ownership
 from trunkline.delivery.deliverer.source_watch import SourceWatch
 from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, take_counts_back
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobReport, JobRunner
 from trunkline.delivery.job.work import Work
+from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError
 from trunkline.threads import Threads
 
 logger = logging.getLogger(__name__)
 HOST = Address("self", "host")
-TICK_MS = 1_000  # how often operators' wishes and leases are looked at
+TICK_MS = 1_000  # how often desired states and leases are checked
 LOOK_S_MOST = 60.0  # a look at the source that takes longer is told; too small: a slow catalog counts as away
 
 
@@ -62,7 +63,7 @@ class Deliverer:
         threads: Threads | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._source = source_of(pipeline)
+        self._source = source_of(pipeline.source)
         self._make_runner = runner
         self._store = store
         self._observer = observer
@@ -75,15 +76,15 @@ class Deliverer:
         self._threads = threads or Threads()
         self._jobs = ThreadPoolExecutor(pipeline.flush.groups + 2, thread_name_prefix="job")
         self._digest = pipeline_digest(pipeline)
-        self._ownership = Ownership(
+        self._leases = LeaseKeeper(
             store,
             pipeline.name,
             name,
             self._digest,
             pipeline.control.lease_ms,
             tell=self.tell,
-            away=observer.store_error,
-            broken=self._break,
+            unreachable=observer.store_error,
+            failed=self._break,
             threads=self._threads,
         )
         self._watch = SourceWatch(
@@ -133,18 +134,18 @@ class Deliverer:
     def run(self, *, once: bool = False) -> Stopped:
         """Deliver until stopped, or (``once``) until everything is at the version of this moment."""
         self._configure()
-        counted, _ = self._store.unrouted(self._pipeline.name)
+        counted, _ = self._store.unrouted.counts(self._pipeline.name)
         source = self._watch.look()  # after the counts: others may move both on
         if counted > source.version:
             take_counts_back(self._store, self._pipeline.name, source.version)
         if self._discovery is not None:
             self._add([*self._discovery.known(), *self._discovery.look(source, self._runner.count_unrouted)])
-        self._ownership.begin()
+        self._leases.begin()
         if once:
             self.stop(drain=True)
         else:
             self._watch.begin()
-        self._observer.began(self.planner, self._ownership)
+        self._observer.began(self.planner, self._leases)
         self._counter.begin()
         stopped = None
         try:
@@ -155,7 +156,7 @@ class Deliverer:
             self._jobs.shutdown(wait=True)
             self._counter.close(finish=stopped is not None)
             self._observer.ended()
-            self._ownership.end()
+            self._leases.end()
             for runner in self._runners:
                 runner.close()
         if self._broken is not None:
@@ -164,7 +165,7 @@ class Deliverer:
 
     def _configure(self) -> None:
         digests = {name: planned(self._pipeline, each, Life.ACTIVE).digest for name, each in self._destinations.items()}
-        self._store.configure(self._pipeline.name, self._digest, digests)
+        self._store.configurations.configure(self._pipeline.name, self._digest, digests)
         self._carry_out(self.planner.on_start())
         self._tell_configured()
 
@@ -200,7 +201,7 @@ class Deliverer:
         while self._stopped is None:
             now = monotonic()
             if now >= next_tick:
-                self._ownership.tick()
+                self._leases.tick()
                 self._observer.tick()
                 self._tell_slow_look()
                 self._discover()
@@ -233,7 +234,7 @@ class Deliverer:
                     self._start_job(message)
                 case Send(_, message):
                     self._observer.releasing(message)
-                    self._ownership.carry_out(message)
+                    self._leases.carry_out(message)
                 case SetTimer(key, after_ms):
                     self._timers[key] = monotonic() + after_ms / 1000
                 case CancelTimer(key):
@@ -249,15 +250,17 @@ class Deliverer:
         self._observer.event(event)
         match event:
             case Retired(destination):
-                self._jobs.submit(self._threads.run, "job", lambda: self._wind_up(destination))
+                self._jobs.submit(self._threads.run, "job", lambda: self._retire(destination))
             case Drained(destination):
-                self._ownership.submit(
-                    lambda: self._store.wish(self._pipeline.name, [destination], "paused", instead_of="draining")
+                self._leases.submit(
+                    lambda: self._store.desired_states.set(
+                        self._pipeline.name, [destination], "paused", instead_of="draining"
+                    )
                 )
 
-    def _wind_up(self, name: str) -> None:
+    def _retire(self, name: str) -> None:
         """Forget a retired destination's position, so that its table belongs to nobody."""
-        grant = self._ownership.grants.get(name)
+        token = self._leases.token(name)
         try:
             destination = open_destination(self._destinations[name].address)
             try:
@@ -267,8 +270,8 @@ class Deliverer:
         except TrunklineError as error:
             logger.warning("%s could not be retired, and is tried again when this starts anew: %s", name, error)
             return
-        if grant is not None:
-            self._ownership.submit(lambda: self._store.wound_up(self._pipeline.name, name, grant.token))
+        if token is not None:
+            self._leases.submit(lambda: self._store.desired_states.retired(self._pipeline.name, name, token))
 
     # --- jobs ---
 

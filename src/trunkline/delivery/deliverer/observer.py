@@ -11,9 +11,7 @@ Rules
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -37,11 +35,14 @@ from trunkline.core.delivery_messages import FlushGroup, Outcome, ReadStandings,
 from trunkline.core.effects import Event, Message
 from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import TrackStage
-from trunkline.delivery.control.contract import ERROR_CHARACTERS_MAX, Reported, Status, Unrouted
-from trunkline.delivery.deliverer.metrics import Metrics
-from trunkline.delivery.deliverer.ownership import Ownership
-from trunkline.delivery.deliverer.progress import Books, DelivererView, DestinationView, Progress, Sightings
+from trunkline.delivery.control.contract import ERROR_CHARACTERS_MAX, Reported, Status, UnroutedCounts
+from trunkline.delivery.deliverer.leases import LeaseKeeper
+from trunkline.delivery.deliverer.metrics import DelivererMetrics
+from trunkline.delivery.deliverer.progress import WorkProgress
+from trunkline.delivery.deliverer.statistics import DestinationStats, VersionTimes
+from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.delivery.job.runner import JobReport
+from trunkline.observing.log_lines import log_event
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,6 @@ PASSING: Final = {
     TrackStage.READY,
     TrackStage.FLUSHING,
 }  # a healthy destination goes through them all the time
-PLAIN = re.compile(r"[\w.:/+-]+")
 LOUD: Final[dict[type[Event], tuple[int, str, str]]] = {  # level, name of the line, metric
     Halted: (logging.ERROR, "halted", "halts_total"),
     HistoryExpired: (logging.WARNING, "history_expired", "expired_total"),
@@ -89,13 +89,13 @@ class Observer:
         self._clock = clock
         self._wall = wall
         self._planner: Planner | None = None
-        self._ownership: Ownership | None = None
-        self._books: dict[str, Books] = {}
-        self._sightings = Sightings()
-        self._progress = Progress(clock)
+        self._leases: LeaseKeeper | None = None
+        self._stats: dict[str, DestinationStats] = {}
+        self._version_times = VersionTimes()
+        self._progress = WorkProgress(clock)
         self._view = DelivererView(pipeline=pipeline, deliverer=deliverer, state="starting", at_ms=0, turned_ms_ago=0)
         self._turned = clock()
-        self._unrouted: tuple[int, Unrouted] | None = None
+        self._unrouted: tuple[int, UnroutedCounts] | None = None
         self._source_error = self._store_error = ""
         self._died: tuple[str, ...] = ()
         self._news = True  # since all destinations were last looked at
@@ -107,13 +107,13 @@ class Observer:
         self._store_failures_met = 0  # all was sent again since
         self._lines: Counter[tuple[int, str]] = Counter()
         self._progress_at = 0.0
-        self.metrics = Metrics(pipeline, self.snapshot, per_destination=per_destination)
+        self.metrics = DelivererMetrics(self.snapshot, per_destination=per_destination)
 
     # --- the deliverer's life ---
 
-    def began(self, planner: Planner, ownership: Ownership) -> None:
+    def began(self, planner: Planner, leases: LeaseKeeper) -> None:
         self._planner = planner
-        self._ownership = ownership
+        self._leases = leases
         self._say(logging.INFO, "began", deliverer=self._view.deliverer, destinations=len(planner.tracks))
         self.tick()
 
@@ -132,7 +132,7 @@ class Observer:
         now = self._turned = self._clock()
         self._news |= self._planner.schedule.source.version != self._view.source_version
         self._news |= self._store_failures != self._store_failures_met
-        self._sightings.note(self._planner.schedule.source.version, now)
+        self._version_times.note(self._planner.schedule.source.version, now)
         if now >= self._look_at and (self._news or now - self._looked >= LOOK_EVERY_S):
             self._look(self._planner, now)
         self._report(self._planner, now)
@@ -201,15 +201,15 @@ class Observer:
         )
 
     def _count(self, job: FlushGroup | SeedGroup, report: JobReport) -> int:
-        """Put what was done into the books; returns the rows in all."""
+        """Add what a job did to the statistics; returns the rows in all."""
         now_ms = round(self._wall() * 1000)
         applied = {each.destination for each in report.done.results if each.outcome is Outcome.APPLIED}
         tokens = {member.destination: member.token for member in job.members}
         for each in report.counted:
             if each.destination not in applied:
                 continue
-            books = self._books.setdefault(each.destination, Books())
-            books.add(each, tokens[each.destination], now_ms, seed=isinstance(job, SeedGroup))
+            stats = self._stats.setdefault(each.destination, DestinationStats())
+            stats.add(each, tokens[each.destination], now_ms, seed=isinstance(job, SeedGroup))
             self.metrics.add("rows_removed_total", each.removed)
             self.metrics.add("rows_written_total", each.written)
             self.metrics.add("duplicate_rows_total", each.duplicates)
@@ -223,12 +223,6 @@ class Observer:
         return sum(each.removed + each.written for each in report.counted)
 
     # --- from any thread ---
-
-    def job_known(
-        self, job: int, *, rows: int | None = None, size_bytes: int | None = None, share: float | None = None
-    ) -> None:
-        """What a job in flight has to read, or which share of it (0 to 1) is done: for estimates. Any thread."""
-        self._progress.know(job, rows=rows, size_bytes=size_bytes, share=share)
 
     def source_error(self, text: str) -> None:
         """The source cannot be reached (or can again: an empty text). Any thread."""
@@ -247,7 +241,7 @@ class Observer:
         """Any thread."""
         self._died = (*self._died, why)
 
-    def unrouted(self, through: int, counts: Unrouted) -> None:
+    def unrouted(self, through: int, counts: UnroutedCounts) -> None:
         """Rows that no destination takes, all of the pipeline up to this version. Any thread."""
         self._unrouted = (through, counts)
 
@@ -273,7 +267,7 @@ class Observer:
     def _with_lag(self, each: DestinationView, version: int, now: float) -> DestinationView:
         if each.effective is None:
             return each
-        since = self._sightings.lacking_since(each.effective) if each.effective < version else None
+        since = self._version_times.lacking_since(each.effective) if each.effective < version else None
         lag_ms = 0 if since is None else max(0, round((now - since) * 1000))
         return replace(each, lag_versions=max(0, version - each.effective), lag_ms=lag_ms)
 
@@ -284,16 +278,16 @@ class Observer:
         failures = self._store_failures
         if failures != self._store_failures_met and not self._store_error:  # V4
             self._store_failures_met = failures
-            for books in self._books.values():
-                books.told = ()
-        late = self._sightings.newest_before(now - LATE_S)
-        self._books = {name: self._books.get(name) or Books() for name in planner.tracks}
-        for name, books in self._books.items():
+            for stats in self._stats.values():
+                stats.told = ()
+        late = self._version_times.newest_before(now - LATE_S)
+        self._stats = {name: self._stats.get(name) or DestinationStats() for name in planner.tracks}
+        for name, stats in self._stats.items():
             track = planner.tracks[name]
-            books.seen(track, planner.config.breaker_after)
-            if track.token and self._is_due(books, version, late, now):
+            stats.seen(track, planner.config.breaker_after)
+            if track.token and self._is_due(stats, version, late, now):
                 self._due[name] = None
-        views = (books.view for books in self._books.values())
+        views = (stats.view for stats in self._stats.values())
         self._view = replace(
             self._view,
             state=planner.phase,
@@ -315,19 +309,19 @@ class Observer:
                 seeding.append(track.name)
             elif track.stage in PASSING and track.known:
                 under_way.append(track.effective)
-        self._progress.look(seeding, min(under_way, default=None), planner.schedule.source.version)
+        self._progress.update(seeding, min(under_way, default=None), planner.schedule.source.version)
 
     # --- reports to the control store ---
 
-    def _is_due(self, books: Books, version: int, late: int, now: float) -> bool:
+    def _is_due(self, stats: DestinationStats, version: int, late: int, now: float) -> bool:
         """Whether the store is to hear of a destination (V3)."""
-        if _reported_facts(books, late) != books.told:
+        if _reported_facts(stats, late) != stats.told:
             return True
-        lag = 0 if books.effective is None else version - books.effective
+        lag = 0 if stats.effective is None else version - stats.effective
         if lag <= 0:
-            return books.told_lag > 0
-        is_late = books.effective is not None and books.effective < late
-        return is_late and lag != books.told_lag and now - books.told_at >= LAG_EVERY_S
+            return stats.told_lag > 0
+        is_late = stats.effective is not None and stats.effective < late
+        return is_late and lag != stats.told_lag and now - stats.told_at >= LAG_EVERY_S
 
     def _report(self, planner: Planner, now: float) -> None:
         if self._reporting or self._store_error:
@@ -335,25 +329,25 @@ class Observer:
         reports = []
         for name in list(self._due)[:REPORTS_MAX]:
             del self._due[name]
-            books, track = self._books.get(name), planner.tracks.get(name)
-            if books is not None and track is not None and track.token:
-                reports.append(self._reported(books, track.token, now))
+            stats, track = self._stats.get(name), planner.tracks.get(name)
+            if stats is not None and track is not None and track.token:
+                reports.append(self._reported(stats, track.token, now))
         if reports:
             self._send(reports)
 
-    def _reported(self, books: Books, token: int, now: float) -> Reported:
-        assert books.view is not None
+    def _reported(self, stats: DestinationStats, token: int, now: float) -> Reported:
+        assert stats.view is not None
         assert self._planner is not None
-        view = self._with_lag(books.view, self._planner.schedule.source.version, now)
-        books.told = _reported_facts(books, self._sightings.newest_before(now - LATE_S))
-        books.told_lag, books.told_at = view.lag_versions or 0, now
-        return Reported(view.name, token, _status(view, str(books.told[0])))
+        view = self._with_lag(stats.view, self._planner.schedule.source.version, now)
+        stats.told = _reported_facts(stats, self._version_times.newest_before(now - LATE_S))
+        stats.told_lag, stats.told_at = view.lag_versions or 0, now
+        return Reported(view.name, token, _status(view, str(stats.told[0])))
 
     def _send(self, reports: list[Reported]) -> None:
-        assert self._ownership is not None
+        assert self._leases is not None
         self._reporting = True
-        self._ownership.report(reports)
-        self._ownership.submit(self._report_ended)
+        self._leases.report(reports)
+        self._leases.submit(self._report_ended)
 
     def releasing(self, message: Message) -> None:
         """Before the control store is told: what is given back is reported while it still counts."""
@@ -363,9 +357,9 @@ class Observer:
         for name, token in ((each.destination, each.token) for each in message.released):
             track = self._planner.tracks.get(name)
             if track is not None:
-                books = self._books.setdefault(name, Books())
-                books.seen(track, self._planner.config.breaker_after, last=True)
-                reports.append(self._reported(books, token, now))
+                stats = self._stats.setdefault(name, DestinationStats())
+                stats.seen(track, self._planner.config.breaker_after, last=True)
+                reports.append(self._reported(stats, token, now))
         for at in range(0, len(reports), REPORTS_MAX):
             self._send(reports[at : at + REPORTS_MAX])
 
@@ -378,12 +372,13 @@ class Observer:
     def _say(self, level: int, name: str, **fields: object) -> None:
         self._lines[level, name] += 1
         if self._lines[level, name] <= LINES_MAX:  # V5
-            say(level, name, pipeline=self._view.pipeline, **fields)
+            log_event(logger, level, name, pipeline=self._view.pipeline, **fields)
 
     def _tell_surplus(self) -> None:
         for (level, name), count in self._lines.items():
             if count > LINES_MAX:
-                say(level, "more_lines", pipeline=self._view.pipeline, of=name, count=count - LINES_MAX)
+                surplus = count - LINES_MAX
+                log_event(logger, level, "more_lines", pipeline=self._view.pipeline, of=name, count=surplus)
         self._lines.clear()
 
     def _tell_progress(self, now: float) -> None:
@@ -400,11 +395,11 @@ class Observer:
                 self._say(logging.INFO, name, **asdict(view))
 
 
-def _reported_facts(books: Books, late: int) -> tuple[object, ...]:
+def _reported_facts(stats: DestinationStats, late: int) -> tuple[object, ...]:
     """What a report is about, but for the lag: the state first."""
-    stage, _, _, position, effective, _, error, written = books.facts
+    stage, _, _, position, effective, _, error, written = stats.facts
     assert isinstance(stage, TrackStage)
-    is_late = books.effective is not None and books.effective < late
+    is_late = stats.effective is not None and stats.effective < late
     passing = stage in PASSING and effective is not None and not is_late
     return (TrackStage.READY.value if passing else stage.value, position, error, written)
 
@@ -420,47 +415,3 @@ def _status(view: DestinationView, state: str) -> Status:
         rows_total=view.removed + view.written,
         error=view.error[:ERROR_CHARACTERS_MAX],
     )
-
-
-# ------------------------------------------------------------------------------------------------------------ log lines
-
-
-def say(level: int, event: str, **fields: object) -> None:
-    """Log one thing that happened. The text is key=value; ``JsonLines`` writes the same as JSON."""
-    if logger.isEnabledFor(level):
-        known = {name: value for name, value in fields.items() if value is not None}
-        logger.log(level, "%s", key_values({"event": event, **known}), extra={"event": event, "fields": known})
-
-
-def key_values(fields: dict[str, object]) -> str:
-    return " ".join(f"{name}={_quoted(str(value))}" for name, value in fields.items())
-
-
-def _quoted(text: str) -> str:
-    return text if PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
-
-
-def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str, object]:
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    found: dict[str, object] = {"ts": f"{stamp}.{int(record.msecs):03}Z", "level": record.levelname.lower()}
-    if hasattr(record, "fields"):
-        found |= {"event": record.event, **record.fields}  # type: ignore[attr-defined]
-    else:
-        found |= {"logger": record.name, "message": record.getMessage()}
-    if record.exc_info:
-        found["exception"] = formatter.formatException(record.exc_info)
-    return found
-
-
-class KeyValueLines(logging.Formatter):
-    """One line for each record: key=value."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return key_values(_fields(self, record))
-
-
-class JsonLines(logging.Formatter):
-    """One line for each record: a JSON object."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(_fields(self, record), ensure_ascii=False, default=str)

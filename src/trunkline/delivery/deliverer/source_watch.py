@@ -45,7 +45,7 @@ class SourceWatch:
 
     def look(self) -> SourceAt:
         """Look once, now; raises if the source cannot be reached."""
-        mark = self._source.mark()
+        mark = self._source.change_hint()
         if mark is not None and mark == self._mark:
             return self._known
         state, history = self._source.state(self._known.version), self._known.history

@@ -25,7 +25,8 @@ from typing import Final
 
 from trunkline.core.delivery_messages import SourceAt
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.control.contract import ControlStore, Unrouted
+from trunkline.delivery.control.contract import UnroutedCounts
+from trunkline.delivery.control.store import ControlStore
 from trunkline.errors import SourceExpired, TrunklineError
 from trunkline.threads import Threads
 
@@ -55,7 +56,7 @@ class UnroutedCounter:
         pipeline: str,
         count: Callable[[Window], Counts],
         source: Callable[[], SourceAt],
-        counted: Callable[[int, Unrouted], None],
+        counted: Callable[[int, UnroutedCounts], None],
         *,
         threads: Threads | None = None,
         patience_s: float = PATIENCE_S,
@@ -69,7 +70,7 @@ class UnroutedCounter:
         self._patience_s = patience_s
         self._retry_first_s = retry_first_s
         self._news = threading.Condition()
-        self._told: dict[Window, Unrouted | None] = {}  # in the order of telling; None: its rows were not counted
+        self._told: dict[Window, UnroutedCounts | None] = {}  # in the order of telling; None: its rows were not counted
         self._fresh = True  # the counts are read once at the beginning
         self._ending: str | None = None  # "finish" or "leave"
         self._reach: int | None = None  # how far the counts of the store reach, as last heard; they only grow
@@ -156,14 +157,14 @@ class UnroutedCounter:
                 break
         return 0.0 if waiting else None
 
-    def _tell(self) -> dict[Window, Unrouted | None]:
+    def _tell(self) -> dict[Window, UnroutedCounts | None]:
         """Tell the store what fits; returns the windows that a gap keeps away from it, in their order."""
         source = self._source()
         if source.history != self._history:
             take_counts_back(self._store, self._pipeline, source.version)
             self._history, self._reach = source.history, None
         if self._reach is None:
-            self._reach = self._store.unrouted(self._pipeline)[0]
+            self._reach = self._store.unrouted.counts(self._pipeline)[0]
         asked = False
         for window, counts in self._waiting().items():
             fits = window.after == self._reach
@@ -172,10 +173,10 @@ class UnroutedCounter:
                 self._add(window, counts)
                 asked = True
         if self._waiting() and not asked:
-            self._reach = max(self._reach, self._store.unrouted(self._pipeline)[0])
+            self._reach = max(self._reach, self._store.unrouted.counts(self._pipeline)[0])
         return self._waiting()
 
-    def _waiting(self) -> dict[Window, Unrouted | None]:
+    def _waiting(self) -> dict[Window, UnroutedCounts | None]:
         assert self._reach is not None
         newest = self._source().version  # what lies past it was read before the source was taken back (N6)
         with self._news:
@@ -183,11 +184,11 @@ class UnroutedCounter:
                 del self._told[window]
             return dict(sorted(self._told.items(), key=lambda each: (each[0].after, each[0].through)))
 
-    def _add(self, window: Window, counts: Unrouted) -> None:
+    def _add(self, window: Window, counts: UnroutedCounts) -> None:
         """Told again it does no harm (N1)."""
-        self._reach = max(self._reach or 0, self._store.count_unrouted(self._pipeline, window, counts))
+        self._reach = max(self._reach or 0, self._store.unrouted.add(self._pipeline, window, counts))
 
-    def _close_gap(self, waiting: dict[Window, Unrouted | None]) -> None:
+    def _close_gap(self, waiting: dict[Window, UnroutedCounts | None]) -> None:
         """Read the first part of what is missing (N2, N3)."""
         assert self._reach is not None
         begin, source = self._reach, self._source()
@@ -216,7 +217,7 @@ class UnroutedCounter:
             lost.after + 1,
             lost.through,
         )
-        self._add(lost, Unrouted({}))
+        self._add(lost, UnroutedCounts({}))
 
     def _show(self, ending: str | None) -> float | None:
         if self._reach is None or self._reach == self._shown:
@@ -224,7 +225,7 @@ class UnroutedCounter:
         left_s = self._show_at - monotonic()
         if left_s > 0 and not ending:
             return left_s
-        self._shown, totals = self._store.unrouted(self._pipeline)
+        self._shown, totals = self._store.unrouted.counts(self._pipeline)
         self._reach, self._show_at = self._shown, monotonic() + SHOW_EVERY_S
         self._counted(self._shown, totals)
         return None
@@ -234,9 +235,9 @@ def take_counts_back(store: ControlStore, pipeline: str, version: int) -> None:
     logger.warning(
         "the source was replaced or taken back: rows that no destination takes are counted from version %d on", version
     )
-    store.take_counts_back(pipeline, version)
+    store.unrouted.rewind(pipeline, version)
 
 
-def _unrouted(counts: Counts) -> Unrouted:
+def _unrouted(counts: Counts) -> UnroutedCounts:
     values = {value: rows for value, rows in counts.items() if value is not None and rows}
-    return Unrouted(values, counts.get(None, 0))
+    return UnroutedCounts(values, counts.get(None, 0))

@@ -1,1 +1,1 @@
-"""The kinds of destination tables, each one small class behind ``contract.Destination``."""
+"""The kinds of destination tables, each a class that implements ``contract.Destination``."""

@@ -1,52 +1,48 @@
-"""What every kind of destination promises.
-
-One contract suite holds every kind to it, with the process killed at each statement.
+"""What every kind of destination guarantees. One contract suite tests every kind, and kills it at each statement.
 
 Rules
  T1  The rows of a flush, the position, its mark and the token change together, in one transaction of the destination,
      or not at all.
- T2  Inside that transaction, before anything is written, ``core/fence.py`` decides: a stored token above mine is
-     ``Fenced``; what is stored already is success, and nothing is written; another position or mark than the expected
+ T2  Inside that transaction, before the first write, ``core/fence.py`` decides: a stored token above this one is
+     ``Fenced``; a step that is stored already succeeds, and writes nothing; a position or mark other than the expected
      one is ``PositionMoved``; a flush over rows of another source is ``DestinationHalted``. See ``judged``.
  T3  Deletes first, then rows: every key of the staged rows is removed, then REPLACE and INSERT rows are written
      (mirror). In mode append there are only INSERT rows, and nothing is looked up or removed.
- T4  An INSERT whose key is held is a duplicate key: ``DuplicateKey`` and nothing written (policy halt), or counted
-     (policy warn).
- T5  A seed replaces the whole table and the position in one transaction, whatever source it is of and however far it
-     is, but only if it is the one that the seed was planned from (T2). A table without our position record is replaced
-     only when ``replace_existing`` says so.
+ T4  An INSERT whose key the table holds is a duplicate key: ``DuplicateKey`` and nothing written (policy halt), or
+     counted (policy warn).
+ T5  A seed replaces the whole table and the position in one transaction, whatever its source and position, but only if
+     the position is the one that the seed was planned from (T2). A table without a position record is replaced only
+     with ``replace_existing``.
  T6  Columns that the source gained or widened are added or widened in the same transaction; any other difference is
      ``SchemaMismatch`` that names it, and nothing is written.
- T7  A failure says what is known: ``Refused`` errors mean that nothing changed; ``OutcomeUnknown`` that it may have.
+ T7  An error tells what is known: ``Refused`` errors mean that nothing changed; ``OutcomeUnknown`` that it may have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from msgspec import Struct
 
 from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.delivery.changes.columns import Columns
+from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.errors import DestinationHalted, Fenced, PositionMoved
-
-Mode = Literal["mirror", "append"]
-DuplicatePolicy = Literal["halt", "warn"]
 
 
 class Standing(Struct, frozen=True):
-    """What a destination itself says about how far it is."""
+    """The position record of a destination."""
 
-    position: int  # complete up to here; 0: nothing was delivered yet
+    position: int  # the version that it holds; 0: nothing was delivered yet
     token: int  # of the deliverer that wrote last
-    source: str  # identity of the source table whose rows these are
-    mark: str = ""  # of that version (see ``lineage``); empty: it is not known
+    source: str  # identity of the source table
+    mark: str = ""  # of that version (see ``lineage``); empty: unknown
 
 
 class Flush(Struct, frozen=True):
-    """One atomic step of one destination."""
+    """The net changes of one window for one destination."""
 
     expected: int  # the stored position that it was planned from
     through: int
@@ -71,34 +67,34 @@ class Seed(Struct, frozen=True):
     mode: Mode = "mirror"
     replace_existing: bool = False
     expected: int = 0  # the stored position that it was planned from; 0: there was none
-    mark: str = ""  # of that
+    mark: str = ""  # of the stored position
     through_mark: str = ""
 
 
 class Applied(Struct, frozen=True):
-    """What a flush or seed did."""
+    """The result of a flush or seed."""
 
     position: int
-    removed: int = 0  # rows taken away
-    written: int = 0  # rows put in
-    duplicates: int = 0  # INSERTs whose key was held, or that shared a key (policy warn)
-    missing: int = 0  # keys to be removed or replaced that were not there: somebody else changed the table
-    already: bool = False  # the position was there already; nothing was written
+    removed: int = 0  # rows
+    written: int = 0  # rows
+    duplicates: int = 0  # INSERTs whose key the table held, or that shared a key (policy warn)
+    missing: int = 0  # keys to remove or replace that the table did not hold: another writer changed it
+    already: bool = False  # the step was done before; nothing was written
 
 
 class Destination(Protocol):
     """One table. Opening it does not connect; every call may raise ``Unreachable``."""
 
     def standing(self) -> Standing | None:
-        """The stored position, or ``None`` where there is no record of it (no table, or not ours)."""
+        """The position record; ``None`` without one, or without a table."""
         ...
 
     def columns(self) -> Columns | None:
-        """The table's columns in the shared vocabulary, ``None`` without a table."""
+        """The table's columns in the shared vocabulary; ``None`` without a table."""
         ...
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
-        """Apply settled rows: batches of ``OP_COLUMN`` and every source column; at most one row per key (mirror)."""
+        """Apply staged rows: batches of ``OP_COLUMN`` and every source column; at most one row per key (mirror)."""
         ...
 
     def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
@@ -106,11 +102,11 @@ class Destination(Protocol):
         ...
 
     def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
-        """The standing and all rows, of one and the same moment; batches have the source's column names."""
+        """The position record and all rows, of one snapshot; batches have the source's column names."""
         ...
 
     def retire(self) -> None:
-        """Forget the position record; the table and its rows stay, and belong to nobody."""
+        """Remove the position record; the table and its rows stay."""
         ...
 
     def close(self) -> None: ...
@@ -120,14 +116,14 @@ class Destination(Protocol):
 
 
 def reached(step: Flush | Seed) -> Standing:
-    """Where a destination stands after a step."""
+    """The position record after a step."""
     return Standing(step.through, step.token, step.source, step.through_mark)
 
 
 def judged(held: Standing | None, step: Flush | Seed, what: str) -> Applied | None:
-    """What a step finds before it writes anything (T2): ``None`` if it may go on, an answer if it was done before.
+    """The decision of T2: ``None`` if a step may proceed, a result if it was done before.
 
-    ``held`` has position 0 where there is a record but no table. ``what`` names the destination.
+    ``held`` has position 0 if there is a record but no table. ``what`` names the destination.
     """
     now = StoredPosition() if held is None else StoredPosition(held.position, held.token, held.mark, held.source)
     replaces = isinstance(step, Seed)
@@ -139,8 +135,8 @@ def judged(held: Standing | None, step: Flush | Seed, what: str) -> Applied | No
             raise Fenced(now.token, step.token)
         case Decision.FOREIGN:
             raise DestinationHalted(
-                f"{what} holds the rows of {now.source}, not of {step.source}; choose another table, or reseed the "
-                "destination to have them replaced"
+                f"{what} holds rows of {now.source}, not of {step.source}; choose another table, or reseed the "
+                "destination to replace them"
             )
         case Decision.MOVED:
             raise PositionMoved(now.position, step.expected)
@@ -151,11 +147,11 @@ def judged(held: Standing | None, step: Flush | Seed, what: str) -> Applied | No
 
 
 def stored_mark(standing: Standing) -> str:
-    """A mark as a text to be stored: an older release moves the position and leaves it behind."""
+    """A mark with its position, as text: an older release moves the position without the mark."""
     return f"{standing.position}:{standing.mark}" if standing.mark else ""
 
 
 def mark_of(position: int, stored: str | None) -> str:
-    """The mark of a position, empty if what is stored is that of another one."""
+    """The mark of a position; empty if the stored one belongs to another position."""
     at, _, mark = (stored or "").partition(":")
     return mark if at == str(position) else ""

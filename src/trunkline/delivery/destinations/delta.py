@@ -1,14 +1,13 @@
 """A Delta table in a directory as a destination, through delta-rs.
 
 Rules
- D1  Everything that decides a flush is read of one version of the table: standing, columns, files and their keys. The
-     commit is made on that version or not at all (``delta_log``, L1): so every check of T2, T4 and T6 holds inside the
-     transaction.
- D2  After a commit that failed, the table is read again: another deliverer shows in its token or position. What is left
-     is ``Unreachable``: somebody else, say a compaction, was quicker, nothing was written, and the same flush may be
-     tried again.
- D3  Rows change by writing their data files again (``delta_merge``); a file that no commit names is seen by nobody. A
-     new or wider column writes every file again: a commit of delta-rs changes the columns only with all of the files.
+ D1  All input of a flush is read from one version of the table: position, columns, files and their keys. The commit
+     succeeds on that version only (``delta_log``, L1): so every check of T2, T4 and T6 holds in the transaction.
+ D2  After a failed commit the table is read again: the token or position shows another deliverer. All else is
+     ``Unreachable``: another writer, such as a compaction, was faster, nothing was written, and the flush can be
+     retried.
+ D3  Rows change by rewriting their data files (``delta_merge``); a file that no commit names is invisible. A new or
+     wider column rewrites every file: a commit of delta-rs changes the columns only together with all files.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from trunkline.delivery.backends.delta_types import columns_of, conformed, stored_schema
-from trunkline.delivery.backends.duckdb_pool import borrowed, identifier
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.columns import Columns, arrow_schema, check_columns, evolution
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached
 from trunkline.delivery.destinations.delta_files import FileWriter, removal
-from trunkline.delivery.destinations.delta_log import NOBODY, CommitLost, DeltaLog, Loaded
-from trunkline.delivery.destinations.delta_merge import Merge, opened
+from trunkline.delivery.destinations.delta_log import RETIRED, CommitLost, DeltaLog, LoadedVersion
+from trunkline.delivery.destinations.delta_merge import DeltaMerge, opened
 from trunkline.errors import (
     ConfigError,
     DestinationHalted,
@@ -36,16 +36,16 @@ from trunkline.errors import (
 
 
 class DeltaDestination:
-    """One Delta table. Keeps the version that it loaded last, and looks for a newer one at each call."""
+    """One Delta table. Caches the version that it loaded last, and checks for a newer one at each call."""
 
     def __init__(self, address: DeltaAddress) -> None:
         if "%" in address.path:
-            raise ConfigError(f"the path {address.path} has a percent sign, which delta-rs takes for a code; rename it")
+            raise ConfigError(f"the path {address.path} has a percent sign, which delta-rs unescapes; rename it")
         self._folder = Path(address.path).absolute()
         self._log = DeltaLog(self._folder, lambda name: self._step(name))
 
     def _step(self, name: str) -> None:
-        """Called before everything that touches the storage; tests stop the process here."""
+        """Called before each access to the storage; tests stop the process here."""
 
     def standing(self) -> Standing | None:
         return loaded.standing if (loaded := self._log.load()) else None
@@ -56,7 +56,7 @@ class DeltaDestination:
     def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
         loaded = self._log.load()
         if loaded is None or loaded.standing is None:
-            raise DestinationHalted(f"{self._folder}: there is no table of ours; seed the destination first")
+            raise DestinationHalted(f"{self._folder}: the table has no position; seed the destination first")
         return loaded.standing, self._read(loaded)
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
@@ -67,7 +67,7 @@ class DeltaDestination:
         loaded = self._log.with_features(loaded, schema) if loaded else None
         replace = loaded is not None and schema != loaded.schema
         files = () if loaded is None else loaded.files
-        merge = Merge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step)
+        merge = DeltaMerge(self._folder, files, schema, flush.key, flush.mode, flush.duplicates, self._step)
         with self._writer(schema, flush.key) as writer:
             for piece in merge.pieces(staged, replace):
                 writer.add(piece)
@@ -113,7 +113,7 @@ class DeltaDestination:
         if loaded is None or loaded.standing is None:
             return
         try:
-            self._log.commit(loaded, loaded.schema, [], NOBODY)
+            self._log.commit(loaded, loaded.schema, [], RETIRED)
         except CommitLost as lost:
             if lost.now is not None and lost.now.standing is not None:
                 raise Unreachable(str(lost)) from lost
@@ -126,11 +126,11 @@ class DeltaDestination:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Unreachable(
-                f"{self._folder}: the folder cannot be made: {error}; check the path and its rights"
+                f"{self._folder}: the directory cannot be created: {error}; check the path and its permissions"
             ) from error
         return FileWriter(self._folder, schema, key, self._step)
 
-    def _read(self, loaded: Loaded) -> Iterator[pa.RecordBatch]:
+    def _read(self, loaded: LoadedVersion) -> Iterator[pa.RecordBatch]:
         travelling = arrow_schema(columns_of(loaded.schema))
         for file in loaded.files:
             with opened(self._folder, file) as reader:
@@ -138,22 +138,22 @@ class DeltaDestination:
                     rows = conformed(reader.read_row_group(group, use_threads=False), loaded.schema)
                     yield from conformed(rows, travelling).to_batches()
 
-    def _judged(self, loaded: Loaded | None, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
-        """What a step finds before it writes anything: done already, refused, or ``None``: go on (T2, T5)."""
+    def _judged(self, loaded: LoadedVersion | None, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
+        """``None`` if a step may proceed, a result if it was done before (T2, T5)."""
         if loaded is None:
             check_columns(step.columns, step.key, None)
             return judged(None, step, str(self._folder))
         if loaded.standing is None and not replace_existing:
             raise DestinationHalted(
-                f"{self._folder}: there is a Delta table without a position of ours; choose another path, or say "
-                "replace_existing: true to have it replaced"
+                f"{self._folder}: there is a Delta table that was not delivered; choose another path, or set "
+                "replace_existing: true to replace it"
             )
         return judged(loaded.standing, step, str(self._folder))
 
     def _check_unique(self, key: tuple[str, ...], keys: pa.Table) -> None:
-        """By DuckDB, which needs a third of the memory that Arrow needs for it, and compares NULL-safe here as well."""
+        """With DuckDB, which needs a third of Arrow's memory for this; GROUP BY treats NULLs as equal."""
         names = ", ".join(identifier(name) for name in key)
-        with borrowed() as connection:
+        with pooled_duckdb() as connection:
             connection.register("seeded_keys", keys)
             shared = connection.sql(
                 f"SELECT {names}, count(*) FROM seeded_keys GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
@@ -166,8 +166,8 @@ class DeltaDestination:
                 "choose another key"
             )
 
-    def _schema_for(self, loaded: Loaded | None, flush: Flush) -> pa.Schema:
-        """The schema that the flush leaves behind: the table's own one, or one that follows the source (T6)."""
+    def _schema_for(self, loaded: LoadedVersion | None, flush: Flush) -> pa.Schema:
+        """The schema after the flush: the table's own one, or one that follows the source (T6)."""
         if loaded is None:
             return stored_schema(flush.columns, flush.source)
         held = columns_of(loaded.schema)
@@ -181,6 +181,6 @@ class DeltaDestination:
         return stored_schema([*(wider.get(column.name, column) for column in held), *change.added], flush.source)
 
 
-def _landed(now: Loaded | None, standing: Standing, paths: set[str]) -> bool:
-    """Whether a commit was made although it was reported as failed."""
+def _landed(now: LoadedVersion | None, standing: Standing, paths: set[str]) -> bool:
+    """Whether a commit that was reported as failed has succeeded."""
     return now is not None and now.standing == standing and paths <= {file.path for file in now.files}

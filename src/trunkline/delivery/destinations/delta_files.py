@@ -1,6 +1,6 @@
-"""Data files of a Delta table: which there are, what their keys may be, and how new ones are written.
+"""Data files of a Delta table: their list, bounds of their keys, and writing new ones.
 
-Delta changes a row by writing its file again, so files are kept so small that this takes some tens of milliseconds.
+Delta changes a row by rewriting its file, so files are small enough to be rewritten in some tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from msgspec import Struct
 
 from trunkline.errors import Unreachable
 
-ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and to list
+ROWS_PER_FILE: Final = 250_000  # more: one changed row costs more; fewer: more files to open and list
 BYTES_PER_FILE: Final = 128 << 20  # in memory, where rows are wide
-SMALL_FILES_MOST: Final = 8  # files of less than half the size; when there are more, a flush joins them
-BOUND_LENGTH_MOST: Final = 64  # characters of a text that is kept as a bound
+SMALL_FILES_MAX: Final = 8  # files of less than half the size; if there are more, a flush merges them
+BOUND_CHARACTERS_MAX: Final = 64  # of a text that is stored as a bound
 REPEATS: Final = 10  # a column whose values repeat this often gets a dictionary
 SAMPLE_ROWS: Final = 1_000
 
 
-class Bounds(Struct, frozen=True):
+class KeyBounds(Struct, frozen=True):
     """Of one key column in one file."""
 
     lowest: Any
@@ -37,52 +37,54 @@ class Bounds(Struct, frozen=True):
     nulls: bool
 
 
-class DataFile(Struct, frozen=True):
-    path: str  # as the table's log has it: relative to the table
+class DeltaDataFile(Struct, frozen=True):
+    path: str  # as in the table's log: relative to the table
     size_bytes: int
-    rows: int | None  # None where another writer left no statistics
-    bounds: dict[str, Bounds]  # by key column; a column without an entry may hold anything
+    rows: int | None  # None: another writer wrote no statistics
+    bounds: dict[str, KeyBounds]  # by key column; a column without bounds may hold anything
 
     @property
     def small(self) -> bool:
         return self.rows is not None and self.rows < ROWS_PER_FILE // 2
 
 
-def bounded(kept: pa.DataType) -> bool:
-    """Whether bounds of this type may be relied on: those of timestamps, for one, are rounded."""
-    return bool(pa.types.is_integer(kept) or pa.types.is_string(kept))
+def bounded(stored: pa.DataType) -> bool:
+    """Whether bounds of this type are exact: those of timestamps, for example, are rounded."""
+    return bool(pa.types.is_integer(stored) or pa.types.is_string(stored))
 
 
-def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DataFile, ...]:
-    """The live files of the version that is loaded."""
+def data_files(table: DeltaTable, schema: pa.Schema) -> tuple[DeltaDataFile, ...]:
+    """The live files of the loaded version."""
     listed = pa.table(table.get_add_actions(flatten=True))
     names = [field.name for field in schema if bounded(field.type) and f"min.{field.name}" in listed.column_names]
     found = listed.select(
         ["path", "size_bytes", "num_records", *(f"{part}.{n}" for n in names for part in ("min", "max", "null_count"))]
     ).to_pylist()
     return tuple(
-        DataFile(row["path"], row["size_bytes"], row["num_records"], {n: b for n in names if (b := _bounds(row, n))})
+        DeltaDataFile(
+            row["path"], row["size_bytes"], row["num_records"], {n: b for n in names if (b := _bounds(row, n))}
+        )
         for row in found
     )
 
 
-def _bounds(row: dict[str, Any], name: str) -> Bounds | None:
+def _bounds(row: dict[str, Any], name: str) -> KeyBounds | None:
     lowest, highest, nulls = row[f"min.{name}"], row[f"max.{name}"], row[f"null_count.{name}"]
     if lowest is None or highest is None:
         return None
-    return Bounds(lowest, highest, nulls != 0)
+    return KeyBounds(lowest, highest, nulls != 0)
 
 
-def removal(file: DataFile) -> RemoveAction:
+def removal(file: DeltaDataFile) -> RemoveAction:
     return RemoveAction(file.path, True, time.time_ns() // 1_000_000, file.size_bytes, {})
 
 
 class FileWriter:
-    """Writes pieces of rows to new data files; nobody sees them before a commit names them.
+    """Writes pieces of rows to new data files, which are invisible until a commit names them.
 
-    Pieces share a file until it is full; a piece does not begin in one file and end in another, so that keys that lay
-    together stay so. Leaving the ``with`` block takes back what was written, unless ``keep`` was called; what a killed
-    process leaves is vacuumed.
+    Pieces share a file until it is full; a piece is not split over two files, so that adjacent keys stay together.
+    Leaving the ``with`` block removes the files, unless ``keep`` was called; vacuuming removes those of a killed
+    process.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, key: Sequence[str], step: Callable[[str], None]) -> None:
@@ -113,7 +115,7 @@ class FileWriter:
             self._bytes += part.nbytes
 
     def keep(self) -> list[AddAction]:
-        """What a commit is to name. From here on the files stay: a commit that is said to have failed may name them."""
+        """The actions for a commit. From here on the files stay: a commit that is reported as failed may name them."""
         self._write()
         self._kept = True
         return self._written
@@ -133,7 +135,7 @@ class FileWriter:
             self._written[-1].size = path.stat().st_size
         except OSError as error:
             raise Unreachable(
-                f"{path} cannot be written: {error}; nothing was changed: make room, then try again"
+                f"{path} cannot be written: {error}; nothing was changed, free some space and retry"
             ) from error
 
 
@@ -143,13 +145,13 @@ def _statistics(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
         column = rows.column(name)
         nulls[name] = column.null_count
         low, high = pc.min_max(column).as_py().values()
-        if low is not None and not (isinstance(low, str) and max(len(low), len(high)) > BOUND_LENGTH_MOST):
+        if low is not None and not (isinstance(low, str) and max(len(low), len(high)) > BOUND_CHARACTERS_MAX):
             lowest[name], highest[name] = low, high
     return {"numRecords": len(rows), "minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
 def _repeating(rows: pa.Table) -> list[str]:
-    """The columns that a sample finds worth a dictionary: building one for every column doubles the time of a write."""
+    """The columns worth a dictionary, by a sample: a dictionary for every column doubles the time of a write."""
     sample = rows.slice(0, SAMPLE_ROWS)
     texts = [field.name for field in rows.schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
     return [name for name in texts if pc.count_distinct(sample[name]).as_py() * REPEATS <= len(sample)]

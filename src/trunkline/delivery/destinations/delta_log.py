@@ -1,17 +1,17 @@
 """The versions of one Delta table: loads the newest, commits the next, keeps the log short.
 
 Rules
- L1  A commit is a compare-and-swap of the table's version. It is made on the version v that is loaded, and delta-rs may
-     not retry it (``max_commit_retries=0``): whoever commits v + 1 first wins, whatever they write. So what was read of
-     v holds in the commit.
+ L1  A commit is a compare-and-swap of the table's version. It is made on the loaded version v, and delta-rs may not
+     retry it (``max_commit_retries=0``): the first commit of v + 1 wins, whatever it writes. So what was read of v
+     still holds in the commit.
  L2  Position, token and mark are application transactions of the log, in the same commit as the data files: one file,
-     which is there whole or not at all. The source's identity is metadata of the first column. A mark counts only with
-     the position that it was stored with: an older release moves the position and leaves it behind.
- L3  Every ``CHECKPOINT_EVERY`` versions the log gets a checkpoint and loses what is older than the table's
-     ``delta.logRetentionDuration``; every ``VACUUM_EVERY`` versions those files go that were given up longer ago than
-     its ``delta.deletedFileRetentionDuration``, and those that a killed process left. Both are ``HISTORY`` in a table
-     that we make; change them with ALTER TABLE.
- L4  Files may be vacuumed while somebody writes: that was a commit, so theirs fails (L1).
+     which exists completely or not at all. The source's identity is metadata of the first column. A mark is valid only
+     with the position that it was stored with: an older release moves the position without the mark.
+ L3  Every ``CHECKPOINT_EVERY`` versions the log gets a checkpoint, and entries older than the table's
+     ``delta.logRetentionDuration`` are removed; every ``VACUUM_EVERY`` versions, files that were removed longer ago
+     than its ``delta.deletedFileRetentionDuration``, and those of killed processes, are deleted. Both are ``HISTORY``
+     in a table that a deliverer creates; change them with ALTER TABLE.
+ L4  Files may be vacuumed while another process writes: vacuuming follows a commit, so that writer's commit fails (L1).
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 from msgspec import Struct
 
-from trunkline.delivery.backends.delta_types import source_of
+from trunkline.delivery.backends.delta_types import source_identity
+from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
 from trunkline.delivery.changes.lineage import MARK_DIGITS
 from trunkline.delivery.destinations.contract import Standing
-from trunkline.delivery.destinations.delta_files import DataFile, data_files
+from trunkline.delivery.destinations.delta_files import DeltaDataFile, data_files
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Unreachable
 
 CHECKPOINT_EVERY: Final = 20  # versions; more: opening and committing read more log files; fewer: 12 ms each time
@@ -43,71 +44,71 @@ POSITION: Final = "trunkline.position"
 TOKEN: Final = "trunkline.token"
 MARK: Final = "trunkline.mark"  # as a number
 MARKED: Final = "trunkline.marked"  # the position that it is of
-NOBODY: Final = Standing(-1, -1, "")  # what a retired table says
+RETIRED: Final = Standing(-1, -1, "")  # the record of a retired table
 NAIVE_TIMES: Final = "timestampNtz"
 PROPERTIES: Final = {"delta.logRetentionDuration": HISTORY, "delta.deletedFileRetentionDuration": HISTORY}
-Action = AddAction | RemoveAction
+FileAction = AddAction | RemoveAction
 
 
 class CommitLost(Exception):
-    """delta-rs reported an error for a commit; ``now`` is the newest version after it: see there what became of it."""
+    """delta-rs reported an error for a commit; ``now`` is the newest version after it, which shows the outcome."""
 
-    def __init__(self, folder: Path, reason: Exception, now: Loaded | None) -> None:
-        super().__init__(f"{folder}: the commit failed and nothing was written; try again ({reason})")
+    def __init__(self, folder: Path, reason: Exception, now: LoadedVersion | None) -> None:
+        super().__init__(f"{folder}: the commit failed and nothing was written; retrying ({reason})")
         self.now = now
 
 
-class Loaded(Struct, frozen=True):
+class LoadedVersion(Struct, frozen=True):
     """One version of the table."""
 
     table: DeltaTable
     version: int
-    mark: tuple[int, int] | None  # of the version's log file: a table that was made anew has others
+    stamp: FileStamp | None  # of the version's log file: that of a recreated table differs
     standing: Standing | None
     schema: pa.Schema
-    files: tuple[DataFile, ...]
+    files: tuple[DeltaDataFile, ...]
 
 
 class DeltaLog:
-    """The log of one table. ``step`` is called before everything that touches the storage."""
+    """The log of one table. ``step`` is called before each access to the storage."""
 
     def __init__(self, folder: Path, step: Callable[[str], None]) -> None:
         self.folder = folder
         self._step = step
-        self._loaded: Loaded | None = None
-        self._committed: tuple[int, Standing] | None = None  # our own last commit, which need not be read back
+        self._loaded: LoadedVersion | None = None
+        self._committed: tuple[int, Standing] | None = None  # the last commit of this process, which need not be read
 
-    def load(self) -> Loaded | None:
-        """The newest version, ``None`` without a table."""
+    def load(self) -> LoadedVersion | None:
+        """The newest version; ``None`` without a table."""
         self._step("look")
         held, self._loaded = self._loaded, None
         try:
             self._loaded = self._newest(held)
         except (DeltaError, OSError) as error:
             raise Unreachable(
-                f"{self.folder}: the table cannot be read: {error}; check the path and its rights"
+                f"{self.folder}: the table cannot be read: {error}; check the path and its permissions"
             ) from error
         return self._loaded
 
-    def _newest(self, held: Loaded | None) -> Loaded | None:
-        if held is None or held.mark is None or self._mark(held.version) != held.mark:
-            return self._opened()  # for the first time; or the table was made anew, or its log was cut
-        return held if self._mark(held.version + 1) is None else self._updated(held)
+    def _newest(self, held: LoadedVersion | None) -> LoadedVersion | None:
+        if held is None or held.stamp is None or self._stamp(held.version) != held.stamp:
+            return self._opened()  # for the first time; or the table was recreated, or its log was cut
+        return held if self._stamp(held.version + 1) is None else self._updated(held)
 
     def forget(self) -> None:
         self._loaded = None
 
     def commit(
         self,
-        loaded: Loaded | None,
+        loaded: LoadedVersion | None,
         schema: pa.Schema,
-        actions: Sequence[Action],
+        actions: Sequence[FileAction],
         standing: Standing,
         replace: bool = False,
     ) -> None:
-        """Make the next version after ``loaded``, or the first; ``replace``: with these files only, and this schema.
+        """Commit the next version after ``loaded``, or the first; ``replace``: with these files only, and this schema.
 
-        ``CommitLost`` says that this failed; ``OutcomeUnknown`` that the table cannot be read after that either.
+        Raises ``CommitLost`` if it failed, ``OutcomeUnknown`` if the table cannot be read after that.
         """
         properties = CommitProperties(
             max_commit_retries=0,
@@ -140,18 +141,18 @@ class DeltaLog:
         if version % CHECKPOINT_EVERY == 0 and version > 0:
             self._shorten(version)
 
-    def with_features(self, loaded: Loaded, schema: pa.Schema) -> Loaded:
-        """The table, able to hold these columns.
+    def with_features(self, loaded: LoadedVersion, schema: pa.Schema) -> LoadedVersion:
+        """The table, with the features that these columns need.
 
-        Delta wants a feature for times without a zone, and delta-rs does not turn it on when it replaces columns: that
-        is a commit of its own, which changes nothing that anybody reads.
+        Delta needs a feature for timestamps without a zone, and delta-rs does not enable it when it replaces columns:
+        that is a commit of its own, which changes no rows.
         """
         features = set(loaded.table.protocol().reader_features or ())
         problems = [*sorted(features - {NAIVE_TIMES}), *loaded.table.metadata().partition_columns]
         if problems:
             raise DestinationHalted(
-                f"{self.folder}: this version does not write tables that are partitioned or have features such as "
-                f"{', '.join(problems)}; choose another path"
+                f"{self.folder}: tables that are partitioned or have features such as {', '.join(problems)} are not "
+                "supported; choose another path"
             )
         if NAIVE_TIMES in features or not any(_has_naive_times(field.type) for field in schema):
             return loaded
@@ -164,22 +165,22 @@ class DeltaLog:
             )
         except (DeltaError, OSError) as error:
             raise Unreachable(
-                f"{self.folder}: the table's features could not be changed; try again ({error})"
+                f"{self.folder}: the table's features could not be changed; retrying ({error})"
             ) from error
         after = self.load()
         if after is None or after.version != loaded.version + 1:
-            raise Unreachable(f"{self.folder}: somebody else changed the table in the meantime; try again")
+            raise Unreachable(f"{self.folder}: another writer changed the table at the same time; retrying")
         return after
 
-    def _load_after(self, error: Exception) -> Loaded | None:
+    def _load_after(self, error: Exception) -> LoadedVersion | None:
         self._loaded = None
         try:
             return self.load()
         except Unreachable as lost:
-            raise OutcomeUnknown(f"{self.folder}: whether the commit was made is not known: {error}; {lost}") from lost
+            raise OutcomeUnknown(f"{self.folder}: the outcome of the commit is unknown: {error}; {lost}") from lost
 
     def _shorten(self, version: int) -> None:
-        """Keep the log short (L3). What fails here is tried again at a later version: the commit before it is made."""
+        """Keep the log short (L3). A failure is retried at a later version: the commit has succeeded."""
         self._step("checkpoint")
         with suppress(DeltaError, OSError, Unreachable):
             if (loaded := self.load()) is None:
@@ -189,43 +190,39 @@ class DeltaLog:
             if version % VACUUM_EVERY == 0:
                 loaded.table.vacuum(dry_run=False, full=True)
 
-    def _opened(self) -> Loaded | None:
+    def _opened(self) -> LoadedVersion | None:
         try:
             names = os.listdir(self.folder / "_delta_log")
         except FileNotFoundError:
             return None
         if not any(name[:20].isdigit() and name.endswith((".json", ".parquet")) for name in names):
-            return None  # somebody was killed before the first commit
+            return None  # a process was killed before the first commit
         table = DeltaTable(str(self.folder))
         return self._state(table, _stored(table))
 
-    def _updated(self, held: Loaded) -> Loaded:
+    def _updated(self, held: LoadedVersion) -> LoadedVersion:
         table = held.table
         table.update_incremental()
         if self._committed is not None and self._committed[0] == table.version() == held.version + 1:
             return self._state(table, _numbers(self._committed[1]))
         return self._state(table, _stored(table))
 
-    def _state(self, table: DeltaTable, stored: dict[str, int]) -> Loaded:
+    def _state(self, table: DeltaTable, stored: dict[str, int]) -> LoadedVersion:
         version, schema = table.version(), pa.schema(table.schema())
-        source, standing = source_of(schema), None
+        source, standing = source_identity(schema), None
         position, token = stored.get(POSITION), stored.get(TOKEN)
-        if source is not None and position is not None and token is not None and position != NOBODY.position:
+        if source is not None and position is not None and token is not None and position != RETIRED.position:
             mark = f"{stored[MARK]:0{MARK_DIGITS}x}" if stored.get(MARKED) == position else ""
             standing = Standing(position, token, source, mark)
-        return Loaded(table, version, self._mark(version), standing, schema, data_files(table, schema))
+        return LoadedVersion(table, version, self._stamp(version), standing, schema, data_files(table, schema))
 
-    def _mark(self, version: int) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.folder / "_delta_log" / f"{version:020}.json")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return found.st_ino, found.st_mtime_ns
+    def _stamp(self, version: int) -> FileStamp | None:
+        return file_stamp(self.folder / "_delta_log" / f"{version:020}.json")
 
 
 def _numbers(standing: Standing) -> dict[str, int]:
-    """What is stored of a standing, beside the source."""
-    marked = standing.position if standing.mark else NOBODY.position
+    """The stored numbers of a position record."""
+    marked = standing.position if standing.mark else RETIRED.position
     return {POSITION: standing.position, TOKEN: standing.token, MARK: int(standing.mark or "0", 16), MARKED: marked}
 
 

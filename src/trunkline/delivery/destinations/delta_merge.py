@@ -1,11 +1,11 @@
-"""Settled rows merged into the data files of a Delta table.
+"""Merges staged rows into the data files of a Delta table.
 
 Rules
- M1  A key is compared column by column, NULL equal to NULL, in the type in which the table keeps it.
- M2  A file is read only if its bounds allow for a staged key, and written anew only if it holds one (or, when there are
-     too many small files, to join them).
- M3  The rows that stay in a file and the rows that replace others of it go on together, so that bounds stay narrow.
- M4  Staged rows wait in memory up to a limit; beyond it they are handed on at once, and only their keys stay.
+ M1  Keys are compared column by column, NULL equal to NULL, in the stored type.
+ M2  A file is read only if its bounds allow for a staged key, and rewritten only if it holds one (or, if there are too
+     many small files, to merge them).
+ M3  Rows that stay in a file and rows that replace others of it are written together, so that bounds stay narrow.
+ M4  Staged rows wait in memory up to a limit; beyond it they are written at once, and only their keys stay.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from trunkline.delivery.backends.delta_types import conformed
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
-from trunkline.delivery.destinations.contract import Applied, DuplicatePolicy, Mode
-from trunkline.delivery.destinations.delta_files import SMALL_FILES_MOST, DataFile, bounded
+from trunkline.delivery.changes.rows import OP_COLUMN, DuplicatePolicy, Mode, Op
+from trunkline.delivery.destinations.contract import Applied
+from trunkline.delivery.destinations.delta_files import SMALL_FILES_MAX, DeltaDataFile, bounded
 from trunkline.errors import DuplicateKey, Unreachable
 
 # Staged rows that wait in memory. More: more memory; less: wider bounds after a large flush.
-WAITING_BYTES_MOST: Final = 64 << 20
-KEYS_AT_ONCE: Final = 1_000_000  # staged keys that are looked up together; a million of them takes some 250 MB
-MATCHED_ROWS: Final = (
-    4_000_000  # rows of files whose keys are compared at a time: for each such portion keys are hashed
-)
+WAITING_BYTES_MAX: Final = 64 << 20
+KEYS_AT_ONCE: Final = 1_000_000  # staged keys that are looked up together; a million take some 250 MB
+MATCHED_ROWS: Final = 4_000_000  # rows of files that are compared at a time: keys are hashed for each such portion
 
 Indices = npt.NDArray[np.int64]
 
 
 class KeySet:
-    """Keys, none twice, that rows of a table are looked up in (M1)."""
+    """Distinct keys, in which rows of a table are looked up (M1)."""
 
     def __init__(self, names: Sequence[str], columns: Sequence[pa.ChunkedArray]) -> None:
         self.names = names
@@ -58,11 +56,11 @@ class KeySet:
         if counts.size < len(codes):
             at = int(np.flatnonzero(counts[codes.to_numpy()] > 1)[0])
             raise DuplicateKey(
-                f"two staged rows share the key {spelled_key(names, columns, at)}; this is a defect: report it"
+                f"two staged rows share the key {spelled_key(names, columns, at)}; this is a bug, please report it"
             )
 
     def match(self, columns: Sequence[pa.ChunkedArray]) -> Indices:
-        """For each row, which of these keys it has, or -1."""
+        """For each row, the index of its key, or -1."""
         codes: pa.ChunkedArray | None = None
         for column, (values, distinct) in zip(columns, self._levels, strict=True):
             part = pc.index_in(column, value_set=values)
@@ -70,7 +68,7 @@ class KeySet:
         found: Indices = pc.fill_null(codes, -1).to_numpy().astype(np.int64)
         return found
 
-    def candidates(self, files: Sequence[DataFile]) -> list[DataFile]:
+    def candidates(self, files: Sequence[DeltaDataFile]) -> list[DeltaDataFile]:
         """The files whose bounds allow for one of these keys (M2)."""
         if len(files) < 2:
             return list(files)
@@ -86,13 +84,13 @@ def spelled_key(names: Sequence[str], columns: Sequence[pa.ChunkedArray], at: in
 
 
 def _encoded(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The distinct values, NULL among them, in the order of their first appearance; and each value's number there."""
+    """The distinct values, including NULL, in the order of first appearance; and the index of each value there."""
     encoded = pc.dictionary_encode(values, null_encoding="encode")
     return encoded.dictionary, encoded.indices
 
 
 def _paired(codes: pa.Array, part: pa.Array, size: int) -> pa.Array:
-    """One number for two; NULL, which is no key's number, stays NULL. Both are below the count of keys: no overflow."""
+    """One number for two; NULL, which stands for no key, stays NULL. Both are below the count of keys: no overflow."""
     return pc.add(pc.multiply(pc.cast(codes, pa.int64()), size), part)
 
 
@@ -103,27 +101,27 @@ def _sorted(column: pa.ChunkedArray) -> Sequence[Any]:
     return found
 
 
-def _may_hold(file: DataFile, name: str, values: Sequence[Any], nulls: bool) -> bool:
+def _may_hold(file: DeltaDataFile, name: str, values: Sequence[Any], nulls: bool) -> bool:
     if (bounds := file.bounds.get(name)) is None or (nulls and bounds.nulls):
         return True
     at = bisect_left(values, bounds.lowest)
     return at < len(values) and bool(values[at] <= bounds.highest)
 
 
-class Merge:
-    """One flush: takes the staged rows, gives the rows of the files to be written, and knows then what it did."""
+class DeltaMerge:
+    """One flush: turns staged rows into the rows of new files, and counts what it did."""
 
     def __init__(
         self,
         folder: Path,
-        files: Sequence[DataFile],
+        files: Sequence[DeltaDataFile],
         schema: pa.Schema,
         key: Sequence[str],
         mode: Mode,
         duplicates: DuplicatePolicy,
         step: Callable[[str], None],
     ) -> None:
-        self.touched: list[DataFile] = []  # the files that the new rows stand for
+        self.touched: list[DeltaDataFile] = []  # the files that the new ones replace
         self._folder = folder
         self._files = files
         self._schema = schema
@@ -134,22 +132,22 @@ class Merge:
         self._ops: list[npt.NDArray[np.int8]] = []
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
-        self._handed_on = 0  # staged rows that do not wait any more
+        self._handed_on = 0  # staged rows that were written at once
         self._removed = self._written = 0
         self._found = np.zeros(0, np.bool_)
 
     def applied(self, position: int) -> Applied:
-        """What was done; valid when ``pieces`` is at its end."""
+        """Valid when ``pieces`` is exhausted."""
         ops = self._all_ops()
         duplicates = int(np.count_nonzero(self._found & (ops == Op.INSERT)))
         missing = int(np.count_nonzero(~self._found & (ops != Op.INSERT)))
         return Applied(position, self._removed, self._written, duplicates, missing)
 
     def pieces(self, staged: Iterable[pa.RecordBatch], whole: bool = False) -> Iterator[pa.Table]:
-        """The rows to be written; ``whole``: of all files, not only those touched. ``DuplicateKey`` before the last."""
+        """The rows to write; ``whole``: of all files, not only touched ones. May raise ``DuplicateKey``."""
         for batch in staged:
             self._stage(pa.Table.from_batches([batch]))
-            if self._waiting_bytes > WAITING_BYTES_MOST:
+            if self._waiting_bytes > WAITING_BYTES_MAX:
                 yield self._hand_on()
         ops = self._all_ops()
         self._found = np.zeros(len(ops), np.bool_)
@@ -189,7 +187,7 @@ class Merge:
         return np.concatenate(self._ops) if self._ops else np.zeros(0, np.int8)
 
     def _matched(self) -> dict[str, Indices]:
-        """For each file that holds a staged key: which key each of its rows has, or -1."""
+        """For each file that holds a staged key: the index of the key of each of its rows, or -1."""
         staged = pa.concat_tables(self._keys)
         self._keys = [staged]
         found: dict[str, Indices] = {}
@@ -207,10 +205,10 @@ class Merge:
                         found[file.path] = np.maximum(part, found.get(file.path, part))
         return found
 
-    def _portions(self, files: Sequence[DataFile]) -> Iterator[tuple[list[tuple[DataFile, int]], pa.Table]]:
-        """The keys of these files, some files at a time, with the number of rows of each."""
+    def _portions(self, files: Sequence[DeltaDataFile]) -> Iterator[tuple[list[tuple[DeltaDataFile, int]], pa.Table]]:
+        """The keys of these files, some files at a time, with the row count of each."""
         schema = pa.schema([self._schema.field(name) for name in self._key])
-        portion: list[tuple[DataFile, int]] = []
+        portion: list[tuple[DeltaDataFile, int]] = []
         tables: list[pa.Table] = []
         for file in files:
             self._step("look up")
@@ -225,23 +223,23 @@ class Merge:
             yield portion, pa.concat_tables(tables)
 
     def _check(self, ops: npt.NDArray[np.int8]) -> None:
-        """An INSERT whose key is held is a duplicate key (T4)."""
+        """An INSERT whose key the table holds is a duplicate key (T4)."""
         clashes = np.flatnonzero(self._found & (ops == Op.INSERT))
         if clashes.size and self._duplicates == "halt":
             at = int(clashes[0])
             key = spelled_key(self._key, self._keys[0].columns, at)
             raise DuplicateKey(
-                f"{self._folder.name}: the key {key} is new in the source and held already ({clashes.size} such keys); "
+                f"{self._folder.name}: the key {key} is new in the source but in the table ({clashes.size} such keys); "
                 "make the key unique in the source or choose another, then seed the destination again"
             )
 
-    def _to_write(self, matched: dict[str, Indices]) -> list[DataFile]:
-        """The files that hold a staged key, and the small ones if they are too many (M2)."""
+    def _to_write(self, matched: dict[str, Indices]) -> list[DeltaDataFile]:
+        """The files that hold a staged key, and the small ones if there are too many (M2)."""
         small = [file for file in self._files if file.small]
-        joined = {file.path for file in small} if self._written and len(small) > SMALL_FILES_MOST else set()
+        joined = {file.path for file in small} if self._written and len(small) > SMALL_FILES_MAX else set()
         return [file for file in self._files if file.path in matched or file.path in joined]
 
-    def _kept(self, file: DataFile, index: Indices | None) -> Iterator[pa.Table]:
+    def _kept(self, file: DeltaDataFile, index: Indices | None) -> Iterator[pa.Table]:
         """The rows of a file that stay."""
         self._step("read")
         with opened(self._folder, file) as reader:
@@ -254,11 +252,11 @@ class Merge:
                 yield rows
 
 
-def opened(folder: Path, file: DataFile) -> pq.ParquetFile:
-    """A data file; ``Unreachable`` if it is not there."""
+def opened(folder: Path, file: DeltaDataFile) -> pq.ParquetFile:
+    """Raises ``Unreachable`` if the file cannot be read."""
     try:
         return pq.ParquetFile(folder / file.path, pre_buffer=False)
     except OSError as error:
         raise Unreachable(
-            f"{folder}: data file {file.path} cannot be read: {error}; look for who removed it"
+            f"{folder}: data file {file.path} cannot be read: {error}; find out what removed it"
         ) from error

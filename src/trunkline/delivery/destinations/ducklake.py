@@ -25,9 +25,9 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import first_line, identifier, literal
+from trunkline.delivery.backends.sql import first_line, identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema, check_columns, evolution
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.rows import BATCH_ROWS, RESERVED_PREFIX
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.destinations.contract import (
     Applied,
@@ -39,12 +39,12 @@ from trunkline.delivery.destinations.contract import (
     reached,
     stored_mark,
 )
-from trunkline.delivery.destinations.ducklake_catalogs import (
+from trunkline.delivery.destinations.ducklake_attachments import (
+    AttachedLakes,
     CommitConflict,
-    LakeCatalogs,
     LakeSession,
     NoLake,
-    process_catalogs,
+    process_lakes,
 )
 from trunkline.delivery.destinations.ducklake_compaction import (
     COMPACT_EVERY,
@@ -55,7 +55,7 @@ from trunkline.delivery.destinations.ducklake_compaction import (
 from trunkline.delivery.destinations.ducklake_stage import (
     DUPLICATE,
     STAGED,
-    Stage,
+    FlushStage,
     key_text,
     stage_rows,
     travelling,
@@ -72,11 +72,10 @@ from trunkline.errors import (
 )
 
 COMMIT_TRIES: Final = 16  # of a transaction that others keep from committing; each sees what they wrote
-BATCH_ROWS: Final = 65_536  # of a batch that is read
 ORPHAN_AGE_S: Final = 86_400  # of a file that nobody refers to: younger ones may belong to a flush that is under way
 
 
-class Found(Struct, frozen=True):
+class LakeTableState(Struct, frozen=True):
     """What a transaction sees of the destination."""
 
     standing: Standing | None  # as recorded; it says nothing without a table
@@ -87,14 +86,14 @@ class Found(Struct, frozen=True):
 class DuckLakeDestination:
     """One table. Destinations of one process share a DuckDB instance, unless they are given one of their own."""
 
-    def __init__(self, address: LakeAddress, catalogs: LakeCatalogs | None = None) -> None:
+    def __init__(self, address: LakeAddress, catalogs: AttachedLakes | None = None) -> None:
         if address.table.lower().startswith(RESERVED_PREFIX):
             raise ConfigError(
                 f"table {address.table!r} cannot be a destination: names that begin with {RESERVED_PREFIX} are "
                 "reserved; choose another"
             )
         self._address = address
-        self._catalogs = process_catalogs() if catalogs is None else catalogs
+        self._catalogs = process_lakes() if catalogs is None else catalogs
         self._what = f"table {address.schema}.{address.table} of {address.catalog}"
         self._reading = ExitStack()  # what `rows` has open
 
@@ -110,12 +109,12 @@ class DuckLakeDestination:
     def columns(self) -> Columns | None:
         return self._seen().columns
 
-    def _seen(self) -> Found:
+    def _seen(self) -> LakeTableState:
         with self._catalogs.session(self._address) as lake:
             try:
                 lake.attach()
             except NoLake:
-                return Found(None, None)
+                return LakeTableState(None, None)
             lake.run("BEGIN")
             return self._look(lake)
 
@@ -133,15 +132,17 @@ class DuckLakeDestination:
             self._reading = stack.pop_all()
             return found.standing, _batches(reader, arrow_schema(found.columns), self._reading)
 
-    def _look(self, lake: LakeSession) -> Found:
+    def _look(self, lake: LakeSession) -> LakeTableState:
         columns = self._described(lake)
         try:
             rows = lake.run(f"SELECT * FROM {self._positions(lake)}")
         except duckdb.CatalogException:
-            return Found(None, columns)
+            return LakeTableState(None, columns)
         for position, token, source, *mark in rows:
-            return Found(Standing(position, token, source, mark_of(position, *mark or [""])), columns, bool(mark))
-        return Found(None, columns)
+            return LakeTableState(
+                Standing(position, token, source, mark_of(position, *mark or [""])), columns, bool(mark)
+            )
+        return LakeTableState(None, columns)
 
     def _described(self, lake: LakeSession) -> Columns | None:
         try:
@@ -155,7 +156,7 @@ class DuckLakeDestination:
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
         _check(flush)
         with self._catalogs.session(self._address) as lake:
-            stage = Stage(flush)
+            stage = FlushStage(flush)
             stage.fill(lake, staged)
             try:
                 lake.attach(create=flush.expected == 0)
@@ -172,7 +173,7 @@ class DuckLakeDestination:
                 conflict = error
         raise Unreachable(f"{self._what}: {conflict}")
 
-    def _flush(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
+    def _flush(self, lake: LakeSession, flush: Flush, stage: FlushStage) -> Applied:
         lake.run("BEGIN")
         columns = self._described(lake)
         if columns is not None and self._moved_as_expected(lake, flush):
@@ -206,7 +207,7 @@ class DuckLakeDestination:
             return False
         return bool(count)
 
-    def _flush_if_due(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
+    def _flush_if_due(self, lake: LakeSession, flush: Flush, stage: FlushStage) -> Applied:
         """A first flush, or one that somebody came before."""
         found = self._look(lake)
         if (done := self._judged(found, flush, replace_existing=False)) is not None:
@@ -220,7 +221,7 @@ class DuckLakeDestination:
         lake.commit()
         return applied
 
-    def _judged(self, found: Found, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
+    def _judged(self, found: LakeTableState, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
         """``None`` if the step may go on; an answer if it was done before. Without a table there is no position."""
         recorded = found.standing
         if found.columns is not None and recorded is None and not replace_existing:
@@ -232,7 +233,7 @@ class DuckLakeDestination:
             recorded = Standing(0, recorded.token, recorded.source)
         return judged(recorded, step, self._what)
 
-    def _apply(self, lake: LakeSession, flush: Flush, stage: Stage) -> Applied:
+    def _apply(self, lake: LakeSession, flush: Flush, stage: FlushStage) -> Applied:
         if stage.rows == 0:
             return Applied(flush.through)
         removed = duplicates = missing = 0
@@ -247,7 +248,7 @@ class DuckLakeDestination:
         [(written,)] = lake.run(stage.writing(self._table(lake)))
         return Applied(flush.through, removed, written, duplicates, missing)
 
-    def _remove(self, lake: LakeSession, stage: Stage) -> int:
+    def _remove(self, lake: LakeSession, stage: FlushStage) -> int:
         try:
             [(removed,)] = lake.run(stage.removing(self._table(lake)))
         except duckdb.InvalidInputException as error:
@@ -320,7 +321,7 @@ class DuckLakeDestination:
         lake.run(f"CREATE SCHEMA IF NOT EXISTS {lake.alias}.{identifier(self._address.schema)}")
         lake.run(f"CREATE OR REPLACE TABLE {self._table(lake)} ({names})")
 
-    def _move(self, lake: LakeSession, found: Found, to: Standing) -> None:
+    def _move(self, lake: LakeSession, found: LakeTableState, to: Standing) -> None:
         """Write the record; the first time, make it."""
         record, source, mark = self._positions(lake), literal(to.source), literal(stored_mark(to))
         if found.standing is None or not found.marked:

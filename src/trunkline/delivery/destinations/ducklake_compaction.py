@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
-from trunkline.delivery.destinations.ducklake_catalogs import LakeSession
+from trunkline.delivery.backends.sql import identifier, literal
+from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 
 COMPACT_EVERY: Final = 16  # flushes; fewer: more rewriting, more: each flush looks into more files
-FILES_LEAST: Final = 8  # that are worth a transaction
-BYTES_MOST: Final = 64 * 1024 * 1024  # of one rewriting, so that no flush waits long for it
+FILES_MIN: Final = 8  # that are worth a transaction
+BYTES_MAX: Final = 64 * 1024 * 1024  # of one rewriting, so that no flush waits long for it
 GATHERED: Final = "_trunkline_gathered"
 
 
@@ -25,11 +25,11 @@ def worth_merging(sizes: list[int]) -> int:
     """How many of the files, of these sizes in ascending order, should become one."""
     gathered = count = 0
     for size in sizes:
-        if (count >= FILES_LEAST and size > gathered) or gathered + size > BYTES_MOST:
+        if (count >= FILES_MIN and size > gathered) or gathered + size > BYTES_MAX:
             break
         gathered += size
         count += 1
-    return count if count >= FILES_LEAST else 0
+    return count if count >= FILES_MIN else 0
 
 
 def compact(lake: LakeSession, schema: str, name: str) -> int:

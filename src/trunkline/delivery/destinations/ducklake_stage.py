@@ -10,16 +10,16 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Flush
-from trunkline.delivery.destinations.ducklake_catalogs import LakeSession
+from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 
 DUPLICATE: Final = "trunkline-duplicate-key:"  # what the guard of `Stage.removing` says before the key
 INCOMING: Final = "_trunkline_incoming"
 STAGED: Final = "_trunkline_staged"
-KEY_TEXT_MOST: Final = 200  # characters of a key in a message
+KEY_CHARACTERS_MAX: Final = 200  # characters of a key in a message
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def stage_rows(lake: LakeSession, columns: Columns, rows: Iterable[pa.RecordBatc
         lake.run(f"CREATE OR REPLACE TEMP TABLE {STAGED} AS SELECT {declared(columns)} FROM {INCOMING}")
 
 
-class Stage:
+class FlushStage:
     """The settled rows of one flush, in a temporary table of one connection."""
 
     def __init__(self, flush: Flush) -> None:
@@ -129,4 +129,4 @@ def _sent(column: Column) -> str:
 def key_text(key: Sequence[str], prefix: str = "") -> str:
     """An expression for a key as people read it: ``id=7, region=NULL``."""
     parts = (f"{literal(f'{name}=')} || coalesce(CAST({prefix}{identifier(name)} AS VARCHAR), 'NULL')" for name in key)
-    return f"left(concat_ws(', ', {', '.join(parts)}), {KEY_TEXT_MOST})"
+    return f"left(concat_ws(', ', {', '.join(parts)}), {KEY_CHARACTERS_MAX})"

@@ -1,4 +1,4 @@
-"""Opens destinations by address, and keeps them open in a worker process: connecting costs more than a small flush."""
+"""Opens destinations by address, and caches them in a worker process: connecting costs more than a small flush."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddre
 from trunkline.delivery.destinations.contract import Destination
 from trunkline.errors import ConfigError
 
-OPEN_MOST: Final = 256  # destinations kept open in one process; more: more memory and connections, fewer: slower
+OPEN_MAX: Final = 256  # destinations in one process; more: more memory and connections, fewer: slower
 
 
 def open_destination(address: Address) -> Destination:
-    """A destination by its address. Its driver is imported here, so that a process loads only those that it uses."""
+    """Imports the driver here, so that a process loads only those that it uses."""
     match address:
         case LakeAddress():
             from trunkline.delivery.destinations.ducklake import DuckLakeDestination
@@ -30,29 +30,29 @@ def open_destination(address: Address) -> Destination:
             return PostgresDestination(address)
         case LogAddress():
             raise ConfigError(
-                "a log is no destination; write to it with `trunkline append`, or capture a table into it"
+                "a log is not allowed as a destination; write to it with `trunkline append`, or capture a table into it"
             )
 
 
 def kept_open(address: Address) -> Destination:
-    """The destination of this process for an address; the one used longest ago is closed when there are too many."""
+    """The cached destination of an address; beyond the limit, the least recently used one is closed."""
     known = _open_destinations()
     if address in known:
         known.move_to_end(address)
         return known[address]
-    while len(known) >= OPEN_MOST:
+    while len(known) >= OPEN_MAX:
         known.popitem(last=False)[1].close()
     known[address] = open_destination(address)
     return known[address]
 
 
 def forget(address: Address) -> None:
-    """Close it after an error: whatever state it was in is gone with it."""
+    """Close it after an error, which may have left it in any state."""
     if (destination := _open_destinations().pop(address, None)) is not None:
         destination.close()
 
 
 @cache
 def _open_destinations() -> OrderedDict[Address, Destination]:
-    """The one thing of this module that outlives a call."""
+    """Global to the process."""
     return OrderedDict()

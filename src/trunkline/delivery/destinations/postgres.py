@@ -16,7 +16,6 @@ Rules
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Final
@@ -26,28 +25,26 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
-from trunkline.delivery.backends.postgres_session import BULK_MS, REBUILD_MS, PostgresSession, borrow, give_back
-from trunkline.delivery.changes.columns import Columns, check_columns, evolution
-from trunkline.delivery.changes.windows import OP_COLUMN, RESERVED_PREFIX, Op
-from trunkline.delivery.config.addresses import PostgresAddress
-from trunkline.delivery.destinations.contract import (
-    Applied,
-    Flush,
-    Mode,
-    Seed,
-    Standing,
-    judged,
-    reached,
-    stored_mark,
+from trunkline.delivery.backends.postgres_session import (
+    BULK_MS,
+    REBUILD_MS,
+    PostgresSession,
+    borrow_session,
+    password_of,
+    return_session,
 )
-from trunkline.delivery.destinations.postgres_copy import Chunk, chunks, filled_columns, read, select, shared_encoder
+from trunkline.delivery.backends.sql import identifier, literal
+from trunkline.delivery.changes.columns import Columns, check_columns, evolution
+from trunkline.delivery.changes.rows import OP_COLUMN, RESERVED_PREFIX, Mode, Op
+from trunkline.delivery.config.addresses import PostgresAddress
+from trunkline.delivery.destinations.contract import Applied, Flush, Seed, Standing, judged, reached, stored_mark
+from trunkline.delivery.destinations.postgres_copy import RowChunk, chunks, filled_columns, read, select, shared_encoder
 from trunkline.delivery.destinations.postgres_table import (
-    Found,
-    Names,
-    look,
-    making_positions,
+    PostgresNames,
+    PostgresTableState,
     positions_found,
+    positions_statements,
+    read_state,
     removal,
 )
 from trunkline.delivery.destinations.postgres_types import NAME_BYTES_MAX, stored_type
@@ -76,7 +73,7 @@ class PostgresDestination:
         self._address = address
         self._given = session
         self._borrowed: PostgresSession | None = None
-        self._names = Names(address)
+        self._names = PostgresNames(address)
         self._what = f"table {address.schema}.{address.table}"
         self._positions_seen = False
         self._marks_seen = False  # the table of positions has room for marks; that of an older release has not
@@ -86,12 +83,12 @@ class PostgresDestination:
         if self._given is not None:
             return self._given
         if self._borrowed is None:
-            self._borrowed = borrow(self._address.dsn, password_of(self._address))
+            self._borrowed = borrow_session(self._address.dsn, password_of(self._address))
         return self._borrowed
 
     def close(self) -> None:
         if self._borrowed is not None:
-            give_back(self._borrowed)
+            return_session(self._borrowed)
             self._borrowed = None
 
     # -------------------------------------------------------------------------------------------------------- looking
@@ -128,11 +125,11 @@ class PostgresDestination:
             except pa.ArrowInvalid as error:
                 raise self._halted(f"its rows cannot be read back: {error}") from error
 
-    def _look(self, session: PostgresSession, *, lock: bool = False) -> Found:
+    def _look(self, session: PostgresSession, *, lock: bool = False) -> PostgresTableState:
         try:
             if not self._positions_seen:
                 self._positions_seen, self._marks_seen = positions_found(session, self._names)
-            return look(session, self._names, recorded=self._positions_seen, marked=self._marks_seen, lock=lock)
+            return read_state(session, self._names, recorded=self._positions_seen, marked=self._marks_seen, lock=lock)
         except psycopg.errors.UndefinedTable as error:
             self._positions_seen = False
             raise Unreachable(f"{self._what}: {self._names.positions} went away; it is looked at again") from error
@@ -154,14 +151,14 @@ class PostgresDestination:
             self._move(flush, columns, found)
         return applied
 
-    def _judged(self, found: Found, step: Flush | Seed) -> Applied | None:
+    def _judged(self, found: PostgresTableState, step: Flush | Seed) -> Applied | None:
         """``None`` if the step may go on. Without the table there is no position, whatever its record says."""
         record = found.record
         if record is not None and not found.exists:
             record = Standing(0, record.token, record.source)
         return judged(record, step, f"{self._what} at {self._session.place}")
 
-    def _claim(self, source: str) -> Found:
+    def _claim(self, source: str) -> PostgresTableState:
         """Put the record there, so that others wait for us, and look at what there is now."""
         row = f"({literal(self._address.table)}, 0, 0, {literal(source)}, '[]')"
         done = self._session.run(f"INSERT INTO {self._names.positions} VALUES {row} ON CONFLICT DO NOTHING")
@@ -170,7 +167,7 @@ class PostgresDestination:
             raise Unreachable(f"{self._what}: another deliverer began to write it just now; it is looked at again")
         return msgspec.structs.replace(found, record=None)
 
-    def _follow(self, found: Found, flush: Flush) -> Columns | None:
+    def _follow(self, found: PostgresTableState, flush: Flush) -> Columns | None:
         """Make the table take the source's rows (T6); returns its columns if they changed."""
         if not found.exists:
             self._create(self._names.table, flush.columns, flush.key, flush.mode)
@@ -218,7 +215,7 @@ class PostgresDestination:
             so_far.missing + missing,
         )
 
-    def _remove(self, flush: Flush, rows: pa.Table, chunk: Chunk, known: int) -> tuple[int, int]:
+    def _remove(self, flush: Flush, rows: pa.Table, chunk: RowChunk, known: int) -> tuple[int, int]:
         """How many rows were removed, and how many of them because of an INSERT (G4)."""
         removed = duplicates = 0
         inserts = flush.duplicates == "warn"
@@ -233,7 +230,7 @@ class PostgresDestination:
                 removed, duplicates = removed + row[0], duplicates + row[1]
         return removed, duplicates
 
-    def _encoded(self, chunk: Chunk, columns: Columns, *, staged: bool) -> bytes:
+    def _encoded(self, chunk: RowChunk, columns: Columns, *, staged: bool) -> bytes:
         try:
             return chunk.rows(columns, staged=staged)
         except DestinationHalted as error:
@@ -259,7 +256,7 @@ class PostgresDestination:
             written += self._write(table, content, columns, index)
         return written
 
-    def _move(self, step: Flush | Seed, columns: Columns | None, found: Found) -> None:
+    def _move(self, step: Flush | Seed, columns: Columns | None, found: PostgresTableState) -> None:
         """Move the position and the token, if they are still what was found (G1)."""
         before = found.record.position if found.record is not None else 0
         words = None if columns is None else msgspec.json.encode(columns).decode()
@@ -293,7 +290,7 @@ class PostgresDestination:
             self._move(seed, seed.columns, found)
         return Applied(seed.through, removed=removed, written=written)
 
-    def _replace(self, seed: Seed, found: Found, rows: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    def _replace(self, seed: Seed, found: PostgresTableState, rows: Iterable[pa.RecordBatch]) -> tuple[int, int]:
         """Give the table this content (G5)."""
         if self._keeps_shape(seed, found):
             removed = self._session.run(f"DELETE FROM {self._names.table}", wait_ms=REBUILD_MS).rowcount
@@ -312,13 +309,13 @@ class PostgresDestination:
         self._session.run(f"ALTER TABLE {target} RENAME TO {identifier(self._address.table)}")
         return counted[0], written
 
-    def _keeps_shape(self, seed: Seed, found: Found) -> bool:
+    def _keeps_shape(self, seed: Seed, found: PostgresTableState) -> bool:
         wanted = {column.name: stored_type(column) for column in seed.columns}
         if not found.exists or found.actual != wanted:
             return False
         return (found.key_index(seed.key) is not None) if seed.mode == "mirror" else not found.unique
 
-    def _check_ours(self, found: Found, *, replace_existing: bool) -> None:
+    def _check_ours(self, found: PostgresTableState, *, replace_existing: bool) -> None:
         if found.kind != "r":
             raise self._halted("it is not a plain table; choose another name, or drop it")
         if found.record is None and not replace_existing:
@@ -349,13 +346,13 @@ class PostgresDestination:
             if not seen and not anew:
                 return
             if not seen:
-                found = look(self._session, self._names, recorded=False)
+                found = read_state(self._session, self._names, recorded=False)
                 if found.exists:
                     self._check_ours(found, replace_existing=replace_existing)
             if not marked:
                 self._session.run(f"SELECT pg_advisory_xact_lock(hashtext({literal(self._names.positions)}))")
                 self._session.run(f"SET LOCAL lock_timeout = {MARK_LOCK_MS}")
-                for statement in making_positions(self._names):
+                for statement in positions_statements(self._names):
                     self._session.run(statement)
         self._positions_seen = self._marks_seen = True
 
@@ -376,13 +373,3 @@ class PostgresDestination:
             f"{self._what}: two rows of the source share a key: {detail} "
             "Remove one of them in the source, or set duplicates: warn"
         )
-
-
-def password_of(address: PostgresAddress) -> str | None:
-    if address.password_env is None:
-        return None
-    if (password := os.environ.get(address.password_env)) is None:
-        raise ConfigError(
-            f"the variable {address.password_env} is not set; it should hold the password for {address.dsn}"
-        )
-    return password

@@ -24,10 +24,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from psycopg.abc import Buffer
 
-from trunkline.delivery.backends.duckdb_pool import connect, identifier, literal
-from trunkline.delivery.backends.postgres_session import Packed
+from trunkline.delivery.backends.duckdb_pool import new_duckdb
+from trunkline.delivery.backends.postgres_session import BinaryParameter
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
-from trunkline.delivery.changes.windows import OP_COLUMN, Op
+from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.postgres_types import from_text, key_form, read_expression, written
 from trunkline.errors import DestinationHalted
 
@@ -81,28 +82,28 @@ def filled_columns(table: pa.Table, key: Columns) -> tuple[Columns, ...]:
     )
 
 
-class Encoder:
+class CopyEncoder:
     """Writes rows in PostgreSQL's binary form. Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._duck = connect("postgres_scanner")
+        self._duck = new_duckdb("postgres_scanner")
         self._duck.execute("SET threads = 1")  # several would write rows, and the keys of one row, in different orders
         self._duck.execute("PRAGMA disable_optimizer")  # nothing to optimise, and it took a third of a small statement
         self._file = os.memfd_create("trunkline-copy")
 
     @contextmanager
-    def chunk(self, table: pa.Table) -> Iterator[Chunk]:
+    def chunk(self, table: pa.Table) -> Iterator[RowChunk]:
         """Rows to be written; looking at them costs as much as writing a few hundred."""
         with self._lock:
             self._duck.register("chunk", table)
             try:
-                yield Chunk(table, self._duck, self._file)
+                yield RowChunk(table, self._duck, self._file)
             finally:
                 self._duck.unregister("chunk")
 
 
-class Chunk:
+class RowChunk:
     """Rows that can be written. Raises ``DestinationHalted`` that names a column with a value that cannot be."""
 
     def __init__(self, table: pa.Table, duck: duckdb.DuckDBPyConnection, file: int) -> None:
@@ -115,7 +116,7 @@ class Chunk:
         where = f"WHERE {OP_COLUMN} <> {int(Op.REMOVE)}" if staged else ""
         return self._written([written(column) for column in columns], where, columns)
 
-    def keys(self, key: Columns, filled: Columns, *, inserts: bool) -> list[Packed]:
+    def keys(self, key: Columns, filled: Columns, *, inserts: bool) -> list[BinaryParameter]:
         """An array of operations, then one for each filled column, of rows in which just these are filled."""
         if (quick := _whole_numbers(self._table, key, inserts=inserts)) is not None:
             return quick
@@ -155,12 +156,12 @@ class Chunk:
 
 
 @cache
-def shared_encoder() -> Encoder:
+def shared_encoder() -> CopyEncoder:
     """The encoder of this process: it takes a while to load, and some memory."""
-    return Encoder()
+    return CopyEncoder()
 
 
-def _whole_numbers(table: pa.Table, key: Columns, *, inserts: bool) -> list[Packed] | None:
+def _whole_numbers(table: pa.Table, key: Columns, *, inserts: bool) -> list[BinaryParameter] | None:
     """The arrays of a key that is all whole numbers, without DuckDB: a quarter of the time of a small flush."""
     forms = [INTEGERS.get(column.type) for column in key]
     if None in forms or any(table[column.name].null_count for column in key):
@@ -173,16 +174,18 @@ def _whole_numbers(table: pa.Table, key: Columns, *, inserts: bool) -> list[Pack
     ]
 
 
-def _array(values: pa.ChunkedArray, form: tuple[int, str]) -> Packed:
+def _array(values: pa.ChunkedArray, form: tuple[int, str]) -> BinaryParameter:
     """An array of PostgreSQL: dimensions, whether it has NULLs, type, length, first index; then sizes and values."""
     oid, number = form
     elements = np.empty(len(values), [("size", ">i4"), ("value", number)])
     elements["size"] = elements.dtype["value"].itemsize
     elements["value"] = values.to_numpy()
-    return Packed(struct.pack(">iiIii", 1, 0, oid, len(values), 1) + elements.tobytes() if len(values) else b"")
+    return BinaryParameter(
+        struct.pack(">iiIii", 1, 0, oid, len(values), 1) + elements.tobytes() if len(values) else b""
+    )
 
 
-def _fields(content: bytes) -> list[Packed]:
+def _fields(content: bytes) -> list[BinaryParameter]:
     """The fields of the one row of a binary ``COPY``: a count, then each with its length before it.
 
     Arrays of nothing are NULL, and their length is -1.
@@ -192,7 +195,7 @@ def _fields(content: bytes) -> list[Packed]:
     fields, at = [], at + 2
     for _ in range(count):
         end = at + 4 + max(int.from_bytes(content[at : at + 4], signed=True), 0)
-        fields.append(Packed(content[at + 4 : end]))
+        fields.append(BinaryParameter(content[at + 4 : end]))
         at = end
     return fields
 

@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
 from trunkline.delivery.backends.postgres_session import PostgresSession
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.windows import RESERVED_PREFIX, Op
+from trunkline.delivery.changes.rows import RESERVED_PREFIX, Op
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.delivery.destinations.contract import Standing, mark_of
 from trunkline.delivery.destinations.postgres_types import key_form, native_type, stored_type
@@ -34,7 +34,7 @@ SHAPE: Final = """
       FROM pg_class c WHERE c.oid = to_regclass(%s)"""
 
 
-class Found(Struct, frozen=True):
+class PostgresTableState(Struct, frozen=True):
     """What there is, as seen by one transaction."""
 
     record: Standing | None  # as it is stored
@@ -59,7 +59,7 @@ class Found(Struct, frozen=True):
         return next((name for name, columns in self.unique.items() if sorted(columns) == sorted(key)), None)
 
 
-class Names:
+class PostgresNames:
     """How the statements of one destination name things."""
 
     def __init__(self, address: PostgresAddress) -> None:
@@ -73,7 +73,7 @@ class Names:
         return f"{identifier(self.address.schema)}.{identifier(name)}"
 
 
-def positions_found(session: PostgresSession, names: Names) -> tuple[bool, bool]:
+def positions_found(session: PostgresSession, names: PostgresNames) -> tuple[bool, bool]:
     """Whether there is a table of positions, and whether it has room for marks."""
     place = f"to_regclass({literal(names.positions)})"
     marked = f"SELECT 1 FROM pg_attribute WHERE attrelid = {place} AND attname = 'mark' AND NOT attisdropped"
@@ -82,7 +82,7 @@ def positions_found(session: PostgresSession, names: Names) -> tuple[bool, bool]
     return bool(row[0]), bool(row[1])
 
 
-def making_positions(names: Names) -> tuple[str, str]:
+def positions_statements(names: PostgresNames) -> tuple[str, str]:
     """Makes the table of positions; one of an older release gets its last column."""
     table = (
         f"CREATE TABLE IF NOT EXISTS {names.positions} (table_name text PRIMARY KEY, "
@@ -91,7 +91,9 @@ def making_positions(names: Names) -> tuple[str, str]:
     return table, f"ALTER TABLE {names.positions} ADD COLUMN IF NOT EXISTS mark text NOT NULL DEFAULT ''"
 
 
-def look(session: PostgresSession, names: Names, *, recorded: bool, marked: bool = False, lock: bool = False) -> Found:
+def read_state(
+    session: PostgresSession, names: PostgresNames, *, recorded: bool, marked: bool = False, lock: bool = False
+) -> PostgresTableState:
     """The record, if there may be one, and the table. ``lock`` holds the record until the transaction ends."""
     record, remembered = None, "[]"
     if recorded:
@@ -105,7 +107,7 @@ def look(session: PostgresSession, names: Names, *, recorded: bool, marked: bool
     shape = session.run(SHAPE, [names.table], prepare=True).fetchone()
     kind, actual, unique = shape or ("", [], {})
     words = msgspec.json.decode(remembered, type=Columns)
-    return Found(record, words, shape is not None, kind, dict(actual or []), unique or {})
+    return PostgresTableState(record, words, shape is not None, kind, dict(actual or []), unique or {})
 
 
 def removal(table: str, key: Columns, filled: Columns) -> str:

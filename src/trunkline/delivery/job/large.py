@@ -20,13 +20,13 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import JobMember
+from trunkline.delivery.backends.sql import spark_identifier
 from trunkline.delivery.changes.columns import arrow_schema
 from trunkline.delivery.changes.net import row_codes, winners
-from trunkline.delivery.changes.windows import DESTINATION_COLUMN, OP_COLUMN, Op
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, Op
 from trunkline.delivery.job.answers import answer_batch
 from trunkline.delivery.job.apply import flush_destination, seed_destination
 from trunkline.delivery.job.work import FlushWork, SeedWork, Target, Work
-from trunkline.delivery.sources.contract import ROUTE_COLUMN
 from trunkline.errors import DuplicateKey
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def settled_live_frame(
     from pyspark.sql import functions as F  # noqa: N812
 
     gone, came, held = (routed_frame(rows, routes) for rows in (removed, arrived, live))
-    names = [DESTINATION_COLUMN, *(_quoted(name) for name in key)]
+    names = [DESTINATION_COLUMN, *(spark_identifier(name) for name in key)]
     touched = gone.select(*names).unionByName(came.select(*names)).distinct().alias("touched")
     same_key = [f"held.{name} <=> touched.{name}" for name in names]
     found = held.alias("held").join(touched, F.expr(" AND ".join(same_key)), "left_semi")
@@ -73,7 +73,7 @@ def _settled(gone: DataFrame, came: DataFrame, key: tuple[str, ...], partitions:
 
     gone, came = gone.withColumn(ARRIVED, F.lit(0)), came.withColumn(ARRIVED, F.lit(1))
     both = came.unionByName(gone, allowMissingColumns=True).repartition(partitions, PLACE)
-    same_key = Over.partitionBy(PLACE, DESTINATION_COLUMN, *(F.col(_quoted(name)) for name in key))
+    same_key = Over.partitionBy(PLACE, DESTINATION_COLUMN, *(F.col(spark_identifier(name)) for name in key))
     ranked = (
         both.withColumn(SHARED, F.sum(ARRIVED).over(same_key))
         .withColumn("_trunkline_gone", F.min(ARRIVED).over(same_key) == 0)
@@ -87,7 +87,7 @@ def _settled(gone: DataFrame, came: DataFrame, key: tuple[str, ...], partitions:
         .cast("tinyint")
     )
     names = [name for name in came.columns if name not in (PLACE, DESTINATION_COLUMN, ARRIVED)]
-    columns = [F.col(_quoted(name)) for name in names]
+    columns = [F.col(spark_identifier(name)) for name in names]
     return kept.select(PLACE, DESTINATION_COLUMN, op.alias(OP_COLUMN), SHARED, *columns)
 
 
@@ -96,7 +96,7 @@ def one_frame(alike: Sequence[DataFrame], key: tuple[str, ...], partitions: int)
     if len(alike) == 1:
         return alike[0]
     every = reduce(lambda one, other: one.unionByName(other), alike).repartition(partitions, PLACE)
-    return every.sortWithinPartitions(DESTINATION_COLUMN, *(_quoted(name) for name in key))
+    return every.sortWithinPartitions(DESTINATION_COLUMN, *(spark_identifier(name) for name in key))
 
 
 def appended_frame(arrived: DataFrame, routes: DataFrame, partitions: int) -> DataFrame:
@@ -107,7 +107,7 @@ def appended_frame(arrived: DataFrame, routes: DataFrame, partitions: int) -> Da
     rows = routed_frame(arrived, routes).repartition(partitions, PLACE)
     op = F.lit(int(Op.INSERT)).cast("tinyint").alias(OP_COLUMN)
     shared = F.lit(1).cast("bigint").alias(SHARED)
-    chosen = rows.select(PLACE, DESTINATION_COLUMN, op, shared, *(F.col(_quoted(name)) for name in names))
+    chosen = rows.select(PLACE, DESTINATION_COLUMN, op, shared, *(F.col(spark_identifier(name)) for name in names))
     return chosen.sortWithinPartitions(DESTINATION_COLUMN)
 
 
@@ -241,7 +241,3 @@ def in_schema(rows: Iterator[pa.RecordBatch], job: FlushWork | SeedWork, *, with
     schema = pa.schema([*fields, *arrow_schema(job.columns)])
     for batch in rows:
         yield batch.select(schema.names).cast(schema)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

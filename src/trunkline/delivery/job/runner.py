@@ -41,9 +41,7 @@ from trunkline.delivery.job.outcomes import failed
 from trunkline.delivery.job.small import flush_portion, seed_portion, stamp_portion, unrouted_values
 from trunkline.delivery.job.standings import read_standings
 from trunkline.delivery.job.work import Counted, FlushWork, Policy, Portion, ReadPath, SeedWork, TaskReport, Work
-from trunkline.delivery.sources.contract import Survey
-from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.ducklake_spark import WindowFrames
+from trunkline.delivery.sources.contract import LargeReads, Survey, WindowFrames
 from trunkline.errors import DestinationHalted, SourceExpired, TrunklineError, Unreachable
 
 if TYPE_CHECKING:
@@ -96,8 +94,8 @@ class JobRunner:
         if survey.backlog.quiet and not stamp:
             return JobReport(JobDone(group.job, (), Outcome.EMPTY, mark=survey.mark), unrouted={})
         work = FlushWork(window, survey.columns, survey.identity, stamp, survey.mark)
-        if survey.backlog.size_bytes > self._small_bytes and isinstance(self._work.source, DuckLakeSource):
-            return self._ran(group.job, lambda: self._large_flush(work, group.members), work.mark)
+        if (large := self._large_reads(survey)) is not None:
+            return self._ran(group.job, lambda: self._large_flush(large, work, group.members), work.mark)
         return self._ran(group.job, lambda: self._small(flush_portion, work, group.members), work.mark)
 
     def _survey_after(self, group: FlushGroup) -> Survey:
@@ -108,8 +106,8 @@ class JobRunner:
         try:
             survey = self._survey(Window(group.after, group.through))
         except SourceExpired:
-            past = self._work.source.past([group.after])
-            if past.has(group.after, group.mark) and group.through <= past.version:
+            lineage = self._work.source.lineage([group.after])
+            if lineage.has(group.after, group.mark) and group.through <= lineage.version:
                 raise
             raise SourceReplaced from None
         if group.mark and survey.after_mark and group.mark != survey.after_mark:
@@ -118,9 +116,9 @@ class JobRunner:
             raise SourceExpired(f"{survey.restated}; the destination is seeded again")
         return survey
 
-    def _large_flush(self, work: FlushWork, members: Sequence[JobMember]) -> list[TaskReport]:
+    def _large_flush(self, large: LargeReads, work: FlushWork, members: Sequence[JobMember]) -> list[TaskReport]:
         """Those with rows by Spark; if all are to be stamped, the others after them."""
-        filled = self._large(work, members, work.window)
+        filled = self._large(large, work, members, work.window)
         rest = filled.without_result(members) if work.stamp else ()
         return [filled, *(self._small(stamp_portion, work, rest) if rest else ())]
 
@@ -134,14 +132,13 @@ class JobRunner:
             return _nothing_happened(group.job, group.members, error)
         nothing = group.mode is SeedMode.NOW
         work = SeedWork(group.through, survey.columns, survey.identity, nothing, survey.mark)
-        large = survey.backlog.size_bytes > self._small_bytes and isinstance(self._work.source, DuckLakeSource)
-        if large and not work.nothing:
-            return self._ran(group.job, lambda: self._large_seed(work, group.members), work.mark)
+        if not work.nothing and (large := self._large_reads(survey)) is not None:
+            return self._ran(group.job, lambda: self._large_seed(large, work, group.members), work.mark)
         return self._ran(group.job, lambda: self._small(seed_portion, work, group.members), work.mark)
 
-    def _large_seed(self, work: SeedWork, members: Sequence[JobMember]) -> list[TaskReport]:
+    def _large_seed(self, large: LargeReads, work: SeedWork, members: Sequence[JobMember]) -> list[TaskReport]:
         """Those with rows by Spark; the others after them, with none."""
-        filled = self._large(work, members, Window(BEFORE_ALL, work.through))
+        filled = self._large(large, work, members, Window(BEFORE_ALL, work.through))
         rest = filled.without_result(members)
         return [filled, *(self._small(seed_portion, replace(work, nothing=True), rest) if rest else ())]
 
@@ -153,33 +150,44 @@ class JobRunner:
         check_columns(survey.columns, self._work.key, self._work.routing)
         return survey
 
-    def _large(self, work: FlushWork | SeedWork, members: Sequence[JobMember], window: Window) -> TaskReport:
+    def _large_reads(self, survey: Survey) -> LargeReads | None:
+        """``None``: the window is small, or the source has only one way to read (J4)."""
+        return self._work.source.large_reads() if survey.backlog.size_bytes > self._small_bytes else None
+
+    def _large(
+        self, large: LargeReads, work: FlushWork | SeedWork, members: Sequence[JobMember], window: Window
+    ) -> TaskReport:
         places = {self._work.index[member.destination]: member for member in members}
-        frames = self._frames(window, work)
+        request = self._work.request(work.columns, work.mark)
+        frames = large.frames(self._spark, window, request)
+        live = Window(BEFORE_ALL, window.through)
         apply = applier(self._work, work, places)
         everywhere = routes_frame(self._spark, self._work, set(range(len(self._work.targets))))
         answers = unrouted_frame(frames.arrived(), everywhere)
-        alike = [self._settled(work, policy, each, frames) for policy, each in self._work.by_policy(places).items()]
+        alike = [
+            self._settled(work, policy, each, frames, lambda: large.frames(self._spark, live, request))
+            for policy, each in self._work.by_policy(places).items()
+        ]
         rows = one_frame(alike, self._work.key, min(len(places), LARGE_PARTITIONS_MOST))
         answers = answers.unionByName(rows.mapInArrow(apply, ANSWER_TEXT))
         return report((row.kind, row.text, row.number, row.body) for row in answers.collect())
 
-    def _frames(self, window: Window, work: FlushWork | SeedWork) -> WindowFrames:
-        source = self._work.source
-        assert isinstance(source, DuckLakeSource)
-        plan = source.plan(window, work.mark)
-        return WindowFrames(self._spark, source, plan, self._work.asked(work.columns, work.mark))
-
-    def _settled(self, work: FlushWork | SeedWork, policy: Policy, places: set[int], frames: WindowFrames) -> DataFrame:
-        """The rows of destinations that are treated alike."""
+    def _settled(
+        self,
+        work: FlushWork | SeedWork,
+        policy: Policy,
+        places: set[int],
+        frames: WindowFrames,
+        live: Callable[[], WindowFrames],
+    ) -> DataFrame:
+        """The rows of destinations that are treated alike; ``live``: all rows at the end of the window."""
         routes = routes_frame(self._spark, self._work, places)
         key, partitions = self._work.key, min(len(places), LARGE_PARTITIONS_MOST)
         if policy == "append":
             return appended_frame(frames.arrived(), routes, partitions)
         if policy == "halt" or isinstance(work, SeedWork):
             return settled_frame(frames.removed(), frames.arrived(), routes, key, partitions)
-        live = self._frames(Window(BEFORE_ALL, work.window.through), work)
-        return settled_live_frame(frames.removed(), frames.arrived(), live.arrived(), routes, key, partitions)
+        return settled_live_frame(frames.removed(), frames.arrived(), live().arrived(), routes, key, partitions)
 
     def _small(
         self, run: Callable[[Work, Asked, Portion], TaskReport], work: Asked, members: Sequence[JobMember]

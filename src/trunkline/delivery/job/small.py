@@ -15,22 +15,23 @@ from msgspec.structs import replace
 from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_append, settle_live, touched_keys
-from trunkline.delivery.changes.windows import BEFORE_ALL, DESTINATION_COLUMN, Window
+from trunkline.delivery.changes.rows import DESTINATION_COLUMN, ROUTE_COLUMN, NetChanges
+from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.job.apply import flush_destination, seed_destination
 from trunkline.delivery.job.outcomes import failed
 from trunkline.delivery.job.work import Counted, FlushWork, Portion, SeedWork, TaskReport, Work
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.errors import DuplicateKey, SourceExpired
 from trunkline.plural import plural
 
 EMPTIED: Final = "the source was emptied at once (truncated); the destination is seeded again"
-SHARE_VALUES_MOST: Final = 500  # more of them in a query cost more than the rows of others, which routing leaves out
+FILTER_VALUES_MAX: Final = 500  # more of them in a query cost more than the rows of others, which routing leaves out
 
 
 def flush_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
     """Deliver one window to the members of a portion."""
-    asked = work.asked(flush.columns, flush.mark)
-    net = work.source.net_changes(flush.window, asked, share_of(work, portion))
+    request = work.request(flush.columns, flush.mark)
+    net = work.source.net_changes(flush.window, request, route_filter(work, portion))
     unrouted = count_unrouted(net.arrived, work.routes) if portion.counts_unrouted else None
     results: list[Result] = []
     counted: list[Counted] = []
@@ -40,7 +41,7 @@ def flush_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
         seen = {place for place in members if work.targets[place].mode == "mirror"}
         results += [failed(work.targets[place].name, SourceExpired(EMPTIED)) for place in seen]
         members = {place: member for place, member in members.items() if place not in seen}
-    for place, staged, duplicates in _settled(work, flush, asked, net, members):
+    for place, staged, duplicates in _settled(work, flush, request, net, members):
         seen.add(place)
         target, member = work.targets[place], members[place]
         if duplicates and target.duplicates == "halt" and target.mode == "mirror":
@@ -68,7 +69,7 @@ def stamp_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
 
 
 def _settled(
-    work: Work, flush: FlushWork, asked: Asked, net: NetChanges, members: dict[int, JobMember]
+    work: Work, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, JobMember]
 ) -> Iterator[tuple[int, pa.Table, int]]:
     """The staged rows of each destination that has any, by the mode and the policy of each."""
     for policy, places in work.by_policy(members).items():
@@ -78,7 +79,7 @@ def _settled(
         elif policy == "warn":
             # A key may be shared, so what is live under it is looked up and not concluded.
             keys = touched_keys(net, work.key, routes)
-            live = work.source.live(flush.window.through, asked, keys) if keys.num_rows else net.arrived
+            live = work.source.live(flush.window.through, request, keys) if keys.num_rows else net.arrived
             settled = settle_live(net, live, routes, work.key)
         else:
             settled = settle(net, routes, work.key)
@@ -87,13 +88,13 @@ def _settled(
 
 def seed_portion(work: Work, seed: SeedWork, portion: Portion) -> TaskReport:
     """Fill the members of a portion with the state at one version."""
-    asked = work.asked(seed.columns, seed.mark)
+    request = work.request(seed.columns, seed.mark)
     members = {work.index[member.destination]: member for member in portion.members}
     routes = routes_to(work.routes, set(members))
-    empty = asked.empty_rows()
+    empty = request.empty_rows()
     rows = empty
     if not seed.nothing:
-        rows = work.source.net_changes(Window(BEFORE_ALL, seed.through), asked, share_of(work, portion)).arrived
+        rows = work.source.net_changes(Window(BEFORE_ALL, seed.through), request, route_filter(work, portion)).arrived
     found = {place: (table, extra) for place, table, extra in slices(_seeded(work, rows, empty, routes, members))}
     results, counted = [], []
     for place, member in members.items():
@@ -122,7 +123,7 @@ def _seeded(work: Work, rows: pa.Table, empty: pa.Table, routes: Routes, members
 # --- routing ---
 
 
-def share_of(work: Work, portion: Portion) -> Share:
+def route_filter(work: Work, portion: Portion) -> RouteFilter:
     """The routing values that one portion reads; with very many of them it reads all, and routes only its own."""
     values = tuple(
         dict.fromkeys(
@@ -130,7 +131,7 @@ def share_of(work: Work, portion: Portion) -> Share:
         )
     )
     unless = tuple(work.routes) if portion.counts_unrouted else None
-    return EVERYTHING if len(values) + len(unless or ()) > SHARE_VALUES_MOST else Share(values, unless)
+    return ALL_ROUTES if len(values) + len(unless or ()) > FILTER_VALUES_MAX else RouteFilter(values, unless)
 
 
 def routes_to(routes: Routes, places: set[int]) -> Routes:
@@ -148,9 +149,9 @@ def count_unrouted(arrived: pa.Table, routes: Routes) -> dict[str | None, int]:
 def unrouted_values(work: Work, window: Window, columns: Columns) -> dict[str | None, int]:
     """The arrivals of a window that no destination takes, by value; only keys and routing values are read."""
     needed = tuple(column for column in columns if column.name in (work.routing, *work.key))
-    asked = Asked(needed, work.key, work.routing)
-    share = Share((), tuple(work.routes)) if len(work.routes) <= SHARE_VALUES_MOST else EVERYTHING
-    return count_unrouted(work.source.net_changes(window, asked, share).arrived, work.routes)
+    request = ReadRequest(needed, work.key, work.routing)
+    routes = RouteFilter((), tuple(work.routes)) if len(work.routes) <= FILTER_VALUES_MAX else ALL_ROUTES
+    return count_unrouted(work.source.net_changes(window, request, routes).arrived, work.routes)
 
 
 def slices(settled: Settled) -> Iterator[tuple[int, pa.Table, int]]:

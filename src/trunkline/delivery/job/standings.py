@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trunkline.core.delivery_messages import Note, Outcome, Result
-from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.lineage import Lineage
 from trunkline.delivery.destinations.contract import Standing
 from trunkline.delivery.destinations.factory import forget, kept_open
 from trunkline.delivery.job.outcomes import failed
@@ -20,11 +20,11 @@ def read_standings(work: Work, names: Sequence[str], notes: Mapping[str, Note]) 
     stands = {name: each for name, each in found.items() if isinstance(each, Standing)}
     versions = {each.position for each in stands.values()} | {notes[name].through for name in stands if name in notes}
     try:
-        past = work.source.past(versions) if stands else None
+        lineage = work.source.lineage(versions) if stands else None
     except TrunklineError as error:
         found |= dict.fromkeys(stands, error)
-        past = None
-    return [_result(name, each, past, notes.get(name)) for name, each in found.items()]
+        lineage = None
+    return [_result(name, each, lineage, notes.get(name)) for name, each in found.items()]
 
 
 def _standing(target: Target) -> Standing | TrunklineError | None:
@@ -35,12 +35,12 @@ def _standing(target: Target) -> Standing | TrunklineError | None:
         return error
 
 
-def _result(name: str, found: Standing | TrunklineError | None, past: Past | None, note: Note | None) -> Result:
+def _result(name: str, found: Standing | TrunklineError | None, lineage: Lineage | None, note: Note | None) -> Result:
     if isinstance(found, TrunklineError):
         return failed(name, found)
-    if found is None or past is None:
+    if found is None or lineage is None:
         return Result(name, Outcome.STANDS)
-    why = past.strayed(found.source, found.position, found.mark)
+    why = lineage.divergence(found.source, found.position, found.mark)
     outcome, text = (Outcome.STRAYED, f"{name}: {why}") if why else (Outcome.STANDS, "")
-    holds = note is None or past.has(note.through, note.mark)
+    holds = note is None or lineage.has(note.through, note.mark)
     return Result(name, outcome, found.position, found.token, text, found.mark, holds)

@@ -11,11 +11,11 @@ from msgspec import Struct
 from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes
+from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.address_rules import shared_place
 from trunkline.delivery.config.addresses import Address
-from trunkline.delivery.destinations.contract import DuplicatePolicy, Mode
-from trunkline.delivery.sources.contract import Asked, Source
+from trunkline.delivery.sources.contract import ReadRequest, Source
 
 ReadPath = Literal["small", "large"]
 Policy = Literal["append", "halt", "warn"]  # how rows are settled: as they come, or by key
@@ -70,8 +70,8 @@ class Work(Struct, frozen=True, dict=True):
             found.setdefault("append" if target.mode == "append" else target.duplicates, set()).add(place)
         return found
 
-    def asked(self, columns: Columns, mark: str = "") -> Asked:
-        return Asked(columns, self.key, self.routing, mark)
+    def request(self, columns: Columns, mark: str = "") -> ReadRequest:
+        return ReadRequest(columns, self.key, self.routing, mark)
 
 
 class Portion(Struct, frozen=True):

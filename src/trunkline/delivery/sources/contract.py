@@ -1,7 +1,7 @@
-"""What a source of changes offers. Two kinds of order exist among sources; these are snapshot sources.
+"""What every source of changes provides.
 
-Versions of a snapshot source are ordered, but there is no order inside a version. So a window is not read as events but
-as the net difference of two states, found without reading either of them whole:
+Versions of a source are ordered, but there need not be an order inside a version. So a window is not read as events but
+as the net difference of two states, found without a full read of either:
 
     removed = rows live at `after` and not at `through`          arrived = rows live at `through` and not at `after`
 """
@@ -9,36 +9,37 @@ as the net difference of two states, found without reading either of them whole:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final, NamedTuple, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final, Protocol
 
+import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
+from trunkline.delivery.backends.duckdb_pool import Extension
 from trunkline.delivery.changes.columns import Columns, arrow_schema
-from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.lineage import Lineage
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 
-ROUTE_COLUMN: Final = "_trunkline_route"  # the routing value as text; NULL where it is NULL
-ROUTABLE: Final = frozenset(
-    {"VARCHAR", "BOOLEAN", "UUID", "DATE"}
-    | {f"{sign}{size}" for sign in ("", "U") for size in ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")}
-)  # types whose text form is the same in every engine
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class SourceState(Struct, frozen=True):
-    """How far a source is."""
+    """The versions that a source has."""
 
-    version: int
+    version: int  # the newest
     oldest: int  # the oldest version that can still be an `after`
     stops: tuple[int, ...] = ()  # windows may end at these versions, but not cross them; ascending
-    identity: str = ""  # of the table itself: another one under the same name differs
-    first: int = 0  # the first version that has a state to seed from, if that is not ``oldest``
+    identity: str = ""  # of the table itself: that of another table with the same name differs
+    first: int = 0  # the first version that can be seeded from, if that is not ``oldest``
     mark: str = ""  # of the newest version (see ``lineage``)
-    known_mark: str = ""  # of the version after which stops were asked for; empty: it is not there any more
+    known_mark: str = ""  # of the version that the caller knew; empty: the source no longer has it
 
 
 class Backlog(Struct, frozen=True):
-    """What waits in a window, as the source's own books have it: cheap, and not exact."""
+    """The amount of changes in a window by the source's metadata: cheap, and not exact."""
 
     rows: int
     size_bytes: int
@@ -46,59 +47,93 @@ class Backlog(Struct, frozen=True):
 
 
 class Survey(Struct, frozen=True):
-    """All that the driver needs to know of a window."""
+    """What the driver needs to know about a window."""
 
     backlog: Backlog
     columns: Columns  # as of `through`
     identity: str
-    altered: bool = False  # they were others at `after`: destinations follow at once, rows or not
-    restated: str = ""  # why rows that nobody touched hold other values now, so that no window tells of them
-    after_mark: str = ""  # empty: it is not known any more
+    altered: bool = False  # the columns at `after` were others: destinations follow at once, rows or not
+    restated: str = ""  # why rows have other values without having been written, so that no window contains them
+    after_mark: str = ""  # empty: it is no longer known
     mark: str = ""  # of `through`
 
 
-class Share(Struct, frozen=True):
-    """A part of the routing values: one task reads one share of a window."""
+class RouteFilter(Struct, frozen=True):
+    """The rows with some routing values: each task reads its own part of a window."""
 
     values: tuple[str | None, ...]
-    unless: tuple[str | None, ...] | None = None  # also the rows whose value is none of these
+    all_but: tuple[str | None, ...] | None = None  # also every row whose value is none of these
 
 
-EVERYTHING: Final = Share((), ())
+ALL_ROUTES: Final = RouteFilter((), ())
 
 
-class Asked(Struct, frozen=True):
-    """Which columns of a window are wanted."""
+class ReadRequest(Struct, frozen=True):
+    """Which columns of a window to read."""
 
     columns: Columns  # as of `through`
     key: tuple[str, ...]
     routing: str
-    mark: str = ""  # of `through`, as it was surveyed: what is read must be of that very version; empty: of any
+    mark: str = ""  # of `through`, from its survey: the read fails if the version has another one; empty: no check
 
     def empty_rows(self) -> pa.Table:
         """No rows, with ROUTE_COLUMN and every column."""
         return pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *arrow_schema(self.columns)]).empty_table()
 
 
-class NetChanges(NamedTuple):
-    removed: pa.Table  # ROUTE_COLUMN and the key columns
-    arrived: pa.Table  # ROUTE_COLUMN and every column
-    emptied: bool = False  # every row that was live at `after` is gone, too; `removed` does not tell of those
+class WindowFrames(Protocol):
+    """The net changes of a window as data frames of ROUTE_COLUMN and columns.
+
+    Values of types that Spark lacks travel in others; a cast to the Arrow type of the column restores them.
+    """
+
+    def removed(self) -> DataFrame: ...
+
+    def arrived(self) -> DataFrame: ...
+
+
+class LargeReads(Protocol):
+    """Reads windows that are too large for one task, by Spark."""
+
+    def frames(self, spark: SparkSession, window: Window, request: ReadRequest) -> WindowFrames:
+        """Raises as ``Source.net_changes``."""
+        ...
+
+
+class TableSnapshot(Struct, frozen=True):
+    """A table at a version, as its format's own reader shows it to DuckDB."""
+
+    table: str  # for use after FROM
+    columns: Columns
+    only_grew: bool  # no row was ever removed or changed up to here, as far as the history goes back
+
+
+class NativeReads(Protocol):
+    """Reads states with the format's own reader, independently of the code that reads windows."""
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        """What DuckDB must load."""
+        ...
+
+    def snapshot(self, connection: duckdb.DuckDBPyConnection, version: int) -> AbstractContextManager[TableSnapshot]:
+        """Raises ``SourceExpired``, ``Unreachable``, ``ConfigError``. While it is open, writers may have to wait."""
+        ...
 
 
 class Source(Protocol):
-    """A snapshot source. Instances are values that can be sent to a Spark task, where they open what they need."""
+    """A table or log that a pipeline reads. A value that can be sent to a Spark task, which opens what it needs."""
 
-    def mark(self) -> object:
-        """What differs whenever the source may have changed, at next to no cost; ``None``: it must be asked."""
+    def change_hint(self) -> object:
+        """A cheap value that differs whenever the source may have changed; ``None``: call ``state``."""
         ...
 
     def state(self, known: int) -> SourceState:
         """The newest version, and the stops after ``known``."""
         ...
 
-    def past(self, versions: Collection[int]) -> Past:
-        """What the source says of these versions now."""
+    def lineage(self, versions: Collection[int]) -> Lineage:
+        """The present marks of these versions."""
         ...
 
     def columns(self, version: int) -> Columns: ...
@@ -107,15 +142,23 @@ class Source(Protocol):
         """Raises ``SourceExpired`` if the window can no longer be read."""
         ...
 
-    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
-        """The rows of one share, read where this is called. Raises ``SourceExpired``, ``Unreachable``; the latter also
-        where the source was replaced since it was surveyed."""
+    def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
+        """The net changes of some routing values. Raises ``SourceExpired``, ``Unreachable``; the latter also if the
+        source was replaced since the survey."""
         ...
 
-    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
-        """Every row live at a version whose (route, key) is in ``keys``: a look-up, NULL-safe."""
+    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
+        """Every row at a version whose (route, key) is in ``keys``; NULL equals NULL."""
         ...
 
-    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
-        """All rows at a version, or those of some routing values; ROUTE_COLUMN and every column."""
+    def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
+        """The rows at a version; ROUTE_COLUMN and every column."""
+        ...
+
+    def large_reads(self) -> LargeReads | None:
+        """``None``: every window is read inside of tasks."""
+        ...
+
+    def native_reads(self) -> NativeReads | None:
+        """``None``: ``scan`` itself is the format's own reader, or there is no other."""
         ...

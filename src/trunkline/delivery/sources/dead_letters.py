@@ -1,11 +1,10 @@
-"""Events that could not be understood, kept in a log of their own with the reason and the position.
+"""Dead letters: malformed events in a log of their own, with the reason and the position.
 
 Rules
- L1  Each malformed event is in the dead letters once. Windows are written in any order, by many tasks: whoever writes
-     looks for each event among the newest letters, and adds those that are not there. One that lies further back may be
-     written again; none is left out.
- L2  The append is conditional on the tail that was looked at: of two who write at once, one looks again.
- L3  A task writes those of its window before it applies anything of it.
+ L1  Each malformed event is written once. Many tasks write windows in any order: a writer searches the newest letters
+     for each event, and appends the missing ones. One that lies further back may be written again; none is omitted.
+ L2  The append is conditional on the tail of that search: of two concurrent writers, one searches again.
+ L3  A task writes the dead letters of its window before it applies any change of it.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from trunkline.errors import ConditionFailed, CorruptEntry, EntriesLost, Outcome
 LOG_HEADER: Final = "dead-letter-log"
 GLSN_HEADER: Final = "dead-letter-glsn"
 REASON_HEADER: Final = "dead-letter-reason"
-REASON_BYTES_MOST: Final = 1000
-GLSN_DIGITS_MOST: Final = 19
-APPEND_LETTERS_MOST: Final = 1000
-APPEND_BYTES_MOST: Final = 8 << 20  # one letter may be larger, as an entry of a log may
+REASON_BYTES_MAX: Final = 1000
+GLSN_DIGITS_MAX: Final = 19
+APPEND_LETTERS_MAX: Final = 1000
+APPEND_BYTES_MAX: Final = 8 << 20  # one letter may be larger, as an entry of a log may
 TRIES: Final = 20
 WAIT_S: Final = 0.02  # before the second try; it doubles
-WAIT_S_MOST: Final = 1.0  # too small: the tries are used up while another's append is under way
-LOOK_BACK_MOST: Final = 200_000  # letters; fewer: repeats of large windows; more: each look takes longer than a second
+WAIT_S_MAX: Final = 1.0  # too small: all tries happen while another append is under way
+LOOK_BACK_MAX: Final = 200_000  # letters; fewer: large windows repeat some; more: a search takes longer than a second
 
 
 class DeadLetter(Struct, frozen=True):
@@ -41,7 +40,7 @@ class DeadLetter(Struct, frozen=True):
 
 
 def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> int:
-    """Add those that are not there yet; returns how many. The log is made if it is not there."""
+    """Append the missing ones; returns how many. Creates the log if needed."""
     assert address.dead_letters is not None
     written = 0
     with cluster_of(address) as cluster:
@@ -56,26 +55,26 @@ def write_dead_letters(address: LogAddress, letters: Sequence[DeadLetter]) -> in
                     tail += len(some)
                     written += len(some)
             except (ConditionFailed, OutcomeUnknown):
-                time.sleep(min(WAIT_S * 2**tries, WAIT_S_MOST))  # whoever has the position may not have written it yet
-                continue  # L2: what is there now is looked at again
+                time.sleep(min(WAIT_S * 2**tries, WAIT_S_MAX))  # the other append may not be written yet
+                continue  # L2
             return written
-    raise Unreachable(f"the dead letters {address.dead_letters} could not be written; it is tried again")
+    raise Unreachable(f"the dead letters {address.dead_letters} could not be written; retrying")
 
 
 def _headers(of: str, letter: DeadLetter) -> dict[str, bytes]:
     return {
         LOG_HEADER: of.encode(),
         GLSN_HEADER: str(letter.glsn).encode(),
-        REASON_HEADER: letter.reason.encode(errors="replace")[:REASON_BYTES_MOST],
+        REASON_HEADER: letter.reason.encode(errors="replace")[:REASON_BYTES_MAX],
     }
 
 
 def _appends(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """In order, as many at once as one append takes well."""
+    """Batches of a bounded size, in order."""
     some: list[DeadLetter] = []
     size = 0
     for letter in letters:
-        if some and (len(some) == APPEND_LETTERS_MOST or size + len(letter.payload) > APPEND_BYTES_MOST):
+        if some and (len(some) == APPEND_LETTERS_MAX or size + len(letter.payload) > APPEND_BYTES_MAX):
             yield some
             some, size = [], 0
         some.append(letter)
@@ -87,14 +86,14 @@ def _appends(letters: Sequence[DeadLetter]) -> Iterator[list[DeadLetter]]:
 def _known(log: trunkline.sync.Log, oldest: int, tail: int, of: str) -> set[int]:
     """The positions of the newest letters of one log. Several logs and pipelines may share their dead letters."""
     found: set[int] = set()
-    start = max(oldest, tail - LOOK_BACK_MOST)
+    start = max(oldest, tail - LOOK_BACK_MAX)
     while start < tail:
         try:
             for letter in log.subscribe(start, tail - 1):
                 start = letter.glsn + 1
                 headers = letter.headers
                 glsn = headers.get(GLSN_HEADER, b"")
-                if headers.get(LOG_HEADER) == of.encode() and glsn.isdigit() and len(glsn) <= GLSN_DIGITS_MOST:
+                if headers.get(LOG_HEADER) == of.encode() and glsn.isdigit() and len(glsn) <= GLSN_DIGITS_MAX:
                     found.add(int(glsn))
         except Trimmed as trimmed:
             start = trimmed.point + 1

@@ -1,4 +1,4 @@
-"""Events in the form of Debezium's connectors: JSON envelopes, with their schema or without.
+"""Events of Debezium's connectors: JSON envelopes, with a schema or without.
 
     {"op": "u", "before": {...}, "after": {...}, "source": {...}, "ts_ms": ...}
 
@@ -6,19 +6,19 @@ or the same under "payload", beside "schema".
 
 Rules
  B1  c, r and u are arrivals of `after`; u also removes `before`, and d removes `before`; t empties the table. Messages
-     (m), tombstones, heartbeats, schema changes and the marks of transactions are no changes of the table and say
-     nothing. Whatever else there is, is malformed: above all a row without its envelope, which the transform
-     ExtractNewRecordState leaves. Its removals are gone, or have no key here.
- B2  Debezium delivers at least once, so an arrival of a key that is there is taken for a repeat, not for a duplicate:
-     each arrival first removes its own key. Without `before` that is all that a removal can know: a row that moved to
-     another destination then stays at the old one too, unless its table has REPLICA IDENTITY FULL.
+     (m), tombstones, heartbeats, schema changes and transaction markers do not change the table and are ignored. All
+     else is malformed: above all a row without its envelope, which the transform ExtractNewRecordState leaves. Its
+     removals are missing, or have no key here.
+ B2  Debezium delivers at least once, so an arrival of an existing key is a repeat, not a duplicate: each arrival first
+     removes its own key. Without `before` nothing else can be removed: a row that moved to another destination then
+     also stays at the old one, unless its table has REPLICA IDENTITY FULL.
  B3  Types come from the envelope's schema, or else from the pipeline's `columns`. Values that do not fit their type
      make an event malformed (``debezium_values``). So does an arrival or a removal without its key or routing column.
- B4  Without REPLICA IDENTITY FULL `before` tells the primary key alone; the other columns are absent, null, or as empty
+ B4  Without REPLICA IDENTITY FULL `before` has the primary key alone; the other columns are absent, null, or as empty
      as their type allows. So a removal whose routing value or key is empty, and with it most of the row, is malformed:
      it would remove nothing, and the row would stay.
- B5  An update that left a large value alone may have a placeholder for it. The value is taken from `before`; where
-     that does not tell it either, the event is malformed.
+ B5  An update that did not change a large value may have a placeholder for it. The value is taken from `before`; if
+     that lacks it as well, the event is malformed.
 """
 
 from __future__ import annotations
@@ -30,9 +30,15 @@ import msgspec
 import pyarrow as pa
 
 from trunkline.delivery.changes.columns import Columns, arrow_type
-from trunkline.delivery.changes.ordered import Kind
-from trunkline.delivery.sources.contract import Asked
-from trunkline.delivery.sources.debezium_values import Form, Shape, is_unavailable, stated_shape, value_of
+from trunkline.delivery.changes.rows import ChangeKind
+from trunkline.delivery.sources.contract import ReadRequest
+from trunkline.delivery.sources.debezium_values import (
+    EventSchema,
+    ValueEncoding,
+    is_unavailable,
+    stated_schema,
+    value_of,
+)
 from trunkline.errors import ConfigError, ProtocolError
 
 ARRIVALS: Final = ("c", "r", "u")
@@ -44,29 +50,29 @@ BLANK: Final = ("", 0, "0", "AA==", "{}", "1970-01-01T00:00:00Z", "00:00:00Z")  
 REASON_LETTERS: Final = 500
 IDENTITY: Final = "give its table REPLICA IDENTITY FULL"
 FLATTENED: Final = (
-    "it is a row without its envelope, as Debezium's ExtractNewRecordState leaves it, so removals and moves cannot be "
-    "told; take that transform (unwrap, after.state.only) out of the connector"
+    "it is a row without its envelope, as Debezium's ExtractNewRecordState leaves it, so removals and moves are lost; "
+    "remove that transform (unwrap, after.state.only) from the connector"
 )
 
-Row = Mapping[str, Any]
-Change = tuple[Kind, Row | None]  # no row: a truncation
+EventRow = Mapping[str, Any]
+EventChange = tuple[ChangeKind, EventRow | None]  # no row: a truncation
 
 
-def event_shape(event: Any) -> Shape | None:
-    """The columns that an event's own schema says; ``None`` if it has none."""
+def event_schema(event: Any) -> EventSchema | None:
+    """The columns of an event's own schema; ``None`` if it has none."""
     schema = event.get("schema") if isinstance(event, dict) else None
     if not isinstance(schema, dict):
         return None
     try:
         rows = (field for field in schema.get("fields", ()) if field.get("field") in ("after", "before"))
         fields = next((row["fields"] for row in rows if isinstance(row.get("fields"), list)), None)
-        return None if fields is None else stated_shape(fields)
+        return None if fields is None else stated_schema(fields)
     except (TypeError, KeyError, AttributeError, ValueError, RecursionError, ConfigError) as error:
-        raise ProtocolError(f"the event's schema is none of Debezium's ({error!r:.200})") from error
+        raise ProtocolError(f"the event's schema is not one of Debezium's ({error!r:.200})") from error
 
 
 def check_schema_of_no_row(event: Any) -> None:
-    """Raises ``ProtocolError`` if an event has a schema, but neither that of an envelope nor of what says nothing."""
+    """Raises ``ProtocolError`` if an event has a schema, but neither of an envelope nor of an ignored event."""
     schema = event.get("schema") if isinstance(event, dict) else None
     fields = schema.get("fields") if isinstance(schema, dict) else None
     if isinstance(fields, list):
@@ -75,46 +81,48 @@ def check_schema_of_no_row(event: Any) -> None:
             raise ProtocolError(FLATTENED)
 
 
-def parsed(payload: bytes) -> Any:
+def parse_event(payload: bytes) -> Any:
     """An event as JSON; raises ``ProtocolError``."""
     try:
         return msgspec.json.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"no JSON: {error}") from error
+        raise ProtocolError(f"not JSON: {error}") from error
 
 
-def changes_of(event: Any, shape: Shape | None, asked: Asked) -> list[Change]:
-    """The changes that an event means, in order (B1, B2). Raises ``ProtocolError``."""
-    is_wrapped = isinstance(event, dict) and "payload" in event and "op" not in event and asked.routing not in event
+def changes_of(event: Any, schema: EventSchema | None, request: ReadRequest) -> list[EventChange]:
+    """The changes of an event, in order (B1, B2). Raises ``ProtocolError``."""
+    is_wrapped = isinstance(event, dict) and "payload" in event and "op" not in event and request.routing not in event
     body = event["payload"] if is_wrapped else event
-    if body is None or (isinstance(body, dict) and _says_nothing(body, asked)):
+    if body is None or (isinstance(body, dict) and _says_nothing(body, request)):
         return []
     if not isinstance(body, dict) or "op" not in body:
-        raise ProtocolError(_no_envelope(body, asked))
+        raise ProtocolError(_no_envelope(body, request))
     op, before, after = body["op"], body.get("before"), body.get("after")
     if op in ("t", "m"):
         if before is not None or after is not None or not body.keys() <= ENVELOPE:
-            raise ProtocolError(_no_envelope(body, asked))
-        return [(Kind.TRUNCATE, None)] if op == "t" else []
+            raise ProtocolError(_no_envelope(body, request))
+        return [(ChangeKind.TRUNCATE, None)] if op == "t" else []
     if op not in (*ARRIVALS, "d"):
         raise ProtocolError(f"op is {op!r:.100}; it must be one of c, r, u, d, t and m")
-    if shape is None:
-        raise ProtocolError("it has no schema; name the table's columns under columns of the source")
-    removed: list[Change] = []
+    if schema is None:
+        raise ProtocolError("it has no schema; list the table's columns in `columns` of the source")
+    removed: list[EventChange] = []
     if op == "d" or (op == "u" and before is not None):
-        kind = Kind.DELETE if op == "d" else Kind.UPDATE_PREIMAGE
-        removed = [(kind, _removed(before, shape, asked))] if asked.key else []  # without a key there are arrivals only
+        kind = ChangeKind.DELETE if op == "d" else ChangeKind.UPDATE_PREIMAGE
+        removed = (
+            [(kind, _removed(before, schema, request))] if request.key else []
+        )  # without a key there are arrivals only
     if op == "d":
         return removed
     if not isinstance(after, dict):
         raise ProtocolError(f"an event with op {op} has no after")
-    arrival = _arrival(after, before, shape, asked)
-    return [*removed, (Kind.UPDATE_PREIMAGE, arrival), (Kind.UPDATE_POSTIMAGE, arrival)]
+    arrival = _arrival(after, before, schema, request)
+    return [*removed, (ChangeKind.UPDATE_PREIMAGE, arrival), (ChangeKind.UPDATE_POSTIMAGE, arrival)]
 
 
-def _says_nothing(body: Row, asked: Asked) -> bool:
-    """A heartbeat, a mark of a transaction, or a schema change; no row has so little."""
-    if body.keys() >= {asked.routing, *asked.key} or not _names_no_row(body.keys()):
+def _says_nothing(body: EventRow, request: ReadRequest) -> bool:
+    """A heartbeat, a transaction marker, or a schema change; a row has more fields."""
+    if body.keys() >= {request.routing, *request.key} or not _names_no_row(body.keys()):
         return False
     return "status" not in body or body["status"] in ("BEGIN", "END")
 
@@ -126,71 +134,71 @@ def _names_no_row(names: Set[str]) -> bool:
     return is_heartbeat or is_mark or is_schema
 
 
-def _no_envelope(body: Any, asked: Asked) -> str:
-    if isinstance(body, dict) and not body.keys().isdisjoint({asked.routing, *asked.key, "__deleted", "__op"}):
+def _no_envelope(body: Any, request: ReadRequest) -> str:
+    if isinstance(body, dict) and not body.keys().isdisjoint({request.routing, *request.key, "__deleted", "__op"}):
         return FLATTENED
-    return "the event is no envelope: it must be an object with op, before and after"
+    return "the event is not an envelope: it must be an object with op, before and after"
 
 
-def _arrival(after: Row, before: Any, shape: Shape, asked: Asked) -> Row:
-    _check_names(after, shape)
-    missing = [name for name in (asked.routing, *asked.key) if name not in after]
+def _arrival(after: EventRow, before: Any, schema: EventSchema, request: ReadRequest) -> EventRow:
+    _check_names(after, schema)
+    missing = [name for name in (request.routing, *request.key) if name not in after]
     if missing:
-        raise ProtocolError(f"the row has no {missing[0]!r}, by which it is routed or known")
+        raise ProtocolError(f"the row has no {missing[0]!r}, which is its routing column or part of its key")
     row = {}
-    for column in shape.columns:
+    for column in schema.columns:
         value = after.get(column.name)
         if is_unavailable(value):  # B5
             value = before.get(column.name) if isinstance(before, dict) else None
             if _is_blank(value) or is_unavailable(value):
-                raise ProtocolError(f"column {column.name!r} holds a placeholder: its value was not told; {IDENTITY}")
-        row[column.name] = value_of(column, value, shape.forms.get(column.name, Form()))
+                raise ProtocolError(f"column {column.name!r} has a placeholder instead of its value; {IDENTITY}")
+        row[column.name] = value_of(column, value, schema.encodings.get(column.name, ValueEncoding()))
     return row
 
 
-def _removed(before: Any, shape: Shape, asked: Asked) -> Row:
-    """The key and the routing value of a row that is gone; nothing else of it counts."""
+def _removed(before: Any, schema: EventSchema, request: ReadRequest) -> EventRow:
+    """The key and the routing value of a removed row; other columns are ignored."""
     if not isinstance(before, dict):
         raise ProtocolError(f"a removal has no before; {IDENTITY}")
-    _check_names(before, shape)
-    needed = {asked.routing, *asked.key}
-    untold = [name for name in (asked.routing, *asked.key) if name not in before or is_unavailable(before[name])]
+    _check_names(before, schema)
+    needed = {request.routing, *request.key}
+    untold = [name for name in (request.routing, *request.key) if name not in before or is_unavailable(before[name])]
     if untold:
         raise ProtocolError(f"a removal has no {untold[0]!r}; {IDENTITY}")
-    empty = [name for name in (asked.routing, *asked.key) if _is_blank(before[name], in_key=name in asked.key)]
-    if empty and not _is_whole(before, shape, asked):  # B4
+    empty = [name for name in (request.routing, *request.key) if _is_blank(before[name], in_key=name in request.key)]
+    if empty and not _is_whole(before, schema, request):  # B4
         raise ProtocolError(
-            f"a removal tells no {empty[0]!r} and little else, as where only the primary key is told; {IDENTITY}"
+            f"a removal has no value for {empty[0]!r} and few others, as if it had the primary key alone; {IDENTITY}"
         )
     return {
-        column.name: value_of(column, before[column.name], shape.forms.get(column.name, Form()))
+        column.name: value_of(column, before[column.name], schema.encodings.get(column.name, ValueEncoding()))
         if column.name in needed
         else None
-        for column in shape.columns
+        for column in schema.columns
     }
 
 
 def _is_blank(value: Any, *, in_key: bool = False) -> bool:
-    """Whether a connector may have written it for want of a value; a key may well be 0."""
+    """Whether a connector may have written it in place of a missing value; a key may well be 0."""
     return value is None or value == "" or (not in_key and (value in BLANK or value in ([], {})))
 
 
-def _is_whole(before: Row, shape: Shape, asked: Asked) -> bool:
-    """Whether it tells more than its primary key, which may have other columns than the pipeline's: most of the rest
-    has a value."""
-    others = [column.name for column in shape.columns if column.name not in (asked.routing, *asked.key)]
+def _is_whole(before: EventRow, schema: EventSchema, request: ReadRequest) -> bool:
+    """Whether most columns besides the key have a value: then it is more than the primary key, which may have other
+    columns than the pipeline's."""
+    others = [column.name for column in schema.columns if column.name not in (request.routing, *request.key)]
     told = sum(not _is_blank(before.get(name)) and not is_unavailable(before.get(name)) for name in others)
     return 2 * told > len(others)
 
 
-def _check_names(values: Row, shape: Shape) -> None:
-    unknown = values.keys() - {column.name for column in shape.columns}
+def _check_names(values: EventRow, schema: EventSchema) -> None:
+    unknown = values.keys() - {column.name for column in schema.columns}
     if unknown:
-        raise ProtocolError(f"column {min(unknown)!r:.100} is not known; add it to columns of the source")
+        raise ProtocolError(f"column {min(unknown)!r:.100} is unknown; add it to `columns` of the source")
 
 
-def arrow_rows(changes: Sequence[Row | None], columns: Columns) -> pa.Table:
-    """Rows in the types in which they travel; raises ``ProtocolError`` for a value that has no place in its type."""
+def arrow_rows(changes: Sequence[EventRow | None], columns: Columns) -> pa.Table:
+    """Rows as Arrow; raises ``ProtocolError`` for a value that does not fit its type."""
     arrays = []
     for column in columns:
         values = [None if row is None else row[column.name] for row in changes]

@@ -1,4 +1,4 @@
-"""Debezium events on their way to a table of changes: collected while their columns are the same, then made Arrow."""
+"""Debezium events as tables of changes: events with the same columns become one Arrow table."""
 
 from __future__ import annotations
 
@@ -9,75 +9,75 @@ import pyarrow as pa
 
 from trunkline.client.entries import Entry
 from trunkline.delivery.changes.net import filled
-from trunkline.delivery.changes.ordered import KIND_COLUMN, ORDINAL_COLUMN, VERSION_COLUMN, Kind
+from trunkline.delivery.changes.rows import KIND_COLUMN, ORDINAL_COLUMN, ROUTE_COLUMN, VERSION_COLUMN, ChangeKind
 from trunkline.delivery.config.addresses import LogAddress
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, Asked
+from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.dead_letters import DeadLetter
 from trunkline.delivery.sources.debezium import (
     REASON_LETTERS,
-    Change,
-    Row,
+    EventChange,
+    EventRow,
     arrow_rows,
     changes_of,
-    event_shape,
-    parsed,
+    event_schema,
+    parse_event,
 )
-from trunkline.delivery.sources.debezium_values import Shape, declared_shape
+from trunkline.delivery.sources.debezium_values import EventSchema, declared_schema
 from trunkline.errors import ProtocolError
 
-Placed = tuple[int, int, Kind, Row | None]  # a change with its entry's position and its number there
+PlacedChange = tuple[int, int, ChangeKind, EventRow | None]  # the position of its entry, its number there, the change
 
 
 class EventBatches:
-    """The events of one window. One that is malformed is left out and told of."""
+    """The events of one window. Malformed ones are collected as dead letters."""
 
-    def __init__(self, address: LogAddress, asked: Asked) -> None:
-        self._asked = asked
-        self._declared = declared_shape(address.columns) if address.columns else None
-        self._shape: Shape | None = None  # of the events that wait
-        self._waiting: list[tuple[Entry, list[Change]]] = []
+    def __init__(self, address: LogAddress, request: ReadRequest) -> None:
+        self._request = request
+        self._declared = declared_schema(address.columns) if address.columns else None
+        self._schema: EventSchema | None = None  # of the events that wait
+        self._waiting: list[tuple[Entry, list[EventChange]]] = []
         self._tables: list[pa.Table] = []
         self._malformed: list[DeadLetter] = []
 
     def add(self, entry: Entry) -> None:
         try:
-            event = parsed(entry.payload) if entry.payload else None
-            shape = self._shape_of(event)
-            changes = changes_of(event, shape, self._asked)
+            event = parse_event(entry.payload) if entry.payload else None
+            schema = self._schema_of(event)
+            changes = changes_of(event, schema, self._request)
         except ProtocolError as error:
             self._put_aside(entry, str(error))
             return
         except MemoryError:
-            raise  # says nothing of the event
-        except Exception as error:  # whatever an event holds, it does not stop those around it
-            self._put_aside(entry, f"it cannot be read, which is a bug here: {error!r}")
+            raise  # not the fault of the event
+        except Exception as error:  # whatever an event holds, it does not stop others
+            self._put_aside(entry, f"it cannot be read, which is a bug of Trunkline: {error!r}")
             return
         if not changes:
             return
-        if shape is not None and shape != self._shape:
+        if schema is not None and schema != self._schema:
             self._settle()
-            self._shape = shape
+            self._schema = schema
         self._waiting.append((entry, changes))
 
     def _put_aside(self, entry: Entry, reason: str) -> None:
         self._malformed.append(DeadLetter(entry.glsn, reason[:REASON_LETTERS], entry.payload))
 
-    def _shape_of(self, event: Any) -> Shape | None:
-        """What the file says, with what the event says of how values are written; or what the event says alone.
+    def _schema_of(self, event: Any) -> EventSchema | None:
+        """The declared columns with the encodings of the event's schema; without declared columns, the event's schema.
 
-        What other events said does not count: an event means the same in every window.
+        Other events do not matter: an event has the same meaning in every window.
         """
-        stated = event_shape(event)
+        stated = event_schema(event)
         if self._declared is None or stated is None:
             return stated if self._declared is None else self._declared
-        return Shape(self._declared.columns, {**self._declared.forms, **stated.forms})
+        return EventSchema(self._declared.columns, {**self._declared.encodings, **stated.encodings})
 
     def finished(self) -> tuple[list[pa.Table], list[DeadLetter]]:
         self._settle()
         return self._tables, sorted(self._malformed, key=lambda letter: letter.glsn)
 
     def _settle(self) -> None:
-        """If values of some event do not fit, it is found by trying them one by one."""
+        """If a value does not fit, each event is tried separately to find the malformed ones."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -90,29 +90,29 @@ class EventBatches:
                 except ProtocolError as error:
                     self._put_aside(one[0], str(error))
 
-    def _table(self, events: list[tuple[Entry, list[Change]]]) -> pa.Table:
-        columns = self._asked.columns if self._shape is None else self._shape.columns  # None: truncations alone
-        flat: list[Placed] = [
+    def _table(self, events: list[tuple[Entry, list[EventChange]]]) -> pa.Table:
+        columns = self._request.columns if self._schema is None else self._schema.columns  # None: truncations alone
+        flat: list[PlacedChange] = [
             (entry.glsn, index, *change) for entry, changes in events for index, change in enumerate(changes)
         ]
         rows = arrow_rows([row for _, _, _, row in flat], columns)
-        names = [column.name for column in self._asked.columns if column.name in rows.column_names]
-        if self._asked.routing not in rows.column_names:
-            raise ProtocolError(f"there is no column {self._asked.routing!r}, by which rows are routed")
+        names = [column.name for column in self._request.columns if column.name in rows.column_names]
+        if self._request.routing not in rows.column_names:
+            raise ProtocolError(f"the routing column {self._request.routing!r} is missing")
         try:
             return self._fitted(flat, rows, names)
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise ProtocolError(f"values do not fit the newest columns: {error}"[:REASON_LETTERS]) from error
 
-    def _fitted(self, flat: list[Placed], rows: pa.Table, names: list[str]) -> pa.Table:
+    def _fitted(self, flat: list[PlacedChange], rows: pa.Table, names: list[str]) -> pa.Table:
         marked = {
             VERSION_COLUMN: pa.array(np.array([each[0] for each in flat], np.int64)),
             ORDINAL_COLUMN: pa.array(np.array([each[1] for each in flat], np.int64)),
             KIND_COLUMN: pa.array([each[2].value for each in flat], pa.string()),
-            ROUTE_COLUMN: rows.column(self._asked.routing).cast(pa.string()),
+            ROUTE_COLUMN: rows.column(self._request.routing).cast(pa.string()),
             **{name: rows.column(name) for name in names},
         }
         table = pa.table(marked)
-        wanted = self._asked.empty_rows().schema
+        wanted = self._request.empty_rows().schema
         fields = [table.schema.field(name) for name in (VERSION_COLUMN, ORDINAL_COLUMN, KIND_COLUMN)]
         return filled(table, pa.schema([*fields, *wanted]))

@@ -1,11 +1,11 @@
-"""Values as Debezium's connectors write them in JSON: what a schema says of a column, and from text or number to Arrow.
+"""Values in the JSON of Debezium's connectors: the types of a schema, and conversion to Arrow.
 
 Rules
- U1  A number that stands for a time has a unit. The event's schema says it (the name of the logical type), or else the
-     pipeline's file does (TIMESTAMP_MS, TIME_US, ...). Where neither does, the value is refused: milliseconds that are
-     read as microseconds look like any other time.
- U2  A value comes out as it went in, or not at all: what its column would round or cut is refused.
- U3  A placeholder is no value: an update that leaves a large value alone writes one in its place.
+ U1  A number that stands for a time has a unit. It comes from the event's schema (the name of the logical type), or
+     else from the pipeline's file (TIMESTAMP_MS, TIME_US, ...). Without a unit the value is refused: milliseconds that
+     are read as microseconds look like any other time.
+ U2  A value is delivered unchanged, or refused: nothing is rounded or cut off.
+ U3  A placeholder is not a value: an update that does not change a large value writes one in its place.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from trunkline.delivery.changes.columns import PRECISION_MOST, Column, Columns, arrow_type, decimal_of
-from trunkline.delivery.changes.windows import RESERVED_PREFIX
+from trunkline.delivery.changes.columns import PRECISION_MAX, Column, Columns, arrow_type, decimal_of
+from trunkline.delivery.changes.rows import RESERVED_PREFIX
 from trunkline.errors import ConfigError, ProtocolError
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
@@ -41,7 +41,7 @@ PLAIN: Final = {
     "string": "VARCHAR",
     "bytes": "BLOB",
 }
-LOGICAL: Final = {  # of Kafka Connect and of Debezium; what is not here is delivered as its plain type
+LOGICAL: Final = {  # of Kafka Connect and of Debezium; others are delivered as their plain type
     "io.debezium.time.Date": "DATE",
     "org.apache.kafka.connect.data.Date": "DATE",
     "io.debezium.time.Timestamp": "TIMESTAMP",
@@ -62,7 +62,7 @@ TIMESTAMP_UNITS: Final = {
     "io.debezium.time.MicroTimestamp": 10**3,
     "io.debezium.time.NanoTimestamp": 1,
     "org.apache.kafka.connect.data.Timestamp": 10**6,
-    "TIMESTAMP_S": SECOND,  # of no connector: a file may say it
+    "TIMESTAMP_S": SECOND,  # not from a connector: declared in a file
 }
 TIME_UNITS: Final = {
     "io.debezium.time.Time": 10**6,
@@ -70,9 +70,9 @@ TIME_UNITS: Final = {
     "io.debezium.time.NanoTime": 1,
     "org.apache.kafka.connect.data.Time": 10**6,
 }
-DATE_NAMES: Final = ("", "io.debezium.time.Date", "org.apache.kafka.connect.data.Date")  # days, whoever writes them
+DATE_NAMES: Final = ("", "io.debezium.time.Date", "org.apache.kafka.connect.data.Date")  # all in days
 COLUMN_UNITS: Final = {"TIMESTAMP_S": SECOND, "TIMESTAMP_MS": 10**6, "TIMESTAMP": 10**3, "TIMESTAMP_NS": 1}
-DECLARED_UNITS: Final = {  # what a file may say: the column's type, and the name of how its numbers are written
+DECLARED_UNITS: Final = {  # declared in a file -> the column's type, and the logical type of its numbers
     "TIMESTAMP_S": ("TIMESTAMP_S", "TIMESTAMP_S"),
     "TIMESTAMP_MS": ("TIMESTAMP_MS", "io.debezium.time.Timestamp"),
     "TIMESTAMP_US": ("TIMESTAMP", "io.debezium.time.MicroTimestamp"),
@@ -81,7 +81,7 @@ DECLARED_UNITS: Final = {  # what a file may say: the column's type, and the nam
     "TIME_US": ("TIME", "io.debezium.time.MicroTime"),
     "TIME_NS": ("TIME", "io.debezium.time.NanoTime"),
 }
-NUMBER_LETTERS_MOST: Final = 1000  # more: it takes longer and longer to find that it does not fit
+NUMBER_LETTERS_MAX: Final = 1000  # longer: converting takes quadratic time, and no column fits it
 UNAVAILABLE: Final = "__debezium_unavailable_value"  # `unavailable.value.placeholder` of a connector, by default
 UNAVAILABLE_BYTES: Final = UNAVAILABLE.encode()
 UNAVAILABLE_TEXTS: Final = frozenset(
@@ -93,38 +93,40 @@ UNAVAILABLE_TEXTS: Final = frozenset(
         str(uuid.UUID(bytes=hashlib.md5(UNAVAILABLE_BYTES, usedforsecurity=False).digest(), version=3)),
         f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}',
     }
-)  # in a column of text, bytes (as any `binary.handling.mode` writes them), UUID or hstore
+)  # in a column of text, bytes (in any `binary.handling.mode`), UUID or hstore
 
 
 Clock = TypeVar("Clock", dt.time, dt.datetime)
 
 
-class Form(Struct, frozen=True):
-    """How a connector writes the values of a column, as far as its type does not say it."""
+class ValueEncoding(Struct, frozen=True):
+    """How a connector encodes the values of a column, beyond its type."""
 
     name: str = ""  # of the logical type
     scale: int | None = None  # of decimals in base 64
 
 
-class Shape(Struct, frozen=True):
-    """The columns of a table, and how their values are written in events."""
+class EventSchema(Struct, frozen=True):
+    """The columns of a table, and how events encode their values."""
 
     columns: Columns
-    forms: dict[str, Form] = {}
+    encodings: dict[str, ValueEncoding] = {}
 
 
 # ---------------------------------------------------------------------------------------------------- what a column is
 
 
-def stated_shape(fields: list[Any]) -> Shape:
-    """Of the fields of a row in an event's schema: its own word, so it is checked. Raises whatever comes."""
-    columns, forms = [], {}
+def stated_schema(fields: list[Any]) -> EventSchema:
+    """From the fields of a row in an event's schema, which is not trusted. May raise any exception."""
+    columns, encodings = [], {}
     for field in fields:
-        kind, form = _stated(field)
+        kind, encoding = _stated(field)
         columns.append(Column(str(field["field"]), kind, bool(field.get("optional", False))))
-        forms[columns[-1].name] = form
+        encodings[columns[-1].name] = encoding
     _check(columns)
-    return Shape(tuple(columns), {name: form for name, form in forms.items() if form != Form()})
+    return EventSchema(
+        tuple(columns), {name: encoding for name, encoding in encodings.items() if encoding != ValueEncoding()}
+    )
 
 
 def _check(columns: list[Column]) -> None:
@@ -137,47 +139,47 @@ def _check(columns: list[Column]) -> None:
         arrow_type(column)
 
 
-def _stated(field: Mapping[str, Any]) -> tuple[str, Form]:
-    """The type of a field, and how its values are written: of an array, how its elements are."""
+def _stated(field: Mapping[str, Any]) -> tuple[str, ValueEncoding]:
+    """The type of a field, and the encoding of its values; of an array, that of its elements."""
     kind, logical = field.get("type"), field.get("name") or ""
     if logical == DECIMAL_NAME:
         parameters = field.get("parameters", {})
-        precision, scale = parameters.get("connect.decimal.precision", PRECISION_MOST), int(parameters["scale"])
-        if int(precision) > PRECISION_MOST:
-            raise ProtocolError(f"a decimal has {precision!s:.20} digits; {PRECISION_MOST} can be delivered")
-        return f"DECIMAL({int(precision)},{scale})", Form(logical, scale)
+        precision, scale = parameters.get("connect.decimal.precision", PRECISION_MAX), int(parameters["scale"])
+        if int(precision) > PRECISION_MAX:
+            raise ProtocolError(f"a decimal has {precision!s:.20} digits; {PRECISION_MAX} can be delivered")
+        return f"DECIMAL({int(precision)},{scale})", ValueEncoding(logical, scale)
     if kind == "array":
-        element, form = _stated(field["items"])
-        return f"{element}[]", form
+        element, encoding = _stated(field["items"])
+        return f"{element}[]", encoding
     if logical in LOGICAL:
-        return LOGICAL[logical], Form(logical)
+        return LOGICAL[logical], ValueEncoding(logical)
     if kind in PLAIN:
-        return PLAIN[kind], Form(logical)
+        return PLAIN[kind], ValueEncoding(logical)
     raise ProtocolError(f"{field.get('field')!r:.100} has the type {logical or kind!r:.100}, which cannot be delivered")
 
 
-def declared_shape(columns: Mapping[str, str]) -> Shape:
-    """That of a pipeline's file; raises ``ConfigError`` for a type that cannot be delivered."""
-    found, forms = [], {}
+def declared_schema(columns: Mapping[str, str]) -> EventSchema:
+    """From the columns in a pipeline's file; raises ``ConfigError`` for a type that cannot be delivered."""
+    found, encodings = [], {}
     for name, declared in columns.items():
         element = declared.rstrip("[]")
         kind, unit = DECLARED_UNITS.get(element, (element, ""))
         found.append(Column(name, kind + declared[len(element) :]))
         arrow_type(found[-1])
         if unit:
-            forms[name] = Form(unit)
-    return Shape(tuple(found), forms)
+            encodings[name] = ValueEncoding(unit)
+    return EventSchema(tuple(found), encodings)
 
 
 def declared_columns(columns: Mapping[str, str]) -> Columns:
-    return declared_shape(columns).columns
+    return declared_schema(columns).columns
 
 
 # ------------------------------------------------------------------------------------------------------ what a value is
 
 
 def is_unavailable(value: Any) -> bool:
-    """Whether it stands for a value that the database did not tell (U3); arrays and maps hold the placeholder."""
+    """Whether it is the placeholder for a value (U3), which arrays and maps contain."""
     if isinstance(value, str):
         return value in UNAVAILABLE_TEXTS
     if isinstance(value, dict):
@@ -187,26 +189,26 @@ def is_unavailable(value: Any) -> bool:
     return False
 
 
-def value_of(column: Column, value: Any, form: Form) -> Any:
-    """As Arrow takes it; raises ``ProtocolError`` for one that does not fit its column."""
+def value_of(column: Column, value: Any, encoding: ValueEncoding) -> Any:
+    """A value for Arrow; raises ``ProtocolError`` if it does not fit its column."""
     if value is None:
         return None
     try:
-        return converter(column.type, form)(value)
+        return converter(column.type, encoding)(value)
     except (ValueError, TypeError, ArithmeticError, RecursionError, binascii.Error, ConfigError) as error:
         why = f"{error}"[:200]
         raise ProtocolError(f"column {column.name!r} of type {column.type} cannot be {value!r:.100} ({why})") from error
 
 
-def converter(kind: str, form: Form) -> Callable[[Any], Any]:
-    """From a JSON value to one that Arrow takes; raises ``ValueError`` or ``TypeError`` for one that does not fit."""
+def converter(kind: str, encoding: ValueEncoding) -> Callable[[Any], Any]:
+    """From a JSON value to one for Arrow; raises ``ValueError`` or ``TypeError`` if it does not fit."""
     if kind.endswith("[]"):
-        element = converter(kind[:-2], form)
+        element = converter(kind[:-2], encoding)
         return lambda value: [None if each is None else element(each) for each in _as(list, value)]
     if decimal_of(kind) is not None:
-        return lambda value: _decimal(value, form)
+        return lambda value: _decimal(value, encoding)
     if kind in COLUMN_UNITS:
-        return lambda value: _timestamp(value, TIMESTAMP_UNITS.get(form.name), kind)
+        return lambda value: _timestamp(value, TIMESTAMP_UNITS.get(encoding.name), kind)
     return {
         "BOOLEAN": lambda value: _as(bool, value),
         "FLOAT": _float,
@@ -215,8 +217,8 @@ def converter(kind: str, form: Form) -> Callable[[Any], Any]:
         "UUID": lambda value: _as(str, value).lower(),
         "JSON": lambda value: value if isinstance(value, str) else msgspec.json.encode(value).decode(),
         "BLOB": lambda value: base64.b64decode(_as(str, value), validate=True),
-        "DATE": lambda value: _date(value, form),
-        "TIME": lambda value: _time(value, TIME_UNITS.get(form.name)),
+        "DATE": lambda value: _date(value, encoding),
+        "TIME": lambda value: _time(value, TIME_UNITS.get(encoding.name)),
         "TIMESTAMP WITH TIME ZONE": lambda value: _zoned(value),
     }.get(kind, lambda value: _whole(value))
 
@@ -237,20 +239,20 @@ def _float(value: Any) -> float:
     return float(value)
 
 
-def _decimal(value: Any, form: Form) -> decimal.Decimal:
-    """Kafka Connect's form is the unscaled number in base 64, by its schema; else it is a text or a number.
+def _decimal(value: Any, encoding: ValueEncoding) -> decimal.Decimal:
+    """Kafka Connect writes the unscaled number in base 64, with a schema; other events have a text or a number.
 
     Without a schema base 64 is refused: some of it looks like a number.
     """
-    if form.name == DECIMAL_NAME and form.scale is not None:
-        if len(_as(str, value)) > NUMBER_LETTERS_MOST:
+    if encoding.name == DECIMAL_NAME and encoding.scale is not None:
+        if len(_as(str, value)) > NUMBER_LETTERS_MAX:
             raise ValueError("longer than any number here")
         unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
-        return decimal.Decimal(unscaled).scaleb(-form.scale)
+        return decimal.Decimal(unscaled).scaleb(-encoding.scale)
     if isinstance(value, bool):
         raise TypeError("not a number")
     text = str(value)
-    if len(text) > NUMBER_LETTERS_MOST:
+    if len(text) > NUMBER_LETTERS_MAX:
         raise ValueError("longer than any number here")
     try:
         return decimal.Decimal(text)
@@ -258,11 +260,11 @@ def _decimal(value: Any, form: Form) -> decimal.Decimal:
         raise ValueError("not a number; without a schema set decimal.handling.mode=string") from None
 
 
-def _date(value: Any, form: Form) -> dt.date:
+def _date(value: Any, encoding: ValueEncoding) -> dt.date:
     if isinstance(value, str):
         return dt.date.fromisoformat(value)
-    if form.name not in DATE_NAMES:
-        raise ValueError(f"the event says {form.name}, which is no date")
+    if encoding.name not in DATE_NAMES:
+        raise ValueError(f"the event's schema has {encoding.name}, which is not a date")
     return EPOCH_DAY + dt.timedelta(days=_whole(value))
 
 
@@ -271,12 +273,12 @@ def _time(value: Any, unit: int | None) -> dt.time:
         return _without_zone(dt.time.fromisoformat(value))
     nanos = _nanos(value, unit, "TIME_MS, TIME_US or TIME_NS")
     if not 0 <= nanos < 86_400 * SECOND:
-        raise ValueError("not a time of a day")
+        raise ValueError("not a time of day")
     return (EPOCH + dt.timedelta(microseconds=_exactly(nanos, COLUMN_UNITS["TIMESTAMP"]))).time()
 
 
 def _timestamp(value: Any, unit: int | None, kind: str) -> dt.datetime | int:
-    """A TIMESTAMP as a moment of the calendar, the others as a number in their own unit."""
+    """A TIMESTAMP as a datetime, the others as a number in their own unit."""
     if isinstance(value, str):
         moment = _without_zone(dt.datetime.fromisoformat(value))
         nanos = (moment - EPOCH) // dt.timedelta(microseconds=1) * 1000
@@ -290,15 +292,15 @@ def _timestamp(value: Any, unit: int | None, kind: str) -> dt.datetime | int:
 def _nanos(value: Any, unit: int | None, units: str) -> int:
     number = _whole(value)
     if unit is None:  # U1
-        raise ValueError(f"nothing says the unit of this number; declare its column as {units}")
+        raise ValueError(f"the unit of this number is unknown; declare its column as {units}")
     return number * unit
 
 
 def _exactly(nanos: int, unit: int) -> int:
-    """In a coarser unit; raises where that would cut something off (U2)."""
+    """In a coarser unit; raises if that would lose digits (U2)."""
     found, rest = divmod(nanos, unit)
     if rest:
-        raise ValueError("finer than its column")
+        raise ValueError("more precise than its column")
     return found
 
 
@@ -310,7 +312,7 @@ def _zoned(value: Any) -> dt.datetime:
 
 
 def _without_zone(found: Clock) -> Clock:
-    """A column without time zones takes a text without one, or one that says UTC, as Debezium's ISO texts do."""
+    """A column without time zones accepts a text without one, or one in UTC, as Debezium's ISO texts are."""
     if found.utcoffset():
         raise ValueError("it has a time zone, and its column has none")
     return found.replace(tzinfo=None)

@@ -6,11 +6,11 @@ Rules
  F2  The feed of a version is a list of rows with signs: +1 for an insert and a postimage, -1 for a delete and a
      preimage. The sum over the versions of a window is the difference of its two states, as multisets of whole rows, so
      no order is needed, neither inside a version nor of versions. Rows whose sum is 0 vanish; a sum of n is n rows.
- F3  Rows are compared in all of their columns as of `through`: NULL equals NULL, and 0.0 is not -0.0. A column that
-     older rows lack is NULL in them, as it is in the table itself; one that is gone does not tell rows apart.
- F4  A window from 0, or from before all, needs no feed: all that is live at `through` arrived in it.
- F5  Where the feed cannot be read to its end, nothing of it is used.
- F6  What the table's writers leave out of the feed is not seen: delta-rs leaves out an update of 0.0 to -0.0.
+ F3  Rows are compared in all columns as of `through`: NULL equals NULL, and 0.0 is not -0.0. A column that older rows
+     lack is NULL in them, as in the table itself; a dropped column does not distinguish rows.
+ F4  A window from 0, or from before all, needs no feed: every row at `through` arrived in it.
+ F5  If the feed cannot be read completely, none of it is used.
+ F6  Changes that a writer omits from the feed are not delivered: delta-rs omits an update of 0.0 to -0.0.
 """
 
 from __future__ import annotations
@@ -28,43 +28,35 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from msgspec import Struct
 
 from trunkline.delivery.backends.delta_types import type_name
-from trunkline.delivery.backends.duckdb_pool import borrowed, first_line, identifier
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb, registered
+from trunkline.delivery.backends.sql import first_line, identifier, identifiers, same_key
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.lineage import Past, version_mark
+from trunkline.delivery.changes.lineage import Lineage, version_mark
+from trunkline.delivery.changes.rows import BATCH_ROWS, ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress
-from trunkline.delivery.sources.contract import (
-    EVERYTHING,
-    ROUTE_COLUMN,
-    Asked,
-    Backlog,
-    NetChanges,
-    Share,
-    SourceState,
-    Survey,
-)
+from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.delta_feed import KIND, read_feed
 from trunkline.delivery.sources.delta_history import DeltaHistory, feed_is_on
-from trunkline.delivery.sources.shares import rows_of_share
+from trunkline.delivery.sources.route_filter import filtered_rows, route_item
 from trunkline.errors import ConfigError, SourceExpired, Unreachable
 
-BATCH_ROWS: Final = 65_536
 SIGN: Final = f"CASE WHEN {KIND} IN ('insert', 'update_postimage') THEN 1 ELSE -1 END"
-FEATURES: Final = frozenset({"timestampNtz"})  # that a table may have, of those that change how it is read
+FEATURES: Final = frozenset({"timestampNtz"})  # supported reader features
 FLOATS: Final = ("FLOAT", "DOUBLE")
 SUM: Final = "_trunkline_sum"
 
 
 class DeltaSource(Struct, frozen=True):
-    """A Delta table; a value that can be sent to a task.
+    """A Delta table.
 
-    Each task reads the whole feed of a window and keeps its own share: rows of a version may lie in any of its files.
+    Each task reads the whole feed of a window and keeps its own rows: they may be in any file of a version.
     """
 
     address: DeltaAddress
 
-    def mark(self) -> object:
-        return self._history().mark()
+    def change_hint(self) -> object:
+        return self._history().change_hint()
 
     def state(self, known: int) -> SourceState:
         history = self._history()
@@ -76,24 +68,24 @@ class DeltaSource(Struct, frozen=True):
             )
         if odd := sorted(set(table.protocol().reader_features or ()) - FEATURES):
             raise ConfigError(
-                f"source: the Delta table {self.address.path} has {', '.join(odd)}, so that its feed may not be "
+                f"source: the Delta table {self.address.path} has {', '.join(odd)}, with which its feed may not be "
                 "exact; drop the feature: ALTER TABLE ... DROP FEATURE"
             )
         parts = set(table.metadata().partition_columns)
         if odd := [column.name for column in _columns(table) if column.type == "BLOB" and column.name in parts]:
             raise ConfigError(
                 f"source: the Delta table {self.address.path} is partitioned by {', '.join(odd)}, which is binary: "
-                "delta-rs gives such values changed; partition it by another column"
+                "delta-rs returns such values changed; partition it by another column"
             )
         identity, version = str(table.metadata().id), table.version() + 1
         marks = self._marks(identity, {known, version})
         found = (marks.get(version, ""), marks.get(known, ""))
         return SourceState(version, history.oldest(), (), identity, 0, *found)
 
-    def past(self, versions: Collection[int]) -> Past:
+    def lineage(self, versions: Collection[int]) -> Lineage:
         table = self._table(None)
         identity = str(table.metadata().id)
-        return Past(identity, table.version() + 1, self._marks(identity, versions))
+        return Lineage(identity, table.version() + 1, self._marks(identity, versions))
 
     def _marks(self, identity: str, versions: Collection[int]) -> dict[int, str]:
         history = self._history()
@@ -101,10 +93,10 @@ class DeltaSource(Struct, frozen=True):
         return {version: version_mark(identity, version, digest) for version, digest in digests.items() if digest}
 
     def _check_mark(self, table: DeltaTable, mark: str) -> None:
-        """To be called when a version was read: it is still the one that was surveyed."""
+        """Call it after a read: the version must still be the surveyed one."""
         version = table.version() + 1
         if mark and mark != self._marks(str(table.metadata().id), [version]).get(version):
-            raise Unreachable(f"the Delta table {self.address.path} was replaced meanwhile; it is looked at again")
+            raise Unreachable(f"the Delta table {self.address.path} was replaced during the read; retrying")
 
     def columns(self, version: int) -> Columns:
         return _columns(self._table(version))
@@ -121,52 +113,56 @@ class DeltaSource(Struct, frozen=True):
         altered = _columns(before) != _columns(table)
         return Survey(backlog, _columns(table), identity, altered, "", after_mark, mark)
 
-    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
-        removed = pa.schema([asked.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *asked.key)])
+    def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
+        removed = pa.schema([request.empty_rows().schema.field(name) for name in (ROUTE_COLUMN, *request.key)])
         if window.after <= 0:
             with (
-                self._rows(window.through, asked) as (connection, rows),
-                rows_of_share(connection, rows, share, of_files=False) as chosen,
+                self._rows(window.through, request) as (connection, rows),
+                filtered_rows(connection, rows, routes, of_files=False) as chosen,
             ):
                 arrived = connection.sql(chosen).to_arrow_table()
-            return NetChanges(removed.empty_table(), _typed(arrived, asked.empty_rows().schema))
-        with self._reading(lambda: self.survey(window)), borrowed() as connection:
+            return NetChanges(removed.empty_table(), _typed(arrived, request.empty_rows().schema))
+        with self._reading(lambda: self.survey(window)), pooled_duckdb() as connection:
             table = self._table(window.through)
             partitioned = bool(table.metadata().partition_columns)
             changes = self._history().changes(window, partitioned=partitioned)
-            feed = read_feed(connection, changes, asked.columns)
-            signed = f"SELECT {_with_route(asked)}, {SIGN} AS sign FROM window_feed"
+            feed = read_feed(connection, changes, request.columns)
+            signed = f"SELECT {_with_route(request)}, {SIGN} AS sign FROM window_feed"
             with (
-                _registered(connection, window_feed=feed),
-                rows_of_share(connection, signed, share, of_files=False) as chosen,
+                registered(connection, window_feed=feed),
+                filtered_rows(connection, signed, routes, of_files=False) as chosen,
             ):
-                connection.execute(_summed(asked, chosen))
+                connection.execute(_summed(request, chosen))
             gone = connection.sql(_copies(removed.names, "-")).to_arrow_table()
-            came = connection.sql(_copies(asked.empty_rows().column_names, "")).to_arrow_table()
+            came = connection.sql(_copies(request.empty_rows().column_names, "")).to_arrow_table()
             connection.execute("DROP TABLE temp.window_net")
-            self._check_mark(table, asked.mark)
-        return NetChanges(_typed(gone, removed), _typed(came, asked.empty_rows().schema))
+            self._check_mark(table, request.mark)
+        return NetChanges(_typed(gone, removed), _typed(came, request.empty_rows().schema))
 
-    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
-        names = [ROUTE_COLUMN, *asked.key]
-        match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
+    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
+        names = [ROUTE_COLUMN, *request.key]
         with (
-            self._rows(version, asked) as (connection, rows),
-            _registered(connection, window_keys=keys.select(names)),
+            self._rows(version, request) as (connection, rows),
+            registered(connection, window_keys=keys.select(names)),
         ):
-            chosen = f"SELECT t.* FROM ({rows}) t SEMI JOIN window_keys k ON {match}"
+            chosen = f"SELECT t.* FROM ({rows}) t SEMI JOIN window_keys k ON {same_key(names, 't', 'k')}"
             found = connection.sql(chosen).to_arrow_table()
-        return _typed(found, asked.empty_rows().schema)
+        return _typed(found, request.empty_rows().schema)
 
-    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
-        share = EVERYTHING if routes is None else Share(tuple(routes))
-        schema = asked.empty_rows().schema
+    def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
+        schema = request.empty_rows().schema
         with (
-            self._rows(version, asked) as (connection, rows),
-            rows_of_share(connection, rows, share, of_files=False) as chosen,
+            self._rows(version, request) as (connection, rows),
+            filtered_rows(connection, rows, routes, of_files=False) as chosen,
         ):
             for batch in connection.sql(chosen).to_arrow_reader(BATCH_ROWS):
                 yield from _typed(pa.Table.from_batches([batch]), schema).to_batches()
+
+    def large_reads(self) -> None:
+        return None
+
+    def native_reads(self) -> None:
+        return None
 
     # --- opening ---
 
@@ -174,7 +170,7 @@ class DeltaSource(Struct, frozen=True):
         return DeltaHistory(Path(self.address.path).absolute())
 
     def _table(self, version: int | None) -> DeltaTable:
-        """The table as of a version, or as of now."""
+        """The table at a version, or now."""
         try:
             return DeltaTable(self.address.path, version=None if version is None else version - 1)
         except TableNotFoundError as error:
@@ -188,20 +184,20 @@ class DeltaSource(Struct, frozen=True):
             raise Unreachable(f"the Delta table {self.address.path} cannot be read now: {first_line(error)}") from error
 
     @contextmanager
-    def _rows(self, version: int, asked: Asked) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
+    def _rows(self, version: int, request: ReadRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
         """All rows at a version, as a query."""
         table = self._table(version)
-        with self._reading(lambda: self._check_files(table)), borrowed() as connection:
-            found = table.scan(columns=[column.name for column in asked.columns])
-            with _registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
-                yield connection, f"SELECT {_with_route(asked)} FROM window_state"
-            self._check_mark(table, asked.mark)
+        with self._reading(lambda: self._check_files(table)), pooled_duckdb() as connection:
+            found = table.scan(columns=[column.name for column in request.columns])
+            with registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
+                yield connection, f"SELECT {_with_route(request)} FROM window_state"
+            self._check_mark(table, request.mark)
 
     @contextmanager
     def _reading(self, check: Callable[[], object]) -> Iterator[None]:
-        """Says in our words what delta-rs says, also through DuckDB, about files that cannot be read (F5).
+        """Translates errors of delta-rs, also through DuckDB, about files that cannot be read (F5).
 
-        ``check`` raises ``SourceExpired`` where they are gone for good.
+        ``check`` raises ``SourceExpired`` if they were deleted.
         """
         try:
             yield
@@ -214,7 +210,7 @@ class DeltaSource(Struct, frozen=True):
         for path in pa.table(table.get_add_actions())["path"].to_pylist():
             if not (folder / unquote(path)).exists():
                 raise SourceExpired(
-                    f"the Delta table {folder} no longer has file {path} of version {table.version()}: vacuumed; "
+                    f"the Delta table {folder} no longer has file {path} of version {table.version()} (vacuumed); "
                     "seed the destination again"
                 )
 
@@ -229,15 +225,14 @@ def _whole(table: DeltaTable) -> Backlog:
     return Backlog(rows, sum(files["size_bytes"].to_pylist()), quiet=len(files) == 0)
 
 
-def _with_route(asked: Asked) -> str:
-    route = f"CAST({identifier(asked.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
-    return ", ".join([route, *(identifier(column.name) for column in asked.columns)])
+def _with_route(request: ReadRequest) -> str:
+    return f"{route_item(identifier(request.routing))}, {identifiers(column.name for column in request.columns)}"
 
 
-def _summed(asked: Asked, signed: str) -> str:
+def _summed(request: ReadRequest, signed: str) -> str:
     """The signed sum of each row of a query (F2, F3)."""
-    names = asked.empty_rows().column_names
-    floats = {column.name: f"signbit({identifier(column.name)})" for column in asked.columns if column.type in FLOATS}
+    names = request.empty_rows().column_names
+    floats = {column.name: f"signbit({identifier(column.name)})" for column in request.columns if column.type in FLOATS}
     values = ", ".join(_value(name, floats.get(name)) for name in names)
     groups = ", ".join([*map(identifier, names), *floats.values()])
     return (
@@ -247,7 +242,7 @@ def _summed(asked: Asked, signed: str) -> str:
 
 
 def _value(name: str, negative: str | None) -> str:
-    """A column of a group. DuckDB takes 0.0 and -0.0 for one value and keeps either; the sign is grouped by, too."""
+    """A column of a group. For DuckDB, 0.0 equals -0.0 and it keeps either; rows are also grouped by the sign."""
     column = identifier(name)
     if negative is None:
         return column
@@ -256,22 +251,12 @@ def _value(name: str, negative: str | None) -> str:
 
 
 def _copies(names: Sequence[str], sign: str) -> str:
-    """Each row as often as its sum says: those with a positive sum, or with a negative one."""
-    listed = ", ".join(identifier(name) for name in names)
+    """Each row as often as its sum: rows with a positive sum, or with a negative one."""
+    listed = identifiers(names)
     times = f"unnest(range({sign}{SUM}))"
     return f"SELECT {listed} FROM (SELECT {listed}, {times} FROM window_net WHERE {sign}{SUM} > 0)"
 
 
 def _typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows in the types in which they travel; DuckDB has other names for some."""
+    """The same rows in the types of a schema; DuckDB returns some in others."""
     return rows if rows.schema == schema else rows.select(schema.names).cast(schema)
-
-
-@contextmanager
-def _registered(connection: duckdb.DuckDBPyConnection, **found: pa.Table | pa.RecordBatchReader) -> Iterator[None]:
-    """Arrow data under names for SQL. An instance on which anything failed is thrown away, with its names."""
-    for name, data in found.items():
-        connection.register(name, data)
-    yield
-    for name in found:
-        connection.unregister(name)

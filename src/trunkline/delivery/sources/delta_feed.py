@@ -1,8 +1,8 @@
 """The change data feed of a window, read from the files that the table's log names.
 
-delta-rs reads the feed too, but takes the escaped name of a file for its name: where a partition's value has a space or
-a slash in it, it finds no file. A version's changes are in its ``cdc`` files, which say of each row what it is; if it
-has none, the rows of its ``add`` files were inserted and those of its ``remove`` files deleted.
+delta-rs can read the feed, but does not unescape names of files: where a partition's value has a space or a slash, it
+finds no file. A version's changes are in its ``cdc`` files, with a kind for each row; without such files, the rows of
+its ``add`` files were inserted and those of its ``remove`` files deleted.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema, arrow_type
-from trunkline.delivery.sources.delta_history import Change
+from trunkline.delivery.changes.rows import BATCH_ROWS
+from trunkline.delivery.sources.delta_history import FeedFile
 
 KIND: Final = "_change_type"
-BATCH_ROWS: Final = 65_536
-Constants = dict[tuple[str, str | None], pa.Array]  # by column and text: values of partitions, one each
+Constants = dict[tuple[str, str | None], pa.Array]  # column and text -> the value of a partition
 
 
 def read_feed(
-    connection: duckdb.DuckDBPyConnection, changes: Sequence[Change], columns: Columns
+    connection: duckdb.DuckDBPyConnection, changes: Sequence[FeedFile], columns: Columns
 ) -> pa.RecordBatchReader:
-    """All rows of the feed, with these columns and KIND, in the types in which rows travel.
+    """All rows of the feed, with these columns and KIND.
 
-    The connection is used before the first row is read, not while rows are.
+    The connection is used before the first row is read, not during the read.
     """
     schema = pa.schema([*arrow_schema(columns), pa.field(KIND, pa.string())])
     constants = _constants(connection, changes, columns)
@@ -35,8 +35,8 @@ def read_feed(
     return pa.RecordBatchReader.from_batches(schema, rows)
 
 
-def _constants(connection: duckdb.DuckDBPyConnection, changes: Sequence[Change], columns: Columns) -> Constants:
-    """The values of partitions: a log has them as text. An empty one is NULL, but for a text, as delta-rs reads it."""
+def _constants(connection: duckdb.DuckDBPyConnection, changes: Sequence[FeedFile], columns: Columns) -> Constants:
+    """The values of partitions, which are text in the log. Empty means NULL, except for VARCHAR, as in delta-rs."""
     found: Constants = {}
     for column in columns:
         texts = {change.partition[column.name] for change in changes if column.name in change.partition}
@@ -47,7 +47,7 @@ def _constants(connection: duckdb.DuckDBPyConnection, changes: Sequence[Change],
     return found
 
 
-def _batches(change: Change, columns: Columns, constants: Constants, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(change: FeedFile, columns: Columns, constants: Constants, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(change.path, pre_buffer=False, coerce_int96_timestamp_unit="us") as file:
         there = set(file.schema_arrow.names) - set(change.partition)
         wanted = [column.name for column in columns if column.name in there]
@@ -58,8 +58,8 @@ def _batches(change: Change, columns: Columns, constants: Constants, schema: pa.
             yield pa.RecordBatch.from_arrays([*arrays, kinds.cast(pa.string())], schema=schema)
 
 
-def _column(batch: pa.RecordBatch, change: Change, column: Column, constants: Constants) -> pa.Array:
-    """A column that the file does not have yet is NULL in its rows."""
+def _column(batch: pa.RecordBatch, change: FeedFile, column: Column, constants: Constants) -> pa.Array:
+    """A column that the file does not have is NULL."""
     if column.name in change.partition:
         return pa.repeat(constants[column.name, change.partition[column.name]][0], len(batch))
     if column.name not in batch.schema.names:

@@ -1,7 +1,7 @@
-"""The log of a Delta table as a source reads it: which versions there are, and which files hold the changes of each.
+"""The log of a Delta table as a source reads it: its versions, and the files with the changes of each.
 
-Versions are counted from 1 here: version n is Delta's own version n - 1. So 0 is the time before the table, as with
-other sources, and a destination at 0 has got nothing yet.
+Versions are counted from 1 here: version n is Delta's own version n - 1. So 0 is before the table existed, as with
+other sources, and a destination at 0 has received nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Struct, field
 
+from trunkline.delivery.backends.file_stamp import FileStamp, file_stamp
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.sources.contract import Backlog
 from trunkline.errors import SourceExpired
 
 FEED: Final = "delta.enableChangeDataFeed"
-ROW_BYTES: Final = 64  # of a row in a file without statistics, about
+ROW_BYTES: Final = 64  # a guess, for files without statistics
 LOG_NAME_DIGITS: Final = 20
 
 
-class Statistics(Struct, rename="camel"):
+class FileStatistics(Struct, rename="camel"):
     num_records: int | None = None
 
 
@@ -42,36 +43,36 @@ class ChangedFile(Struct, rename="camel"):
 
     @property
     def rows(self) -> int:
-        known = msgspec.json.decode(self.stats, type=Statistics).num_records if self.stats else None
+        known = msgspec.json.decode(self.stats, type=FileStatistics).num_records if self.stats else None
         return self.size_bytes // ROW_BYTES if known is None else known
 
 
-class Change(Struct, frozen=True):
-    """A file of rows of the feed."""
+class FeedFile(Struct, frozen=True):
+    """A file of the feed."""
 
     path: Path
-    kind: str | None  # of all its rows; None: each says it itself
-    partition: dict[str, str | None]  # values that all its rows have, as texts, by column
+    kind: str | None  # of all its rows; None: each row has its own
+    partition: dict[str, str | None]  # column -> the value of all its rows, as text
 
 
-class TableFacts(Struct):
+class DeltaMetadata(Struct):
     configuration: dict[str, str | None] = field(default_factory=dict)
 
 
-class Action(Struct, rename="camel"):
-    """One line of a version's log file, as far as a source cares."""
+class LogAction(Struct, rename="camel"):
+    """One line of a version's log file, with the fields that a source needs."""
 
     add: ChangedFile | None = None
     remove: ChangedFile | None = None
     cdc: ChangedFile | None = None
-    meta_data: TableFacts | None = None
+    meta_data: DeltaMetadata | None = None
 
 
-class Version(Struct, frozen=True):
-    """What one version did."""
+class DeltaVersion(Struct, frozen=True):
+    """The changes of one version."""
 
-    files: tuple[tuple[str | None, ChangedFile], ...]  # that hold its changes, and the kind of these (``Change``)
-    feed: bool | None  # whether it turned the change data feed on or off
+    files: tuple[tuple[str | None, ChangedFile], ...]  # with the kind of their changes (``FeedFile``)
+    feed: bool | None  # it turned the change data feed on or off; None: neither
 
 
 class DeltaHistory:
@@ -80,10 +81,10 @@ class DeltaHistory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log = folder / "_delta_log"
-        self._decoder = msgspec.json.Decoder(Action)
+        self._decoder = msgspec.json.Decoder(LogAction)
 
     def newest(self) -> int:
-        """The newest version, 0 without a table. Looks for some files by name: a listing takes time in a long log."""
+        """The newest version, 0 without a table. Probes files by name: listing a long log is slow."""
         known = self._checkpoint()
         if not self._has(known):
             return max(self._listed(), default=-1) + 1
@@ -97,23 +98,20 @@ class DeltaHistory:
         return known + 1
 
     def commit_digest(self, version: int) -> str:
-        """Of the text of a commit, which is the same wherever the table lies; empty without its log file."""
+        """A hash of the text of a commit, which survives a move of the table; empty without its log file."""
         try:
             return hashlib.sha256(self._file(version - 1).read_bytes()).hexdigest()
         except (FileNotFoundError, NotADirectoryError):
             return ""
 
-    def mark(self) -> tuple[int, int, int] | None:
-        """Differs after each commit, and for a table that was made anew."""
+    def change_hint(self) -> tuple[int, FileStamp] | None:
+        """Differs after each commit, and for a table that was recreated."""
         version = self.newest()
-        try:
-            found = os.stat(self._file(version - 1))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return version, found.st_ino, found.st_mtime_ns
+        stamp = file_stamp(self._file(version - 1))
+        return None if stamp is None else (version, stamp)
 
     def oldest(self) -> int:
-        """The first of the versions up to the newest that all have their log files."""
+        """The first version from which on all have log files."""
         there = set(self._listed())
         at = max(there, default=-1)
         while at - 1 in there:
@@ -121,9 +119,9 @@ class DeltaHistory:
         return at + 1
 
     def backlog(self, window: Window, on_before: bool) -> Backlog:
-        """What waits in a window; ``on_before``: whether the change data feed was on just before it.
+        """``on_before``: whether the change data feed was on just before the window.
 
-        Raises ``SourceExpired`` if the changes of a version cannot be read any more.
+        Raises ``SourceExpired`` if the changes of a version can no longer be read.
         """
         rows = size_bytes = 0
         feed = on_before
@@ -139,28 +137,28 @@ class DeltaHistory:
                 size_bytes += file.size_bytes
         return Backlog(rows, size_bytes, quiet=rows == 0 and size_bytes == 0)
 
-    def changes(self, window: Window, *, partitioned: bool) -> list[Change]:
+    def changes(self, window: Window, *, partitioned: bool) -> list[FeedFile]:
         """The files of the feed of a window. Raises ``SourceExpired``."""
         return [
-            Change(self._place(file), kind, self._partition(file, number) if partitioned else {})
+            FeedFile(self._place(file), kind, self._partition(file, number) if partitioned else {})
             for number in range(window.after, window.through)
             for kind, file in self._version(number).files
         ]
 
     def _place(self, file: ChangedFile) -> Path:
-        """The log has paths in the form of URLs: escaped, and relative to the table or not."""
+        """Paths in the log are URLs: escaped, and relative to the table or absolute."""
         return self._folder / unquote(file.path.removeprefix("file://"))
 
     def _partition(self, file: ChangedFile, number: int) -> dict[str, str | None]:
         if file.partition_values is None:
-            self._expired(f"version {number} does not say to which partition the removed file {file.path} belongs")
+            self._expired(f"version {number} does not name the partition of the removed file {file.path}")
         return file.partition_values
 
     def switches(self, window: Window) -> bool:
         """Whether the feed was turned on or off inside a window."""
         return any(self._version(number).feed is not None for number in range(window.after, window.through))
 
-    def _version(self, number: int) -> Version:
+    def _version(self, number: int) -> DeltaVersion:
         files: list[tuple[str | None, ChangedFile]] = []
         changes: list[tuple[str | None, ChangedFile]] = []
         feed = None
@@ -172,13 +170,13 @@ class DeltaHistory:
                 files += [(kind, file)] if file.data_change else []
             elif action.meta_data is not None:
                 feed = feed_is_on(action.meta_data.configuration)
-        return Version(tuple(changes or files), feed)
+        return DeltaVersion(tuple(changes or files), feed)
 
-    def _actions(self, number: int) -> Iterator[Action]:
+    def _actions(self, number: int) -> Iterator[LogAction]:
         try:
             lines = self._file(number).read_bytes().splitlines()
         except FileNotFoundError:
-            self._expired(f"its log has no version {number} any more")
+            self._expired(f"its log no longer has version {number}")
         return map(self._decoder.decode, filter(None, lines))
 
     def _expired(self, why: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,49 +11,54 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import Extension, borrowed, catalog_place, first_line
+from trunkline.delivery.backends.duckdb_pool import pooled_duckdb
+from trunkline.delivery.backends.ducklake_attachment import catalog_location, catalog_scanners
+from trunkline.delivery.backends.file_stamp import file_stamp
+from trunkline.delivery.backends.sql import first_line
 from trunkline.delivery.changes.columns import Columns
-from trunkline.delivery.changes.lineage import Past
+from trunkline.delivery.changes.lineage import Lineage
+from trunkline.delivery.changes.rows import NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.sources.contract import EVERYTHING, Asked, Backlog, NetChanges, Share, SourceState, Survey
+from trunkline.delivery.sources.contract import Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.ducklake_catalog import CATALOG, LakeCatalog, plain, restatement
+from trunkline.delivery.sources.ducklake_snapshot import LakeSnapshots
+from trunkline.delivery.sources.ducklake_spark import LakeLargeReads
 from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_window
 from trunkline.errors import Unreachable
 
-THREADS = 1  # of an instance: as many tasks read at once as there are cores
-OUTSIDE = (  # errors of files and servers; one that a server of PostgreSQL causes has no class of its own
+THREADS = 1  # of a DuckDB instance: as many tasks read at once as there are cores
+OUTSIDE = (  # errors of files and servers; DuckDB has no class for those of PostgreSQL
     duckdb.Error,
     duckdb.IOException,
     duckdb.HTTPException,
     duckdb.ConnectionException,
 )
-EXTENSIONS: dict[str, tuple[Extension, ...]] = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
 
 
 class DuckLakeSource(Struct, frozen=True):
-    """A table of a lake; a value that can be sent to a task.
+    """A table of a lake.
 
-    Each call opens the catalog for itself, and closes it before any file is read: a catalog in a DuckDB file is open in
-    one process at a time, and a reader of one in SQLite keeps writers waiting.
+    Each call opens the catalog, and closes it before any file is read: a catalog in a DuckDB file can be open in one
+    process at a time, and a reader of one in SQLite blocks writers.
     """
 
     address: LakeAddress
 
-    def mark(self) -> object:
-        """Sizes and times of a catalog's files: whoever commits changes them."""
-        kind, place = catalog_place(self.address.catalog)
+    def change_hint(self) -> object:
+        """The stamps of a catalog's files: each commit changes them."""
+        kind, location = catalog_location(self.address.catalog)
         if kind == "postgres":
             return None
-        return tuple(_file_mark(place + suffix) for suffix in ("", ".wal", "-wal"))
+        return tuple(file_stamp(location + suffix) for suffix in ("", ".wal", "-wal"))
 
     def state(self, known: int) -> SourceState:
         with self.catalog() as (_, catalog):
             return catalog.state(known)
 
-    def past(self, versions: Collection[int]) -> Past:
+    def lineage(self, versions: Collection[int]) -> Lineage:
         with self.catalog() as (_, catalog):
-            return catalog.past(versions)
+            return catalog.lineage(versions)
 
     def columns(self, version: int) -> Columns:
         with self.catalog() as (_, catalog):
@@ -76,46 +80,51 @@ class DuckLakeSource(Struct, frozen=True):
 
     @contextmanager
     def catalog(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog]]:
-        """The catalog in one transaction. While it is open, writers of the lake may have to wait."""
+        """The catalog in one transaction, which may block writers of the lake."""
         with self._instance() as connection, self._attached(connection) as catalog:
             yield connection, catalog
 
     @contextmanager
     def opened(self, window: Window) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog, WindowPlan]]:
-        """The catalog in one transaction, with the plan of a window as it is now."""
+        """The catalog in one transaction, with the plan of a window."""
         with self.catalog() as (connection, catalog):
             yield connection, catalog, plan_window(catalog, window)
 
-    def net_changes(self, window: Window, asked: Asked, share: Share) -> NetChanges:
-        with self.reader(window, asked) as reader:
-            return reader.read(share)
+    def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
+        with self.reader(window, request) as reader:
+            return reader.read(routes)
 
-    def live(self, version: int, asked: Asked, keys: pa.Table) -> pa.Table:
-        with self.reader(Window(BEFORE_ALL, version), asked) as reader:
+    def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
+        with self.reader(Window(BEFORE_ALL, version), request) as reader:
             return reader.arrived_among(keys)
 
-    def scan(self, version: int, asked: Asked, routes: list[str | None] | None) -> Iterator[pa.RecordBatch]:
-        with self.reader(Window(BEFORE_ALL, version), asked) as reader:
-            yield from reader.arrived(EVERYTHING if routes is None else Share(tuple(routes)))
+    def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
+        with self.reader(Window(BEFORE_ALL, version), request) as reader:
+            yield from reader.arrived(routes)
+
+    def large_reads(self) -> LakeLargeReads:
+        return LakeLargeReads(self)
+
+    def native_reads(self) -> LakeSnapshots:
+        return LakeSnapshots(self.address)
 
     # --- opening ---
 
     @contextmanager
     def reader(
-        self, window: Window, asked: Asked, part_of: Callable[[WindowPlan], WindowPlan] | None = None
+        self, window: Window, request: ReadRequest, part_of: Callable[[WindowPlan], WindowPlan] | None = None
     ) -> Iterator[WindowReader]:
-        """Reads a window, or the part of it that ``part_of`` takes from its plan."""
+        """Reads a window, or the part of its plan that ``part_of`` returns."""
         with self._instance() as connection:
             with self._attached(connection) as catalog:
-                catalog.check_mark(window.through, asked.mark)
+                catalog.check_mark(window.through, request.mark)
                 plan = plan_window(catalog, window)
-                reader = WindowReader(connection, catalog, part_of(plan) if part_of else plan, asked)
+                reader = WindowReader(connection, catalog, part_of(plan) if part_of else plan, request)
             yield reader
 
     @contextmanager
     def _instance(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        kind, _ = catalog_place(self.address.catalog)
-        with self._reachable(), borrowed(*EXTENSIONS.get(kind, ())) as connection:
+        with self._reachable(), pooled_duckdb(*catalog_scanners(self.address)) as connection:
             connection.execute(f"SET threads = {THREADS}")
             yield connection
 
@@ -129,7 +138,7 @@ class DuckLakeSource(Struct, frozen=True):
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
-        """Says in our words what DuckDB says about a catalog or a file that cannot be read."""
+        """Translates errors about a catalog or a file that cannot be read."""
         try:
             yield
         except duckdb.Error as error:
@@ -138,15 +147,7 @@ class DuckLakeSource(Struct, frozen=True):
             raise Unreachable(f"the lake {self.address.catalog} cannot be read now: {first_line(error)}") from error
 
 
-def _file_mark(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
 @cache
 def _turn(catalog: str) -> Lock:
-    """Of the threads of a process, only one at a time can have a catalog in a DuckDB file open."""
+    """One thread of a process at a time can have a catalog in a DuckDB file open."""
     return Lock()

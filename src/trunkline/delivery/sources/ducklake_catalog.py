@@ -1,6 +1,6 @@
-"""What a DuckLake's catalog says about one table: versions, columns, and the files and inlined rows of its states.
+"""One table in a DuckLake's catalog: its versions, columns, and the files and inlined rows of its states.
 
-The catalog is read as plain tables, through DuckDB, whatever database holds it. The state of a table at version v is:
+DuckDB reads the catalog as plain tables, whatever database holds it. The state of a table at version v is:
 
     data files with        begin <= v < end (a NULL end is infinite); of a file with `partial_max` only the rows whose
                            own snapshot id is <= v
@@ -9,9 +9,9 @@ The catalog is read as plain tables, through DuckDB, whatever database holds it.
     and rows of            ducklake_inlined_data_T_S with begin <= v < end.
 
 Merging files and flushing inlined rows keep each row's own snapshot id, so that every earlier state can still be read
-from the new files. Only ``rewrite_data_files`` loses it: its version shows every row that it moved as removed and
-arrived, with no change of state. DuckLake gives it a version of its own, so that such a version is known by its change
-list and holds nothing. A window crosses one only where versions were expired: then whole rows are compared
+from the new files. Only ``rewrite_data_files`` loses it: in its version, every row that it moved is removed and
+arrives, without a change of state. DuckLake gives it a version of its own, so the change list identifies such a
+version, and it has no changes. A window contains one only if versions were expired: then whole rows are compared
 (``WindowPlan.moved``).
 """
 
@@ -26,9 +26,10 @@ from typing import Any, Final
 import duckdb
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import attach_catalog, catalog_place, identifier, literal
+from trunkline.delivery.backends.ducklake_attachment import attach_catalog, catalog_location
+from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
-from trunkline.delivery.changes.lineage import Past, version_mark
+from trunkline.delivery.changes.lineage import Lineage, version_mark
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.delivery.sources.contract import SourceState
@@ -36,7 +37,7 @@ from trunkline.delivery.sources.ducklake_format import (
     CATALOG_FORMATS,
     REWRITE,
     REWRITES_HISTORY,
-    Passage,
+    WindowSummary,
     changes,
     duckdb_type,
 )
@@ -46,14 +47,14 @@ CATALOG: Final = "source_catalog"  # the name under which the catalog's database
 
 
 class LakeColumn(Struct, frozen=True):
-    """A column of a lake table: files know it by ``id``, whatever it is called."""
+    """A column of a lake table: files refer to it by ``id``."""
 
     id: int
     column: Column
-    default: str | None = None  # what rows older than the column hold
+    default: str | None = None  # the value of rows older than the column
 
 
-class DataFile(Struct, frozen=True):
+class LakeDataFile(Struct, frozen=True):
     id: int
     path: str
     begin: int
@@ -63,9 +64,9 @@ class DataFile(Struct, frozen=True):
     partial_max: int | None  # rows have snapshot ids of their own, up to this one
 
 
-class DeleteFile(Struct, frozen=True):
-    """Positions of a data file. Each has a snapshot id of its own if the file holds such ids, which ``partial_max``
-    does not always tell; else all were deleted at ``begin``."""
+class LakeDeleteFile(Struct, frozen=True):
+    """Deleted positions of a data file, each with its own snapshot id if the file has such ids (which ``partial_max``
+    does not always show); else all were deleted at ``begin``."""
 
     data_file: int
     path: str
@@ -73,21 +74,21 @@ class DeleteFile(Struct, frozen=True):
     end: int | None
     partial_max: int | None
     id: int = 0
-    positions: int = 0  # how many
+    positions: int = 0  # their number
 
 
 class InlinedTable(Struct, frozen=True):
-    """A table of the catalog that holds rows; its column names are those of its time."""
+    """A table of the catalog that holds rows, with the column names of its schema version."""
 
     name: str
     columns: tuple[LakeColumn, ...]
 
 
-class TableFacts(Struct, frozen=True):
+class LakeTable(Struct, frozen=True):
     id: int
     uuid: str
-    folder: str  # of its files, absolute or as the catalog has it
-    begin: int  # the version since which it has its name
+    folder: str  # of its files, absolute or as in the catalog
+    begin: int  # the version at which it got its name
 
 
 def alive(begin: int, end: int | None, version: int) -> bool:
@@ -95,16 +96,16 @@ def alive(begin: int, end: int | None, version: int) -> bool:
 
 
 class LakeCatalog:
-    """An attached catalog. Use it inside one transaction of the connection: then all answers are of one moment."""
+    """An attached catalog. One transaction spans ``with``, so that all reads see one snapshot."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
-        self.kind, _ = catalog_place(address.catalog)
+        self.kind, _ = catalog_location(address.catalog)
         self._connection = connection
         self._address = address
         self._data_path = ""
-        self._tables: dict[int | None, TableFacts] = {}  # as of each version that was asked for
+        self._tables: dict[int | None, LakeTable] = {}  # by version
         self._columns: dict[int, list[tuple[Any, ...]]] = {}  # every column that a table ever had
-        self._inlined: dict[int, list[tuple[Any, ...]]] = {}  # its tables of rows, and the version of their columns
+        self._inlined: dict[int, list[tuple[Any, ...]]] = {}  # its tables of inlined rows, with the columns' version
         self._present: dict[str, bool] = {}  # whether the catalog has a table
         attach_catalog(connection, address, CATALOG)
 
@@ -118,16 +119,16 @@ class LakeCatalog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Always tries to end the transaction: DuckDB ends the process if one is closed with its server gone."""
+        """Ends the transaction in any case: DuckDB aborts the process if an open one is closed without its server."""
         with suppress(duckdb.Error) if kind else nullcontext():
             self._connection.execute("ROLLBACK")
 
     def _learn_format(self) -> None:
         facts = dict(self._rows("SELECT key, value FROM {ducklake_metadata} WHERE key IN ('version', 'data_path')"))
-        if (found := facts.get("version", "no version at all")) not in CATALOG_FORMATS:
+        if (found := facts.get("version", "unknown")) not in CATALOG_FORMATS:
             raise ProtocolError(
-                f"the catalog {self._address.catalog} has DuckLake format {found}; this version reads "
-                f"{CATALOG_FORMATS[0]}: use the release of Trunkline that goes with it"
+                f"the catalog {self._address.catalog} has DuckLake format {found}, and this release reads "
+                f"{CATALOG_FORMATS[0]}; use a release of Trunkline that supports it"
             )
         self._data_path = self._address.data_path or facts.get("data_path", "")
 
@@ -149,23 +150,23 @@ class LakeCatalog:
         later = tuple(dict.fromkeys(stop for stop in stops if stop > known))
         return SourceState(newest, oldest, later, table.uuid, first, marks[newest], marks.get(known, ""))
 
-    def past(self, versions: Collection[int]) -> Past:
+    def lineage(self, versions: Collection[int]) -> Lineage:
         table = self.table(None)
         ((newest,),) = self._rows("SELECT max(snapshot_id) FROM {ducklake_snapshot}")
-        return Past(table.uuid, newest, self._marks(table, versions))
+        return Lineage(table.uuid, newest, self._marks(table, versions))
 
     def marks(self, window: Window) -> tuple[str, str]:
-        """Those of both ends of a window."""
+        """The marks of both ends of a window."""
         found = self._marks(self.table(window.through), {window.after, window.through})
         return found.get(window.after, ""), found.get(window.through, "")
 
     def check_mark(self, version: int, mark: str) -> None:
-        """Raise ``Unreachable`` if a version is not the one that had this mark, unless that is empty."""
+        """Raises ``Unreachable`` if a version has another mark, unless this one is empty."""
         if mark and self._marks(self.table(version), [version]).get(version) != mark:
-            raise Unreachable(f"the lake {self._address.catalog} was replaced meanwhile; it is looked at again")
+            raise Unreachable(f"the lake {self._address.catalog} was replaced during the read; retrying")
 
-    def _marks(self, table: TableFacts, versions: Collection[int]) -> dict[int, str]:
-        """Of those that are there. A snapshot is never changed, and no two of one id are of the same microsecond."""
+    def _marks(self, table: LakeTable, versions: Collection[int]) -> dict[int, str]:
+        """Of existing versions. Snapshots are immutable, and no two with the same id have the same microsecond."""
         if not versions:
             return {}
         found = self._rows(
@@ -175,8 +176,8 @@ class LakeCatalog:
         )
         return {version: version_mark(table.uuid, version, *facts) for version, *facts in found}
 
-    def passage(self, window: Window) -> Passage:
-        """What happened to the table in a window; raises ``SourceExpired`` unless both its ends can still be read."""
+    def passage(self, window: Window) -> WindowSummary:
+        """Raises ``SourceExpired`` unless both ends of the window can still be read."""
         found = list(self._versions(self.table(window.through).id, window.after - 1, window.through))
         there = {version: next_file for version, _, next_file in found}
         for end in (window.after, window.through):
@@ -188,14 +189,14 @@ class LakeCatalog:
             if version > window.after and made >= REWRITES_HISTORY:
                 raise SourceExpired(
                     f"snapshot {version} of the lake {self._address.catalog} deleted rows and flushed inlined data in "
-                    "one transaction, which DuckLake applies to older snapshots too; seed the destination again"
+                    "one transaction, which DuckLake also applies to older snapshots; seed the destination again"
                 )
         kinds = frozenset(kind for version, made, _ in found if version > window.after for kind in made)
-        return Passage(kinds, len(found) == window.through - window.after + 1, there.get(window.after, 0))
+        return WindowSummary(kinds, len(found) == window.through - window.after + 1, there.get(window.after, 0))
 
     def _versions(self, table: int, after: int, through: int) -> Iterator[tuple[int, frozenset[str], int]]:
-        """Each version in ``(after, through]`` that is still there, with the kinds of what it did to a table and the id
-        of the next file that is written after it."""
+        """Each existing version in ``(after, through]``, with the kinds of its changes to a table and the id of the
+        next file that is written after it."""
         found = self._rows(
             f"""SELECT s.snapshot_id, c.changes_made, s.next_file_id
             FROM {{ducklake_snapshot}} s LEFT JOIN {{ducklake_snapshot_changes}} c USING (snapshot_id)
@@ -206,13 +207,13 @@ class LakeCatalog:
 
     # --- the table ---
 
-    def table(self, version: int | None) -> TableFacts:
-        """The table as of a version, or as of now."""
+    def table(self, version: int | None) -> LakeTable:
+        """The table at a version, or now."""
         if version not in self._tables:
             self._tables[version] = self._find_table(version)
         return self._tables[version]
 
-    def _find_table(self, version: int | None) -> TableFacts:
+    def _find_table(self, version: int | None) -> LakeTable:
         def at(name: str) -> str:
             ended = f"{name}.end_snapshot IS NULL"
             if version is None:
@@ -231,14 +232,14 @@ class LakeCatalog:
             raise ConfigError(f"source: the lake {address.catalog} has no table {address.schema}.{address.table}{when}")
         (table_id, uuid, schema_path, schema_relative, table_path, table_relative, begin) = found[0]
         folder = _join(_join(self._data_path, schema_path, schema_relative), table_path, table_relative)
-        return TableFacts(table_id, uuid, folder, begin)
+        return LakeTable(table_id, uuid, folder, begin)
 
     def columns(self, version: int) -> tuple[LakeColumn, ...]:
-        """The columns as of a version, in table order."""
+        """The columns at a version, in table order."""
         return self._columns_of(self.table(version).id, version)
 
     def columns_before(self, window: Window) -> tuple[LakeColumn, ...]:
-        """The columns as of `after`, of the table that there is at `through`."""
+        """The columns at `after` of the table that exists at `through`."""
         return self._columns_of(self.table(window.through).id, window.after)
 
     def _columns_of(self, table: int, version: int) -> tuple[LakeColumn, ...]:
@@ -258,7 +259,7 @@ class LakeCatalog:
 
     # --- files and inlined rows ---
 
-    def data_files(self, window: Window, new_files: int, touched: Sequence[int]) -> tuple[DataFile, ...]:
+    def data_files(self, window: Window, new_files: int, touched: Sequence[int]) -> tuple[LakeDataFile, ...]:
         """The data files at either end of a window that began, ended or were written in it, and those ``touched``."""
         table = self.table(window.through)
         also = f"OR data_file_id IN ({', '.join(map(str, touched))})" if touched else ""
@@ -276,15 +277,15 @@ class LakeCatalog:
             )
         if any(mapping is not None for *_, mapping in found):
             raise ConfigError(
-                f"source: {self._address.table} has files that were added from outside (ducklake_add_data_files), "
-                "whose columns are known by name only; insert their rows instead"
+                f"source: {self._address.table} has external files (ducklake_add_data_files), whose columns have names "
+                "but no ids; insert their rows instead"
             )
         return tuple(
-            DataFile(id_, _join(table.folder, path, relative), begin, end, rows, size, partial)
+            LakeDataFile(id_, _join(table.folder, path, relative), begin, end, rows, size, partial)
             for id_, path, relative, begin, end, rows, size, partial, _, _ in found
         )
 
-    def delete_files(self, window: Window) -> tuple[DeleteFile, ...]:
+    def delete_files(self, window: Window) -> tuple[LakeDeleteFile, ...]:
         table = self.table(window.through)
         found = self._rows(
             f"""SELECT data_file_id, path, path_is_relative, begin_snapshot, end_snapshot, partial_max,
@@ -293,17 +294,17 @@ class LakeCatalog:
         )
         if wrong := {kind for *_, kind in found if kind != "parquet"}:
             raise ConfigError(
-                f"source: {self._address.table} has delete files of the kind {', '.join(sorted(wrong))}; only Parquet "
-                "ones are read: rewrite the table with ducklake_rewrite_data_files"
+                f"source: {self._address.table} has delete files in the format {', '.join(sorted(wrong))}; only "
+                "Parquet is supported: rewrite the table with ducklake_rewrite_data_files"
             )
         return tuple(
-            DeleteFile(data_file, _join(table.folder, path, relative), begin, end, partial, id_, count)
+            LakeDeleteFile(data_file, _join(table.folder, path, relative), begin, end, partial, id_, count)
             for data_file, path, relative, begin, end, partial, id_, count, _ in found
         )
 
     def inlined_tables(self, version: int) -> tuple[InlinedTable, ...]:
-        """The catalog's own tables of rows, up to a version. Each belongs to a version of the lake's schema, and has
-        the columns that the table got with the last change of its own up to then."""
+        """The tables of inlined rows up to a version. Each belongs to a version of the lake's schema, and has the
+        columns that the table had by then."""
         table = self.table(version).id
         if table not in self._inlined:
             self._inlined[table] = self._rows(
@@ -315,18 +316,18 @@ class LakeCatalog:
         return tuple(InlinedTable(name, self._columns_of(table, begin)) for name, begin in found)
 
     def inlined_dead(self, version: int) -> list[tuple[int, int, int]]:
-        """(file id, position, version) of the deletes up to a version that the catalog itself holds."""
+        """(file id, position, version) of the inlined deletes up to a version."""
         name = f"ducklake_inlined_delete_{self.table(version).id}"
         if name not in self._present:
-            asked = f"database_name = '{CATALOG}' AND table_name = '{name}'"
-            self._present[name] = bool(self._rows(f"SELECT 1 FROM duckdb_tables() WHERE {asked}"))
+            condition = f"database_name = '{CATALOG}' AND table_name = '{name}'"
+            self._present[name] = bool(self._rows(f"SELECT 1 FROM duckdb_tables() WHERE {condition}"))
         if not self._present[name]:
             return []
         chosen = f"SELECT file_id, row_id, begin_snapshot FROM {self.reference(name)}"
         return self._rows(f"{chosen} WHERE begin_snapshot <= {version} ORDER BY ALL")
 
     def inlined_rows(self, window: Window) -> int:
-        """How many rows that the catalog holds were written or deleted in a window."""
+        """The number of inlined rows that were written or deleted in a window."""
         tables = [self.reference(table.name) for table in self.inlined_tables(window.through)]
         parts = [
             f"SELECT {end} FROM {table} WHERE {end} > {window.after} AND {end} <= {window.through}"
@@ -336,7 +337,7 @@ class LakeCatalog:
         return len(self._rows(" UNION ALL ".join(parts))) if parts else 0
 
     def reference(self, table: str) -> str:
-        """A catalog table's name for use in SQL."""
+        """A catalog table's name in SQL."""
         return f"{CATALOG}.{identifier(table)}"
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -357,12 +358,12 @@ def plain(columns: Sequence[LakeColumn]) -> Columns:
 
 
 def restatement(before: Sequence[LakeColumn], now: Sequence[LakeColumn]) -> str:
-    """How a change of columns alone gave rows other values, in words; empty if it did not."""
+    """How a change of columns alone gave rows other values, as text; empty if it did not."""
     ids = {known.column.name: known.id for known in before}
     for known in now:
         name = known.column.name
         if name in ids and ids[name] != known.id:
-            return f"column {name!r} is not the one that had this name before"
+            return f"column {name!r} is another one than the column that had this name before"
         if known.default is not None and known.id not in ids.values() and before:
-            return f"column {name!r} was added with a default, which older rows have too"
+            return f"column {name!r} was added with a default, which older rows also have"
     return ""

@@ -1,4 +1,4 @@
-"""How DuckLake writes things down in its catalog: names of types, and what a version did."""
+"""The format of DuckLake's catalog: names of types, and lists of changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 CATALOG_FORMATS: Final = ("1.0",)
 REWRITE: Final = "rewrite_delete"
 NO_ROWS: Final = frozenset({REWRITE, "merge_adjacent", "inline_flush", "altered_table"})  # kinds that change no state
-REWRITES_HISTORY: Final = frozenset({"inline_flush", "inlined_delete"})  # in one version: older ones lose the rows too
+REWRITES_HISTORY: Final = frozenset({"inline_flush", "inlined_delete"})  # in one version: older ones also lose the rows
 TYPES: Final = {
     "boolean": "BOOLEAN",
     "int8": "TINYINT",
@@ -36,15 +36,15 @@ TYPES: Final = {
     "timestamp_ns": "TIMESTAMP_NS",
     "timestamptz": "TIMESTAMP WITH TIME ZONE",
 }
-# kind:about, where about is an id, or names in quotes that may hold anything
+# kind:subject, where the subject is an id, or names in quotes with any characters
 _CHANGE: Final = re.compile(r'(\w+):((?:"(?:[^"]|"")*"|[^,"])*)')
 
 
-class Passage(Struct, frozen=True):
-    """What happened to the table inside a window."""
+class WindowSummary(Struct, frozen=True):
+    """The changes to a table in a window, by the change lists of its versions."""
 
     kinds: frozenset[str]
-    complete: bool  # every version of the window is still there, and so is its change list
+    complete: bool  # every version of the window still exists, with its change list
     new_files: int  # files with this id or a higher one were written after `after`
 
     @property
@@ -57,12 +57,12 @@ class Passage(Struct, frozen=True):
 
 
 def changes(made: str) -> list[tuple[str, str]]:
-    """A change list of the catalog as (kind, what it is about) pairs."""
+    """A change list of the catalog as (kind, subject) pairs."""
     return [(found[1], found[2]) for found in _CHANGE.finditer(made)]
 
 
 def duckdb_type(kind: str, child: tuple[str, str] | None) -> str:
-    """A column's type as DuckDB writes it; ``child`` is a list's own column: (name, type)."""
+    """A column's type as DuckDB spells it; ``child`` is a list's own column: (name, type)."""
     if kind == "list" and child is not None:
         return f"{duckdb_type(child[1], None)}[]"
     if kind.startswith("decimal"):

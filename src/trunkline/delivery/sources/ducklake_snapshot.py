@@ -1,4 +1,4 @@
-"""A state of a lake's table as DuckLake itself reads it: what verification holds our own reading of windows to."""
+"""The states of a lake's table as DuckLake itself reads them: verification compares destinations with these."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import Final
 import duckdb
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import (
-    Extension,
-    attach_lake,
-    catalog_place,
-    first_line,
-    identifier,
-    literal,
-)
+from trunkline.delivery.backends.duckdb_pool import Extension
+from trunkline.delivery.backends.ducklake_attachment import attach_lake, catalog_scanners
+from trunkline.delivery.backends.sql import first_line, identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns
 from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.delivery.sources.contract import TableSnapshot
 from trunkline.errors import ConfigError, SourceExpired, Unreachable
 
 LAKE: Final = "verified_lake"
-SCANNERS: Final[dict[str, tuple[Extension, ...]]] = {"sqlite": ("sqlite_scanner",), "postgres": ("postgres_scanner",)}
-KEEPS_ROWS: Final = (  # kinds of changes after which every row is still there
+KEEPS_ROWS: Final = (  # kinds of changes that remove no row
     "tables_created",
     "inserted_into_table",
     "inlined_insert",
@@ -34,38 +29,31 @@ KEEPS_ROWS: Final = (  # kinds of changes after which every row is still there
 )
 
 
-class LakeSnapshot(Struct, frozen=True):
-    """A table at a version, while the lake is attached."""
+class LakeSnapshots(Struct, frozen=True):
+    """The states of a lake's table, by DuckLake's reader."""
 
-    table: str  # for use behind FROM
-    columns: Columns
-    only_grew: bool  # no row was ever removed or changed up to here, for all that the lake still knows
+    address: LakeAddress
 
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        return ("ducklake", *catalog_scanners(self.address))
 
-def extensions_for(address: LakeAddress) -> tuple[Extension, ...]:
-    """What an instance must have loaded to attach a lake."""
-    kind, _ = catalog_place(address.catalog)
-    return ("ducklake", *SCANNERS.get(kind, ()))
-
-
-@contextmanager
-def lake_snapshot(connection: duckdb.DuckDBPyConnection, address: LakeAddress, version: int) -> Iterator[LakeSnapshot]:
-    """Keeps the lake attached, for reading only. Raises ``SourceExpired``, ``Unreachable``, ``ConfigError``.
-
-    While a catalog in a DuckDB file is attached nobody can write to the lake, so take what you need and leave.
-    """
-    attach_lake(connection, address, LAKE, read_only=True)
-    try:
-        table = f"{LAKE}.{identifier(address.schema)}.{identifier(address.table)} AT (VERSION => {version})"
-        yield LakeSnapshot(table, _columns(connection, address, table), _only_grew(connection, address, version))
-    except duckdb.InvalidInputException as error:
-        if "No snapshot found" not in str(error):
-            raise
-        raise SourceExpired(f"the lake {address.catalog} no longer has snapshot {version}") from error
-    except (duckdb.IOException, duckdb.HTTPException, duckdb.ConnectionException) as error:
-        raise Unreachable(f"the lake {address.catalog} cannot be read now: {first_line(error)}") from error
-    finally:
-        connection.execute(f"DETACH {LAKE}")
+    @contextmanager
+    def snapshot(self, connection: duckdb.DuckDBPyConnection, version: int) -> Iterator[TableSnapshot]:
+        """Keeps the lake attached, read-only: no process can write to a lake with a DuckDB catalog meanwhile."""
+        address = self.address
+        attach_lake(connection, address, LAKE, read_only=True)
+        try:
+            table = f"{LAKE}.{identifier(address.schema)}.{identifier(address.table)} AT (VERSION => {version})"
+            yield TableSnapshot(table, _columns(connection, address, table), _only_grew(connection, address, version))
+        except duckdb.InvalidInputException as error:
+            if "No snapshot found" not in str(error):
+                raise
+            raise SourceExpired(f"the lake {address.catalog} no longer has snapshot {version}") from error
+        except (duckdb.IOException, duckdb.HTTPException, duckdb.ConnectionException) as error:
+            raise Unreachable(f"the lake {address.catalog} cannot be read now: {first_line(error)}") from error
+        finally:
+            connection.execute(f"DETACH {LAKE}")
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, address: LakeAddress, table: str) -> Columns:
@@ -77,7 +65,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, address: LakeAddress, table:
 
 
 def _only_grew(connection: duckdb.DuckDBPyConnection, address: LakeAddress, version: int) -> bool:
-    """False where anything else may have happened to a table of this name, or where history was expired."""
+    """False if anything else may have happened to a table of this name, or if snapshots were expired."""
     kept = ", ".join(literal(kind) for kind in KEEPS_ROWS)
     found = connection.execute(
         f"""WITH made AS (SELECT snapshot_id, unnest(map_entries(changes)) AS change

@@ -2,10 +2,10 @@
 
 The plan and its cases are those of ``ducklake_window``.
 
-Parquet files are read by Spark's own reader, by field id. Files are told apart by name, which DuckLake makes unique:
-Spark writes a path with another number of slashes than the catalog, and a join on paths matches nothing, silently.
-Rows that the catalog itself holds are read by one task, which makes the plan again in one transaction and refuses if
-it is no longer the same. Types that Spark's reader does not have are read by DuckDB, a few files to a task.
+Spark's own reader reads Parquet files, by field id. Files are identified by name, which DuckLake makes unique: Spark
+and the catalog spell a path with different numbers of slashes, and a join on paths silently matches nothing. One task
+reads inlined rows; it makes the plan again in one transaction and fails if it differs. DuckDB reads types that Spark's
+reader does not have, a few files in each task.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.delivery.backends.delta_types import STORED
+from trunkline.delivery.backends.sql import spark_identifier
 from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked
-from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.ducklake_catalog import DataFile, DeleteFile
-from trunkline.delivery.sources.ducklake_window import POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
+from trunkline.delivery.changes.rows import ROUTE_COLUMN
+from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
+from trunkline.delivery.sources.ducklake_catalog import LakeDataFile, LakeDeleteFile
+from trunkline.delivery.sources.ducklake_window import FAR, POSITION_FIELD, SNAPSHOT_FIELD, WindowPlan
 from trunkline.errors import Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
+
+    from trunkline.delivery.sources.ducklake import DuckLakeSource
 
 NATIVE_TYPES = {
     "BOOLEAN": "boolean",
@@ -45,24 +51,14 @@ NATIVE_TYPES = {
     "DATE": "date",
     "TIMESTAMP": "timestamp_ntz",
     "TIMESTAMP WITH TIME ZONE": "timestamp",
-}  # a type that is not here is read by DuckDB
-CARRIERS = {
-    "UTINYINT": pa.int16(),
-    "USMALLINT": pa.int32(),
-    "UINTEGER": pa.int64(),
-    "UBIGINT": pa.decimal128(20),
-    "TIME": pa.int64(),
-    "TIMESTAMP_S": pa.timestamp("us"),
-    "TIMESTAMP_MS": pa.timestamp("us"),
-    "TIMESTAMP_NS": pa.int64(),
-}  # how values travel through Spark, which does not have their own types
-FAR = 2**62
-PATTERN = re.compile(r"[\[\]{}*?\\]")  # characters that mean something in a path of Spark
+}  # DuckDB reads all other types
+CARRIERS = {**STORED, "TIMESTAMP_NS": pa.int64()}  # for types that Spark does not have; Delta's types are Spark's
+PATTERN = re.compile(r"[\[\]{}*?\\]")  # special characters in a path of Spark
 TASK_BYTES = 64 * 1024 * 1024  # of files that one task reads with DuckDB
 
 
 def native_type(column: Column) -> str | None:
-    """The type of Spark that its Parquet reader gives a column, or ``None`` if DuckDB has to read it."""
+    """The type in Spark of a column that its Parquet reader reads, or ``None`` if DuckDB has to read it."""
     if (decimal := decimal_of(column.type)) is not None:
         return f"decimal({decimal[0]},{decimal[1]})"
     if column.type.endswith("[]"):
@@ -72,36 +68,45 @@ def native_type(column: Column) -> str | None:
 
 
 def carrier_type(column: Column) -> pa.DataType:
-    """The type of Arrow in which a column that DuckDB read travels through Spark."""
+    """The Arrow type of a column that DuckDB reads, on its way through Spark."""
     if column.type.endswith("[]"):
         return pa.list_(carrier_type(Column(column.name, column.type[:-2])))
     return CARRIERS.get(column.type) or arrow_type(column)
 
 
-class WindowFrames:
+class LakeLargeReads(Struct, frozen=True):
+    """Windows of a lake's table, read by Spark."""
+
+    source: DuckLakeSource
+
+    def frames(self, spark: SparkSession, window: Window, request: ReadRequest) -> LakeWindowFrames:
+        return LakeWindowFrames(spark, self.source, self.source.plan(window, request.mark), request)
+
+
+class LakeWindowFrames:
     """The removed and the arrived rows of a window, as data frames of ROUTE_COLUMN and columns.
 
-    Values of some types are carried in others (``carrier_type``); a cast brings them back.
+    Values of some types travel in others (``carrier_type``); a cast restores them.
     """
 
-    def __init__(self, spark: SparkSession, source: DuckLakeSource, plan: WindowPlan, asked: Asked) -> None:
+    def __init__(self, spark: SparkSession, source: DuckLakeSource, plan: WindowPlan, request: ReadRequest) -> None:
         self._spark = spark
         self._source = source
         self._plan = plan
-        self._asked = asked
+        self._request = request
         self._known = {column.column.name: column for column in plan.columns}
-        self._columns = tuple(column.name for column in asked.columns)
+        self._columns = tuple(column.name for column in request.columns)
 
     @property
     def native(self) -> bool:
-        """Whether Spark's own reader can read every column asked for: it knows no defaults of added columns."""
-        return all(native_type(column) and self._known[column.name].default is None for column in self._asked.columns)
+        """Whether Spark's own reader can read every column: it has no defaults for added columns."""
+        return all(native_type(column) and self._known[column.name].default is None for column in self._request.columns)
 
     def removed(self) -> DataFrame:
         if not self._plan.moved:
-            return self._removed(self._asked.key)
+            return self._removed(self._request.key)
         gone = _less(self._removed(self._columns), self._arrived(self._columns))
-        return gone.select(ROUTE_COLUMN, *(_quoted(name) for name in self._asked.key))
+        return gone.select(ROUTE_COLUMN, *(spark_identifier(name) for name in self._request.key))
 
     def arrived(self) -> DataFrame:
         if not self._plan.moved:
@@ -149,12 +154,12 @@ class WindowFrames:
 
     # --- Spark's own reader ---
 
-    def _read(self, files: Sequence[DataFile], names: Sequence[str]) -> DataFrame:
+    def _read(self, files: Sequence[LakeDataFile], names: Sequence[str]) -> DataFrame:
         """Rows of files with ``_snapshot``, ``_file`` and ``_position``."""
         from pyspark.sql import functions as F  # noqa: N812
         from pyspark.sql.types import LongType, StructField, StructType
 
-        wanted = list(dict.fromkeys([*names, self._asked.routing]))
+        wanted = list(dict.fromkeys([*names, self._request.routing]))
         fields = [
             StructField(name, self._type(name), True, {"parquet.field.id": self._known[name].id}) for name in wanted
         ]
@@ -164,8 +169,8 @@ class WindowFrames:
             "*", F.col("_metadata.file_name").alias("_file"), F.col("_metadata.row_index").alias("_position")
         )
 
-    def _parquet(self, schema: StructType, files: Sequence[DataFile] | Sequence[DeleteFile]) -> DataFrame:
-        """Spark looks for patterns in paths, and with its own switch for that off it reads such files several times."""
+    def _parquet(self, schema: StructType, files: Sequence[LakeDataFile] | Sequence[LakeDeleteFile]) -> DataFrame:
+        """Escapes paths, which Spark takes for patterns; with patterns disabled it reads such files several times."""
         return self._spark.read.schema(schema).parquet(*(PATTERN.sub(r"\\\g<0>", file.path) for file in files))
 
     def _type(self, name: str) -> DataType:
@@ -173,12 +178,12 @@ class WindowFrames:
         assert kind is not None
         return _parsed(kind)
 
-    def _joined(self, files: Sequence[DataFile], names: Sequence[str], condition: str) -> DataFrame:
+    def _joined(self, files: Sequence[LakeDataFile], names: Sequence[str], condition: str) -> DataFrame:
         rows = self._read(files, names)
         return self._chosen(rows.join(self._dead(), ["_file", "_position"], "left").where(condition), names)
 
     def _chosen(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
-        return rows.select(_text(rows, self._asked.routing), *(rows[name] for name in names))
+        return rows.select(_text(rows, self._request.routing), *(rows[name] for name in names))
 
     def _dead(self) -> DataFrame:
         """(file, position, by_after, by_through) of every deleted position of the plan's files."""
@@ -230,7 +235,7 @@ class WindowFrames:
     # --- DuckDB in tasks ---
 
     def _inlined(self, side: str, names: Sequence[str]) -> DataFrame:
-        """The rows that the catalog holds, read by one task."""
+        """Inlined rows, read by one task."""
         return self._tasks(side, names, [None] if self._plan.inlined else [])
 
     def _by_duckdb(self, side: str, names: Sequence[str]) -> DataFrame:
@@ -240,15 +245,15 @@ class WindowFrames:
     def _tasks(self, side: str, names: Sequence[str], chunks: Sequence[tuple[int, ...] | None]) -> DataFrame:
         carried = [pa.field(name, carrier_type(self._known[name].column)) for name in names]
         schema = pa.schema([pa.field(ROUTE_COLUMN, pa.string()), *carried])
-        asked = replace(self._asked, key=tuple(names)) if side == "removed" else self._asked
-        read = chunk_reader(self._source, self._plan, asked, side, tuple(chunks), schema)
+        request = replace(self._request, key=tuple(names)) if side == "removed" else self._request
+        read = chunk_reader(self._source, self._plan, request, side, tuple(chunks), schema)
         count = max(len(chunks), 1)
         numbers = self._spark.range(0, len(chunks), 1, count)
         return numbers.mapInArrow(read, _spark_schema(schema))
 
 
 def file_chunks(plan: WindowPlan) -> Iterator[tuple[int, ...]]:
-    """The plan's files, as many to a chunk as one task should read."""
+    """The plan's files in chunks, one for each task."""
     chunk: list[int] = []
     size = 0
     for part in plan.files:
@@ -264,33 +269,33 @@ def file_chunks(plan: WindowPlan) -> Iterator[tuple[int, ...]]:
 def chunk_reader(
     source: DuckLakeSource,
     plan: WindowPlan,
-    asked: Asked,
+    request: ReadRequest,
     side: str,
     chunks: tuple[tuple[int, ...] | None, ...],
     schema: pa.Schema,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does for each number it gets: read that chunk of files, or (None) the rows that the catalog holds."""
+    """The code of a task: for each number, read that chunk of files, or (None) the inlined rows."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                with source.reader(plan.window, asked, partial(_part, plan, chunks[number])) as reader:
+                with source.reader(plan.window, request, partial(_part, plan, chunks[number])) as reader:
                     if side == "removed":
-                        yield from reader.read(EVERYTHING).removed.cast(schema).to_batches()
+                        yield from reader.read(ALL_ROUTES).removed.cast(schema).to_batches()
                     else:
-                        yield from (batch.cast(schema) for batch in reader.arrived(EVERYTHING))
+                        yield from (batch.cast(schema) for batch in reader.arrived(ALL_ROUTES))
 
     return read
 
 
 def _part(plan: WindowPlan, chunk: tuple[int, ...] | None, now: WindowPlan) -> WindowPlan:
     if now != plan:
-        raise Unreachable("the source's files were reorganised meanwhile; the window is read again")
-    return replace(part_of(plan, chunk), moved=False)  # what moved is known only when all parts are
+        raise Unreachable("the source's files were reorganised during the read; retrying")
+    return replace(part_of(plan, chunk), moved=False)  # moved rows are known only when all parts are
 
 
 def part_of(plan: WindowPlan, chunk: tuple[int, ...] | None) -> WindowPlan:
-    """The plan of some files only, or (None) of nothing but inlined rows."""
+    """The plan of some files only, or (None) of inlined rows only."""
     if chunk is None:
         return replace(plan, files=(), deletes=(), inlined_dead=())
     ids = set(chunk)
@@ -304,9 +309,8 @@ def part_of(plan: WindowPlan, chunk: tuple[int, ...] | None) -> WindowPlan:
 
 
 def _less(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """A difference of multisets of whole rows. Floats are compared as text: Spark takes -0.0 for 0.0 in this, and keeps
-    either."""
-    kinds = {_quoted(field.name): field.dataType.simpleString() for field in rows.schema}
+    """A difference of multisets of whole rows. Floats are compared as text: for Spark, -0.0 equals 0.0 here."""
+    kinds = {spark_identifier(field.name): field.dataType.simpleString() for field in rows.schema}
     texts = {name: re.sub("float|double", "string", kind) for name, kind in kinds.items()}
     as_text, back = (
         [f"CAST({name} AS {found[name]}) AS {name}" if texts[name] != kinds[name] else name for name in kinds]
@@ -317,10 +321,6 @@ def _less(rows: DataFrame, others: DataFrame) -> DataFrame:
 
 def _text(rows: DataFrame, routing: str) -> SparkColumn:
     return rows[routing].cast("string").alias(ROUTE_COLUMN)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _parsed(kind: str) -> DataType:

@@ -1,7 +1,7 @@
 """One window of a DuckLake table as the net difference of two states, found by DuckDB from the files that differ.
 
-Rows are known by where they lie: (file, position), or an inlined row's own place. For a data file F and a version v let
-dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snapshot id is <= v (all, unless F has
+Rows are identified by (file, position); an inlined row by its place in the catalog. For a data file F and a version v
+let dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snapshot id is <= v (all, unless F has
 `partial_max`).
 
     F is part of       arrived                                     removed
@@ -9,18 +9,18 @@ dead(F, v) be the positions deleted by v, and born(F, v) the rows whose own snap
     `after` only       -                                           born(F, after) - dead(F, after)
     both               born in the window - dead(F, through)       born(F, after) and dead(F, through) - dead(F, after)
 
-This is exact because the catalog describes every state exactly (see ``ducklake_catalog``): nothing here reads a feed of
-events. No other file can differ: a row born, or a position deleted, after `after` lies in a file that was written after
+This is exact because the catalog describes every state exactly (see ``ducklake_catalog``): no feed of events is read.
+No other file can differ: a row born, or a position deleted, after `after` lies in a file that was written after
 `after`, and ids of files only grow.
 
-What DuckLake 1.0's own feeds get wrong was measured; each is a mutant of ``delivery.fuzz``, and is found. Their bounds
-are inclusive on both sides. Rows that a transaction wrote and took back show up, with no order inside a version. A row
-gets another row id when files are merged. A rewrite appears as removals and arrivals of every row. After inlined rows
-were flushed, deletions carry wrong versions. Even ``AT (VERSION => v)`` shows deleted rows again where a file was
-rewritten before the deletes in the catalog were flushed; the union of all dead positions, which is used here, does not.
+The errors of DuckLake 1.0's own feeds were measured; each is a mutant that ``./run fuzz`` finds. Their bounds are
+inclusive on both sides. Rows that a transaction wrote and removed appear, with no order inside a version. A row gets
+another row id when files are merged. A rewrite appears as removals and arrivals of every row. After inlined rows were
+flushed, deletions have wrong versions. Even ``AT (VERSION => v)`` shows deleted rows again where a file was rewritten
+before the deletes in the catalog were flushed; the union of all dead positions, which is used here, does not.
 
-Rows are given with the columns as of `through`, known by their ids: renamed and widened ones under their new name and
-type, added ones with the default that the lake gives to older rows.
+Rows have the columns as of `through`, identified by their ids: renamed and widened ones with their new name and type,
+added ones with the default that the lake gives to older rows.
 """
 
 from __future__ import annotations
@@ -32,67 +32,68 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import identifier, literal
+from trunkline.delivery.backends.duckdb_pool import registered
+from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
 from trunkline.delivery.changes.net import less
+from trunkline.delivery.changes.rows import BATCH_ROWS, ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
-from trunkline.delivery.sources.contract import EVERYTHING, ROUTE_COLUMN, Asked, NetChanges, Share
+from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.ducklake_catalog import (
-    DataFile,
-    DeleteFile,
     InlinedTable,
     LakeCatalog,
     LakeColumn,
+    LakeDataFile,
+    LakeDeleteFile,
     alive,
 )
-from trunkline.delivery.sources.ducklake_format import Passage
-from trunkline.delivery.sources.shares import rows_of_share
+from trunkline.delivery.sources.ducklake_format import WindowSummary
+from trunkline.delivery.sources.route_filter import filtered_rows, route_item
 
 SNAPSHOT_FIELD = 2147483539  # the field id of a row's own snapshot id, in data files and delete files
 POSITION_FIELD = 2147483645
 FAR = 2**62  # a version after all others
-BATCH_ROWS = 65_536  # of a batch of arrived rows
 
 
 class WindowFile(Struct, frozen=True):
     """A data file whose rows differ between the two ends of a window."""
 
-    file: DataFile
+    file: LakeDataFile
     at_after: bool
     at_through: bool
 
 
 class WindowPlan(Struct, frozen=True):
-    """Everything of a table that differs between the ends of a window, by the catalog's books."""
+    """The files and inlined rows of a table that differ between the ends of a window, by the catalog."""
 
     window: Window
     columns: tuple[LakeColumn, ...]
     files: tuple[WindowFile, ...] = ()
-    deletes: tuple[DeleteFile, ...] = ()  # of those files
+    deletes: tuple[LakeDeleteFile, ...] = ()  # of those files
     inlined: tuple[InlinedTable, ...] = ()
-    inlined_dead: tuple[tuple[int, int, int], ...] = ()  # (file id, position, version): deletes that the catalog holds
+    inlined_dead: tuple[tuple[int, int, int], ...] = ()  # (file id, position, version): deletes in the catalog
     quiet: bool = False  # nothing in the window changes a row
     moved: bool = False  # files may have been rewritten: rows that are equal on both sides were only moved
 
     @property
     def size_bytes(self) -> int:
-        """Of the files that must be read whole."""
+        """Of the files that must be read in full."""
         return sum(part.file.size_bytes for part in self.files if part.at_after != part.at_through)
 
     @property
     def rows(self) -> int:
-        """How many rows and positions in files belong to the window, about."""
+        """The approximate number of rows and deleted positions of the window in files."""
         whole = sum(part.file.rows for part in self.files if part.at_after != part.at_through)
         dead = sum(file.positions for file in self.deletes if file.begin > self.window.after)
         return whole + dead + sum(version > self.window.after for *_, version in self.inlined_dead)
 
 
 def plan_window(catalog: LakeCatalog, window: Window) -> WindowPlan:
-    """Find the files in which a row was born or died in the window. Call it inside the catalog's transaction."""
-    return plan_passage(catalog, window, catalog.passage(window))
+    """Find the files in which a row was born or died in the window. Call it in the catalog's transaction."""
+    return plan_summarized_window(catalog, window, catalog.passage(window))
 
 
-def plan_passage(catalog: LakeCatalog, window: Window, passage: Passage) -> WindowPlan:
-    """The plan of a window of which it is known what happened in it."""
+def plan_summarized_window(catalog: LakeCatalog, window: Window, passage: WindowSummary) -> WindowPlan:
+    """The plan of a window whose changes are known."""
     columns = catalog.columns(window.through)
     if not passage.changes_rows:
         return WindowPlan(window, columns, quiet=True)
@@ -113,7 +114,7 @@ def plan_passage(catalog: LakeCatalog, window: Window, passage: Passage) -> Wind
     )
 
 
-def _parts(files: Iterable[DataFile], window: Window) -> Iterator[WindowFile]:
+def _parts(files: Iterable[LakeDataFile], window: Window) -> Iterator[WindowFile]:
     for file in files:
         part = WindowFile(file, alive(file.begin, file.end, window.after), alive(file.begin, file.end, window.through))
         if part.at_after or part.at_through:
@@ -123,65 +124,66 @@ def _parts(files: Iterable[DataFile], window: Window) -> Iterator[WindowFile]:
 class WindowReader:
     """Reads a planned window with DuckDB.
 
-    Make it while the catalog is open, in the transaction of the plan: rows that the catalog holds are taken then.
-    Reading needs nothing but the files, so that nobody who writes to the lake has to wait for it.
+    Create it in the transaction of the plan: it reads inlined rows at once. All other reads need only the files, so
+    they do not block writers of the lake.
     """
 
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, catalog: LakeCatalog, plan: WindowPlan, asked: Asked
+        self, connection: duckdb.DuckDBPyConnection, catalog: LakeCatalog, plan: WindowPlan, request: ReadRequest
     ) -> None:
         self._connection = connection
         self._plan = plan
-        self._columns = tuple(column.name for column in asked.columns)
-        self._key = self._columns if plan.moved else asked.key  # moved rows are known by all that they hold
-        self._asked = asked
+        self._columns = tuple(column.name for column in request.columns)
+        self._key = self._columns if plan.moved else request.key  # moved rows are identified by all their values
+        self._request = request
         self._known = {column.column.name: column for column in plan.columns}
         self._inlined_removed = self._held(catalog, self._key, _inlined_removed(plan.window))
         self._inlined_arrived = self._held(catalog, self._columns, _inlined_arrived(plan.window))
 
-    def read(self, share: Share) -> NetChanges:
-        """The rows of one share of the routing values."""
+    def read(self, routes: RouteFilter) -> NetChanges:
+        """The net changes of some routing values."""
         with self._dead_positions(self._plan):
-            removed = self._fetched(self._removed(), self._inlined_removed, share)
-            arrived = self._fetched(self._arrived(), self._inlined_arrived, share)
+            removed = self._fetched(self._removed(), self._inlined_removed, routes)
+            arrived = self._fetched(self._arrived(), self._inlined_arrived, routes)
         if not self._plan.moved:
             return NetChanges(removed, arrived)
-        return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._asked.key]), less(arrived, removed))
+        return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._request.key]), less(arrived, removed))
 
-    def arrived(self, share: Share) -> Iterator[pa.RecordBatch]:
-        """The arrived rows of a share, a batch at a time. Only for a plan in which nothing was moved."""
-        assert not self._plan.moved, "moved rows are told from arrived ones only when all are known"
-        with self._dead_positions(self._plan), self._rows_of(self._arrived(), self._inlined_arrived, share) as found:
+    def arrived(self, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
+        """The arrived rows of some routing values, in batches. Only for a plan without moved rows."""
+        assert not self._plan.moved, "moved rows are known only when all rows are"
+        with self._dead_positions(self._plan), self._rows_of(self._arrived(), self._inlined_arrived, routes) as found:
             yield from found.to_arrow_reader(BATCH_ROWS)
 
     def arrived_among(self, keys: pa.Table) -> pa.Table:
         """The arrived rows whose (route, key) is in ``keys``; NULL equals NULL."""
-        names = [ROUTE_COLUMN, *self._asked.key]
-        match = " AND ".join(f"t.{identifier(name)} IS NOT DISTINCT FROM k.{identifier(name)}" for name in names)
+        names = [ROUTE_COLUMN, *self._request.key]
         with (
             self._dead_positions(self._plan),
-            self._rows_of(self._arrived(), self._inlined_arrived, EVERYTHING) as found,
-            _registered(self._connection, window_keys=keys.select(names)),
+            self._rows_of(self._arrived(), self._inlined_arrived, ALL_ROUTES) as found,
+            registered(self._connection, window_keys=keys.select(names)),
         ):
-            chosen = f"SELECT t.* FROM arrived_rows t SEMI JOIN window_keys k ON {match}"
+            chosen = f"SELECT t.* FROM arrived_rows t SEMI JOIN window_keys k ON {same_key(names, 't', 'k')}"
             return found.query("arrived_rows", chosen).to_arrow_table()
 
-    def _fetched(self, parts: Sequence[str], inlined: pa.Table, share: Share) -> pa.Table:
-        if not parts and (share == EVERYTHING or not inlined.num_rows):
+    def _fetched(self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter) -> pa.Table:
+        if not parts and (routes == ALL_ROUTES or not inlined.num_rows):
             return inlined
-        with self._rows_of(parts, inlined, share) as found:
+        with self._rows_of(parts, inlined, routes) as found:
             return found.to_arrow_table()
 
     @contextmanager
-    def _rows_of(self, parts: Sequence[str], inlined: pa.Table, share: Share) -> Iterator[duckdb.DuckDBPyRelation]:
-        """Rows of files and rows of the catalog, together."""
-        named = ", ".join(identifier(name) for name in inlined.column_names)
+    def _rows_of(
+        self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter
+    ) -> Iterator[duckdb.DuckDBPyRelation]:
+        """Rows of files and inlined rows, together."""
+        named = identifiers(inlined.column_names)
         if inlined.num_rows or not parts:
             parts = [*parts, f"SELECT {named} FROM window_inlined"]
         query = f"SELECT {named} FROM ({' UNION ALL '.join(parts)})"
         with (
-            _registered(self._connection, window_inlined=inlined),
-            rows_of_share(self._connection, query, share) as chosen,
+            registered(self._connection, window_inlined=inlined),
+            filtered_rows(self._connection, query, routes) as chosen,
         ):
             yield self._connection.sql(chosen)
 
@@ -199,7 +201,7 @@ class WindowReader:
         )
         events = [f"SELECT file, position, died, {FAR} AS ended FROM window_dead"]
         events += [self._deletions(plan.deletes)] if plan.deletes else []
-        with _registered(self._connection, window_dead=inlined_dead):
+        with registered(self._connection, window_dead=inlined_dead):
             self._connection.execute(
                 f"""CREATE OR REPLACE TEMP TABLE dead AS SELECT file, position,
                 bool_or(died <= {window.after} AND ended > {window.after}) AS by_after,
@@ -209,8 +211,8 @@ class WindowReader:
         yield
         self._connection.execute("DROP TABLE temp.dead")
 
-    def _deletions(self, files: Sequence[DeleteFile]) -> str:
-        """What delete files tell: (file, position, died, ended)."""
+    def _deletions(self, files: Sequence[LakeDeleteFile]) -> str:
+        """The content of delete files: (file, position, died, ended)."""
         books = ", ".join(
             f"({place}, {file.data_file}, {file.begin}, {file.end or FAR})" for place, file in enumerate(files)
         )
@@ -244,7 +246,7 @@ class WindowReader:
         ]
 
     def _selected(
-        self, files: Sequence[DataFile], names: Sequence[str], born: str, join: str, dead: str
+        self, files: Sequence[LakeDataFile], names: Sequence[str], born: str, join: str, dead: str
     ) -> Iterator[str]:
         """Rows of files that are ``born``, only (INNER) or without (ANTI) those at some dead positions."""
         dying = {file.data_file for file in self._plan.deletes} | {row[0] for row in self._plan.inlined_dead}
@@ -265,9 +267,9 @@ class WindowReader:
     def _rows(self, names: Sequence[str]) -> str:
         return self._chosen(names, lambda column: f"p.c{column.id}")
 
-    def _parquet(self, files: Sequence[DataFile], names: Sequence[str], partial: bool) -> str:
-        """Files with columns called after their ids: a name of the table's may mean something else to DuckDB."""
-        wanted = [self._known[name] for name in dict.fromkeys([*names, self._asked.routing])]
+    def _parquet(self, files: Sequence[LakeDataFile], names: Sequence[str], partial: bool) -> str:
+        """Files with columns named after their ids: names of the table may have another meaning in DuckDB."""
+        wanted = [self._known[name] for name in dict.fromkeys([*names, self._request.routing])]
         fields = {column.id: (f"c{column.id}", column.column.type, column.default) for column in wanted}
         if partial:
             fields[SNAPSHOT_FIELD] = ("_snapshot", "BIGINT", None)
@@ -275,10 +277,10 @@ class WindowReader:
 
     def _chosen(self, names: Sequence[str], value: Callable[[LakeColumn], str]) -> str:
         """ROUTE_COLUMN and some columns, as SQL."""
-        route = f"CAST({value(self._known[self._asked.routing])} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+        route = route_item(value(self._known[self._request.routing]))
         return ", ".join([route, *(f"{value(self._known[name])} AS {identifier(name)}" for name in names)])
 
-    # --- rows that the catalog holds ---
+    # --- inlined rows ---
 
     def _held(self, catalog: LakeCatalog, names: Sequence[str], condition: str) -> pa.Table:
         parts = [self._inlined(catalog, table, names, condition) for table in self._plan.inlined]
@@ -286,7 +288,7 @@ class WindowReader:
         return self._connection.sql(" UNION ALL ".join(parts or [nothing])).to_arrow_table()
 
     def _inlined(self, catalog: LakeCatalog, table: InlinedTable, names: Sequence[str], condition: str) -> str:
-        """Rows under the names and types that they have as of `through`."""
+        """Rows with their names and types as of `through`."""
         held = {known.id: known.column for known in table.columns}
 
         def value(column: LakeColumn) -> str:
@@ -295,7 +297,7 @@ class WindowReader:
             kept = held[column.id]
             stored = identifier(kept.name)
             if catalog.kind == "postgres" and kept.type in ("VARCHAR", "JSON"):
-                stored = f"decode({stored})"  # PostgreSQL's text cannot hold every string, so these are bytes there
+                stored = f"decode({stored})"  # PostgreSQL's text cannot hold every string, so they are stored as bytes
             return f"CAST(CAST({stored} AS {kept.type}) AS {column.column.type})"
 
         return f"SELECT {self._chosen(names, value)} FROM {catalog.reference(table.name)} WHERE {condition}"
@@ -308,16 +310,6 @@ def _inlined_arrived(window: Window) -> str:
 
 def _inlined_removed(window: Window) -> str:
     return f"begin_snapshot <= {window.after} AND end_snapshot > {window.after} AND end_snapshot <= {window.through}"
-
-
-@contextmanager
-def _registered(connection: duckdb.DuckDBPyConnection, **tables: pa.Table) -> Iterator[None]:
-    """Arrow tables under names for SQL. An instance on which anything failed is thrown away, with its names."""
-    for name, table in tables.items():
-        connection.register(name, table)
-    yield
-    for name in tables:
-        connection.unregister(name)
 
 
 def parquet(paths: Sequence[str], fields: Mapping[int, tuple[str, str, str | None]]) -> str:

@@ -1,4 +1,4 @@
-"""Entries of a log as a source needs them: by window, in whole transactions, over a connection that is kept open."""
+"""Reads the entries of a log by window, in whole transactions, over a connection that stays open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline.client.cluster import ClientOptions
 from trunkline.client.entries import Entry
 from trunkline.config import ConnectionConfig
 from trunkline.core.projection import Segment
-from trunkline.delivery.changes.captured import Place, place_of
+from trunkline.delivery.changes.captured import EntryPlace, entry_place
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.errors import (
     ConfigError,
@@ -33,21 +33,21 @@ from trunkline.errors import (
 
 T = TypeVar("T")
 
-TIMEOUT_S: Final = 10.0  # of one question; a fail-over takes about a second
-LOOK_AHEAD_MOST: Final = 1000  # entries of a first transaction; one that is longer is begun behind
+TIMEOUT_S: Final = 10.0  # of one request; a fail-over takes about a second
+LOOK_AHEAD_MAX: Final = 1000  # entries of a first transaction; if it is longer, delivery begins at the newest version
 
 
-class Extent(Struct, frozen=True):
-    """What there is of a log."""
+class LogBounds(Struct, frozen=True):
+    """The positions that a log has."""
 
     cluster: str
-    trimmed: int  # positions up to here are gone
+    trimmed: int  # positions up to here were trimmed
     tail: int  # the first position that is not written yet
-    segments: tuple[Segment, ...] = ()  # those that are left
+    segments: tuple[Segment, ...] = ()  # those that were not trimmed
 
 
-class LogReading:
-    """A log that is read. Used by one thread at a time."""
+class LogReader:
+    """Used by one thread at a time."""
 
     def __init__(self, address: LogAddress) -> None:
         self._address = address
@@ -58,16 +58,16 @@ class LogReading:
         except NoSuchLog as error:
             self._cluster.close()
             raise ConfigError(
-                f"there is no log {address.log!r} at {address.connect}; make it with `trunkline log create`, or begin "
-                "its capture"
+                f"there is no log {address.log!r} at {address.connect}; create it with `trunkline log create`, or "
+                "start its capture"
             ) from error
 
     def close(self) -> None:
         self._cluster.close()
 
-    def extent(self) -> Extent:
+    def bounds(self) -> LogBounds:
         view = self._cluster.describe(self._address.log)
-        return Extent(self._cluster.id, view.trim, self._log.tail(), view.segments)
+        return LogBounds(self._cluster.id, view.trim, self._log.tail(), view.segments)
 
     def tail(self) -> int:
         return self._log.tail()
@@ -80,22 +80,19 @@ class LogReading:
             return None
 
     def entries(self, first: int, last: int) -> Iterator[Entry]:
-        """Every entry up to ``last``, in order.
-
-        Raises ``Unreachable`` where one does not come in time: a window is read whole or not at all.
-        """
+        """Every entry up to ``last``, in order. Raises ``Unreachable`` if one does not arrive in time."""
         with self._log.batches(first, last) as batches:
             while arrived := batches.some(timeout=TIMEOUT_S):
                 for batch in arrived:
                     yield from batch
 
     def transactions(self, first: int, last: int, *, cut: bool = False) -> Iterator[list[Entry] | CorruptEntry]:
-        """Whole transactions (X2); those that were broken off are left out (X3). ``cut``: a trim may have cut one.
+        """Whole transactions (X2), without interrupted ones (X3). ``cut``: a trim may have cut the first one.
 
-        In the place of what is corrupt comes why: a truncation behind it may make up for it.
+        Yields an error in place of corrupt entries: a later truncation may make them irrelevant.
         """
         waiting: list[Entry] = []
-        expected = None if cut else 0  # None: nobody knows, as also after something corrupt
+        expected = None if cut else 0  # None: unknown, as after a corrupt entry
         while first <= last:
             try:
                 for entry in self.entries(first, last):
@@ -117,8 +114,8 @@ class LogReading:
     def complete_at(self, glsn: int, oldest: int) -> int:
         """The last position at or before ``glsn`` that ends a transaction; ``oldest - 1`` if there is none.
 
-        What is corrupt counts as an end: whoever reads up to there says so. An entry is not believed where its
-        transaction begins: the one before it must agree, and no other transaction may end where it says.
+        A corrupt entry counts as an end: the read up to there reports it. The index of an entry is not trusted: the
+        entry before it must agree, and no other transaction may end where this one begins.
         """
         while glsn >= oldest:
             try:
@@ -139,60 +136,60 @@ class LogReading:
             glsn -= 1
         return oldest - 1
 
-    def _before(self, glsn: int, oldest: int) -> Place | None:
-        """Of the entry before one."""
+    def _before(self, glsn: int, oldest: int) -> EntryPlace | None:
+        """The place of the entry before a position."""
         for earlier in range(glsn - 1, oldest - 1, -1):
             if (place := self._place_at(earlier)) is not None:
                 return place
         return None
 
-    def _place_at(self, glsn: int) -> Place | None:
+    def _place_at(self, glsn: int) -> EntryPlace | None:
         entry = self.at(glsn)
         return None if entry is None else self._place(entry)
 
     def first_complete(self, first: int, last: int) -> int:
         """The first position that ends a transaction with changes, or ``last`` if there is none nearby."""
         stated = False
-        for glsn in range(first, min(last, first + LOOK_AHEAD_MOST)):
+        for glsn in range(first, min(last, first + LOOK_AHEAD_MAX)):
             if (entry := self.at(glsn)) is not None:
                 stated = stated or bool(entry.payload)
                 if stated and self._place(entry).last:
                     return glsn
         return last
 
-    def _place(self, entry: Entry) -> Place:
-        """An event of Debezium is a transaction by itself, whatever headers its producer gave it."""
-        return Place() if self._address.format == "debezium" else place_of(entry)
+    def _place(self, entry: Entry) -> EntryPlace:
+        """An event of Debezium is a transaction of its own, whatever its headers."""
+        return EntryPlace() if self._address.format == "debezium" else entry_place(entry)
 
 
-def _check_order(entry: Entry, place: Place, expected: int | None) -> None:
-    """A transaction's entries are numbered from 0 on, and nobody else's lie between them (X2)."""
+def _check_order(entry: Entry, place: EntryPlace, expected: int | None) -> None:
+    """A transaction's entries are numbered from 0, and adjacent (X2)."""
     if expected is not None and place.index not in (0, expected):
         raise CorruptEntry(
-            f"entry {entry.glsn} says that it is number {place.index} of its transaction, and number {expected} or a "
-            "new transaction must come here",
+            f"entry {entry.glsn} is number {place.index} of its transaction, but number {expected} or a new "
+            "transaction must follow here",
             entry.glsn,
             entry.glsn + 1,
         )
 
 
-Connection = tuple[str, str, str | None, str]  # what of an address says where a log is, and how it is read
+ReaderKey = tuple[str, str, str | None, str]  # the fields of an address that a reader depends on
 
-_open: dict[Connection, LogReading] = {}
+_open: dict[ReaderKey, LogReader] = {}
 _lock = threading.Lock()
 
 
-def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
-    """Ask something over this process's connection. After an error it is made anew the next time.
+def with_reader(address: LogAddress, ask: Callable[[LogReader], T]) -> T:
+    """Call ``ask`` with this process's reader of a log. After an error the next call opens another.
 
-    Raises ``Unreachable``, ``SourceExpired`` for what was trimmed, ``DestinationHalted`` for what is lost or corrupt.
+    Raises ``Unreachable``, ``SourceExpired`` for trimmed entries, ``DestinationHalted`` for lost or corrupt ones.
     """
     with _lock:
         try:
-            kept = _open.get(_connection(address))
-            if kept is None:
-                kept = _open[_connection(address)] = LogReading(address)
-            return ask(kept)
+            reader = _open.get(_key(address))
+            if reader is None:
+                reader = _open[_key(address)] = LogReader(address)
+            return ask(reader)
         except Trimmed as error:
             raise SourceExpired(
                 f"the log {address.log} was trimmed up to {error.point}; the destination is seeded again"
@@ -203,30 +200,30 @@ def reading(address: LogAddress, ask: Callable[[LogReading], T]) -> T:
             ) from error
         except CorruptEntry as error:
             raise DestinationHalted(
-                f"the log {address.log} cannot be understood: {error}; capture a new snapshot into it, or into another "
-                "log, then reseed"
+                f"the log {address.log} is corrupt: {error}; capture a new snapshot into it, or into another log, then "
+                "reseed"
             ) from error
         except (NotWritten, NoSuchLog, Unreachable) as error:
-            forget(address)
+            forget_reader(address)
             raise Unreachable(f"the log {address.log} cannot be read now: {error}") from error
         except BaseException:
-            forget(address)  # its thread may be what failed
+            forget_reader(address)  # its thread may have failed
             raise
 
 
-def forget(address: LogAddress) -> None:
-    kept = _open.pop(_connection(address), None)
-    if kept is not None:
-        with suppress(TrunklineError):  # what has failed may not end in order either
-            kept.close()
+def forget_reader(address: LogAddress) -> None:
+    reader = _open.pop(_key(address), None)
+    if reader is not None:
+        with suppress(TrunklineError):  # after a failure, closing may fail as well
+            reader.close()
 
 
-def _connection(address: LogAddress) -> Connection:
+def _key(address: LogAddress) -> ReaderKey:
     return (address.connect, address.log, address.token_env, address.format)
 
 
 def cluster_of(address: LogAddress) -> trunkline.sync.Cluster:
-    """The cluster of a log, not open yet."""
+    """The cluster of a log; not opened."""
     tls = ConnectionConfig(
         tls_ca=address.tls_ca or "", tls_cert=address.tls_cert or "", tls_key=address.tls_key or ""
     ).tls()
@@ -242,6 +239,6 @@ def token_of(address: LogAddress) -> str:
         return os.environ[address.token_env]
     except KeyError:
         raise ConfigError(
-            f"the environment variable {address.token_env} is not set; it must hold the secret of the cluster at "
+            f"the environment variable {address.token_env} is not set; set it to the secret of the cluster at "
             f"{address.connect}"
         ) from None

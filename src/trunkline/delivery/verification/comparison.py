@@ -23,11 +23,12 @@ import duckdb
 import pyarrow as pa
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import Extension, connect, identifier, literal
+from trunkline.delivery.backends.duckdb_pool import Extension, from_pool, new_duckdb
+from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
 from trunkline.delivery.changes.columns import Columns
 
 RANGES: Final = 1024  # more: less to look at where one differs; fewer: fewer sums
-MEMORY_MOST: Final = "1GiB"  # of one comparison; the rest goes to disk
+MEMORY_MAX: Final = "1GiB"  # of one comparison; the rest goes to disk
 THREADS: Final = 2  # of one comparison: several run at a time
 TEXT_CHARACTERS_MAX: Final = 100  # of a key's value that is shown
 RANGE: Final = "_trunkline_range"
@@ -35,52 +36,43 @@ HASH: Final = "_trunkline_hash"
 TABLES: Final = ("wanted", "held", "shared", "found")
 
 Side = Literal["wanted", "held"]
-Kind = Literal["missing", "extra", "different"]
+DifferenceKind = Literal["missing", "extra", "different"]
 
 
-class Difference(Struct, frozen=True):
+class RowDifference(Struct, frozen=True):
     """One key (or, without keys, one row) that is not the same on both sides."""
 
-    kind: Kind
+    kind: DifferenceKind
     key: dict[str, str | None]  # column to value, as text
     columns: tuple[str, ...] = ()  # that differ
     wanted: int = 0  # rows of it in the source
     held: int = 0  # rows of it in the destination
 
 
-class Differences(Struct, frozen=True):
+class ComparisonResult(Struct, frozen=True):
     missing: int = 0
     extra: int = 0
     different: int = 0
-    first: tuple[Difference, ...] = ()
+    first: tuple[RowDifference, ...] = ()
 
 
 @contextmanager
-def comparison(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB instance for one comparison; it is used again, because making one costs more than a small comparison."""
-    idle = _idle_instances(extensions)
-    try:
-        connection = idle.pop()
-    except IndexError:
-        connection = _instance(extensions)
-    try:
+def comparison_connection(*extensions: Extension) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB connection for one comparison, from a pool: a new one costs more than a small comparison."""
+    with from_pool(_idle_connections(extensions), lambda: _new_connection(extensions)) as connection:
         yield connection
         for table in TABLES:
             connection.execute(f"DROP TABLE IF EXISTS temp.{table}")
-    except BaseException:
-        connection.close()
-        raise
-    idle.append(connection)
 
 
-def _instance(extensions: tuple[Extension, ...]) -> duckdb.DuckDBPyConnection:
-    connection = connect(*extensions)
+def _new_connection(extensions: tuple[Extension, ...]) -> duckdb.DuckDBPyConnection:
+    connection = new_duckdb(*extensions)
     folder = (
         f"{tempfile.gettempdir()}/trunkline-verify-{uuid4().hex}"  # DuckDB makes it when it needs it, and removes it
     )
     for setting, value in (
         ("temp_directory", folder),
-        ("memory_limit", MEMORY_MOST),
+        ("memory_limit", MEMORY_MAX),
         ("threads", THREADS),
         ("preserve_insertion_order", False),
     ):
@@ -89,8 +81,8 @@ def _instance(extensions: tuple[Extension, ...]) -> duckdb.DuckDBPyConnection:
 
 
 @cache
-def _idle_instances(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPyConnection]:
-    """As many as compared at the same time in this process."""
+def _idle_connections(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPyConnection]:
+    """Global to the process."""
     return []
 
 
@@ -117,13 +109,13 @@ class Comparison:
         )
         self._connection.execute(
             f"INSERT INTO {side} SELECT hash({self._forms_of(self._by)}) % {RANGES}, "
-            f"hash({self._forms_of(self._names)}), {_listed(self._names)} FROM (SELECT {cast} FROM ({query}))"
+            f"hash({self._forms_of(self._names)}), {identifiers(self._names)} FROM (SELECT {cast} FROM ({query}))"
         )
 
     def add_batches(self, side: Side, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
             self._connection.register("compared_batch", batch)
-            self.add_query(side, f"SELECT {_listed(self._names)} FROM compared_batch")
+            self.add_query(side, f"SELECT {identifiers(self._names)} FROM compared_batch")
             self._connection.unregister("compared_batch")
 
     def rows(self, side: Side) -> int:
@@ -136,12 +128,12 @@ class Comparison:
         that stay. Only such rows pass through it, a range at a time.
         """
         before = self.rows("wanted")
-        shared = f"SELECT {RANGE}, {_listed(self._key)} FROM wanted GROUP BY ALL HAVING count(*) > 1"
+        shared = f"SELECT {RANGE}, {identifiers(self._key)} FROM wanted GROUP BY ALL HAVING count(*) > 1"
         self._connection.execute(f"CREATE OR REPLACE TEMP TABLE shared AS {shared}")
         for (range_,) in self._connection.execute(f"SELECT DISTINCT {RANGE} FROM shared ORDER BY ALL").fetchall():
-            match = f"w.{RANGE} = {range_} AND s.{RANGE} = {range_} AND {_same(self._key, 'w', 's')}"
+            match = f"w.{RANGE} = {range_} AND s.{RANGE} = {range_} AND {same_key(self._key, 'w', 's')}"
             rows = self._connection.sql(
-                f"SELECT {route}, {_listed(self._names)} FROM wanted w SEMI JOIN shared s ON {match}"
+                f"SELECT {route}, {identifiers(self._names)} FROM wanted w SEMI JOIN shared s ON {match}"
             ).to_arrow_table()
             self._connection.execute(f"DELETE FROM wanted w USING shared s WHERE {match}")
             self.add_batches("wanted", settle(rows).to_batches())
@@ -149,11 +141,11 @@ class Comparison:
 
     # --- differences ---
 
-    def differences(self, most: int) -> Differences:
+    def differences(self, most: int) -> ComparisonResult:
         """What is not the same on both sides, with the first ``most`` keys."""
         ranges = self._differing_ranges()
         if not ranges:
-            return Differences()
+            return ComparisonResult()
         self._find(ranges)
         counts = dict(self._connection.execute("SELECT kind, sum(copies)::BIGINT FROM found GROUP BY ALL").fetchall())
         keys = [f"key_{place}" for place in range(len(self._by))]
@@ -162,10 +154,12 @@ class Comparison:
             f"SELECT kind, columns, wanted, held, {shown} FROM found ORDER BY {', '.join(keys)} LIMIT {most}"
         ).fetchall()
         first = [
-            Difference(kind, dict(zip(self._by, key, strict=True)), tuple(columns), wanted, held)
+            RowDifference(kind, dict(zip(self._by, key, strict=True)), tuple(columns), wanted, held)
             for kind, columns, wanted, held, *key in rows
         ]
-        return Differences(counts.get("missing", 0), counts.get("extra", 0), counts.get("different", 0), tuple(first))
+        return ComparisonResult(
+            counts.get("missing", 0), counts.get("extra", 0), counts.get("different", 0), tuple(first)
+        )
 
     def _differing_ranges(self) -> list[int]:
         """By the sums of each range (M2)."""
@@ -229,11 +223,3 @@ def compared(value: str, type_name: str, depth: int = 0) -> str:
     if type_name in ("FLOAT", "DOUBLE"):
         return f"CAST(CASE WHEN isnan({value}) THEN CAST('nan' AS {type_name}) ELSE {value} END AS BIT)"
     return value
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(identifier(name) for name in names)
-
-
-def _same(names: Sequence[str], left: str, right: str) -> str:
-    return " AND ".join(f"{left}.{identifier(name)} IS NOT DISTINCT FROM {right}.{identifier(name)}" for name in names)

@@ -20,27 +20,26 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.delivery.backends.duckdb_pool import catalog_place
+from trunkline.delivery.backends.ducklake_attachment import catalog_location
 from trunkline.delivery.backends.postgres_session import PostgresSession
-from trunkline.delivery.changes.columns import Columns, check_columns, evolution
+from trunkline.delivery.changes.columns import Columns, check_columns, check_routing, evolution
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress
-from trunkline.delivery.control.factory import open_control_store
-from trunkline.delivery.deliverer.assembly import source_of
+from trunkline.delivery.control.store import open_control_store
 from trunkline.delivery.destinations.contract import Destination
 from trunkline.delivery.destinations.ducklake import DuckLakeDestination
-from trunkline.delivery.destinations.ducklake_catalogs import LakeCatalogs
+from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.engine.java import find_java
 from trunkline.delivery.engine.master import check_master
-from trunkline.delivery.sources.contract import ROUTABLE
+from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
 ANSWER_S: Final = 15.0  # too small: a slow server counts as lost; too big: a lost one is waited for as long
-PROBES_MOST: Final = 16  # destinations asked at a time
+PROBES_MAX: Final = 16  # destinations asked at a time
 
 
-class Problem(Struct, frozen=True):
+class PipelineProblem(Struct, frozen=True):
     """One thing that is wrong."""
 
     where: str  # a key of the file, a destination, or the file with its line
@@ -57,7 +56,9 @@ class SourceFacts(Struct, frozen=True):
     columns: Columns
 
 
-def preflight(file: Path, environment: Mapping[str, str] = os.environ) -> tuple[Pipeline | None, tuple[Problem, ...]]:
+def preflight(
+    file: Path, environment: Mapping[str, str] = os.environ
+) -> tuple[Pipeline | None, tuple[PipelineProblem, ...]]:
     """The pipeline, if its file is right, and all that is wrong with it or around it."""
     try:
         pipeline = load_pipeline(file, environment)
@@ -68,7 +69,7 @@ def preflight(file: Path, environment: Mapping[str, str] = os.environ) -> tuple[
     try:
         source = source_facts(pipeline)
     except TrunklineError as error:
-        problems.append(Problem("source", str(error).removeprefix("source: ")))
+        problems.append(PipelineProblem("source", str(error).removeprefix("source: ")))
     if source is not None:
         problems += _check_source(pipeline, source.columns)
     problems += _check_control(pipeline, environment)
@@ -76,10 +77,10 @@ def preflight(file: Path, environment: Mapping[str, str] = os.environ) -> tuple[
     return pipeline, tuple(problems)
 
 
-def _located(line: str) -> Problem:
+def _located(line: str) -> PipelineProblem:
     """A line of a loader's error: ``FILE:LINE: KEY: what``."""
     where, colon, what = line.partition(": ")
-    return Problem(where, what) if colon else Problem("", line)
+    return PipelineProblem(where, what) if colon else PipelineProblem("", line)
 
 
 # ------------------------------------------------------------------------------------------ the source, and around it
@@ -87,12 +88,12 @@ def _located(line: str) -> Problem:
 
 def source_facts(pipeline: Pipeline) -> SourceFacts:
     """Raises what the source does: it is out of reach, has no such table, or is of a form that is not understood."""
-    source = source_of(pipeline)
+    source = source_of(pipeline.source)
     state = source.state(0)
     return SourceFacts(state.identity, source.columns(state.version))
 
 
-def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[Problem]:
+def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[PipelineProblem]:
     sound = []
     for column in columns:
         found = list(_refusals("source", lambda each=column: check_columns([each], (), None)))  # type: ignore[misc]
@@ -109,46 +110,41 @@ def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[Problem]:
     if routing in broken:
         return
     yield from _refusals("routing.column", lambda: check_columns(sound, (), routing))
-    kind = next((column.type for column in sound if column.name == routing), None)
-    if kind is not None and kind not in ROUTABLE:
-        yield Problem(
-            "routing.column",
-            f"{routing!r} is {kind}; rows can be routed by text, integers, BOOLEAN, UUID or DATE: name such a column",
-        )
+    yield from _refusals("routing.column", lambda: check_routing(sound, routing))
 
 
-def _refusals(where: str, check: Callable[[], object]) -> Iterator[Problem]:
+def _refusals(where: str, check: Callable[[], object]) -> Iterator[PipelineProblem]:
     try:
         check()
     except (ConfigError, Unreachable) as error:
-        yield Problem(where, str(error))
+        yield PipelineProblem(where, str(error).removeprefix(f"{where}: "))
 
 
-def _check_engine(master: str) -> Iterator[Problem]:
+def _check_engine(master: str) -> Iterator[PipelineProblem]:
     if importlib.util.find_spec("pyspark") is None:
-        yield Problem("spark", "PySpark is not installed; install trunkline[delivery]")
+        yield PipelineProblem("spark", "PySpark is not installed; install trunkline[delivery]")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit brings Java along
         yield from _refusals("spark", find_java)
     yield from _refusals("spark.master", lambda: check_master(master))
 
 
-def _check_control(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[Problem]:
+def _check_control(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[PipelineProblem]:
     control = pipeline.control
     kind, _, place = control.store.partition(":")
     if kind == "sqlite" and not Path(place).exists():
-        yield from (Problem("control.store", why) for why in _unwritable(Path(place).parent, must_exist=True))
+        yield from (PipelineProblem("control.store", why) for why in _unwritable(Path(place).parent, must_exist=True))
         return
     try:
         if kind == "postgres":
             yield from _check_control_server(place, environment.get(control.password_env or ""))
         else:
             with closing(open_control_store(control.store)) as store:
-                store.pipeline(pipeline.name)
+                store.configurations.record(pipeline.name)
     except TrunklineError as error:
-        yield Problem("control.store", str(error))
+        yield PipelineProblem("control.store", str(error))
 
 
-def _check_control_server(dsn: str, password: str | None) -> Iterator[Problem]:
+def _check_control_server(dsn: str, password: str | None) -> Iterator[PipelineProblem]:
     """Without the store's own class, which would make its tables."""
     made, allowed = "to_regclass('_trunkline_format') IS NOT NULL", "has_schema_privilege(current_schema(), 'CREATE')"
     with (
@@ -157,7 +153,9 @@ def _check_control_server(dsn: str, password: str | None) -> Iterator[Problem]:
     ):
         ((able,),) = session.run(f"SELECT {made} OR {allowed}").fetchall()
     if not able:
-        yield Problem("control.store", "its user may not make tables in the database; grant CREATE on the schema")
+        yield PipelineProblem(
+            "control.store", "its user may not make tables in the database; grant CREATE on the schema"
+        )
 
 
 def _unwritable(folder: Path, *, must_exist: bool = False) -> Iterator[str]:
@@ -175,16 +173,16 @@ def _unwritable(folder: Path, *, must_exist: bool = False) -> Iterator[str]:
 # ---------------------------------------------------------------------------------------------------- destinations
 
 
-def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[Problem]:
+def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[PipelineProblem]:
     """Ask every destination of the file, and wait for each at most ``ANSWER_S`` (W2)."""
     waiting: queue.SimpleQueue[DestinationConfig] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[tuple[str, list[Problem]]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[str, list[PipelineProblem]]] = queue.SimpleQueue()
     asked: set[str] = set()
     for destination in pipeline.destinations:
         waiting.put(destination)
 
     def probe() -> None:
-        with closing(LakeCatalogs()) as lakes:  # its own: one that hangs in a catalog would hold up the others
+        with closing(AttachedLakes()) as lakes:  # its own: one that hangs in a catalog would hold up the others
             while True:
                 try:
                     destination = waiting.get_nowait()
@@ -194,12 +192,12 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
                 try:
                     problems = list(_destination_problems(destination, source, lakes))
                 except Exception as error:  # of a library: it is this destination's problem, and stops no other
-                    problems = [Problem(destination.name, f"cannot be looked at: {error!r}")]
+                    problems = [PipelineProblem(destination.name, f"cannot be looked at: {error!r}")]
                 answers.put((destination.name, problems))
 
-    for _ in range(min(PROBES_MOST, len(pipeline.destinations))):
+    for _ in range(min(PROBES_MAX, len(pipeline.destinations))):
         threading.Thread(target=probe, name="probe", daemon=True).start()  # one that hangs does not outlive the process
-    found: dict[str, list[Problem]] = {}
+    found: dict[str, list[PipelineProblem]] = {}
     while len(found) < len(pipeline.destinations):
         try:
             name, problems = answers.get(timeout=ANSWER_S)
@@ -210,38 +208,38 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
         silent = (
             f"does not answer within {ANSWER_S:.0f} s" if each.name in asked else "was not asked: others do not answer"
         )
-        found.setdefault(each.name, [Problem(each.name, f"{silent}; check its address and the network")])
+        found.setdefault(each.name, [PipelineProblem(each.name, f"{silent}; check its address and the network")])
     return [problem for each in pipeline.destinations for problem in found[each.name]]
 
 
 def _destination_problems(
-    destination: DestinationConfig, source: SourceFacts | None, lakes: LakeCatalogs
-) -> Iterator[Problem]:
+    destination: DestinationConfig, source: SourceFacts | None, lakes: AttachedLakes
+) -> Iterator[PipelineProblem]:
     name, address = destination.name, destination.address
     if (place := _not_made_yet(address)) is not None:
-        yield from (Problem(name, why) for why in _unwritable(place))
+        yield from (PipelineProblem(name, why) for why in _unwritable(place))
         return
     try:
         with closing(_opened(address, lakes)) as opened:
             standing, columns = opened.standing(), opened.columns()
     except TrunklineError as error:
-        yield Problem(name, str(error))
+        yield PipelineProblem(name, str(error))
         return
     if columns is None:
         return
     if standing is None:
         if not destination.replace_existing:
             why = "there is a table that no delivery made; choose another, or say replace_existing: true to replace it"
-            yield Problem(name, why)
+            yield PipelineProblem(name, why)
     elif source is not None and standing.source != source.identity:
         why = f"its rows are of another source table ({standing.source}, not {source.identity}); choose another table"
-        yield Problem(name, f"{why}, or reseed it to have them replaced")
+        yield PipelineProblem(name, f"{why}, or reseed it to have them replaced")
     elif source is not None:
         difference = evolution(source.columns, columns)
-        yield from (Problem(name, f"{why}; mend it, or reseed the destination") for why in difference.problems)
+        yield from (PipelineProblem(name, f"{why}; mend it, or reseed the destination") for why in difference.problems)
 
 
-def _opened(address: Address, lakes: LakeCatalogs) -> Destination:
+def _opened(address: Address, lakes: AttachedLakes) -> Destination:
     return DuckLakeDestination(address, lakes) if isinstance(address, LakeAddress) else open_destination(address)
 
 
@@ -251,7 +249,7 @@ def _not_made_yet(address: Address) -> Path | None:
         case DeltaAddress(path=path) if not Path(path).exists():
             return Path(path).parent
         case LakeAddress(catalog=catalog):
-            kind, place = catalog_place(catalog)
+            kind, place = catalog_location(catalog)
             if kind != "postgres" and not Path(place).exists():
                 return Path(place).parent
     return None

@@ -31,19 +31,23 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.delivery.backends.duckdb_pool import first_line, identifier
+from trunkline.delivery.backends.sql import first_line, identifier
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import settle
+from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.tree import SeedMode
 from trunkline.delivery.destinations.contract import Destination, Standing
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.work import Target, Work
-from trunkline.delivery.sources.contract import ROUTE_COLUMN, NetChanges, Share
-from trunkline.delivery.sources.ducklake import DuckLakeSource
-from trunkline.delivery.sources.ducklake_snapshot import extensions_for, lake_snapshot
-from trunkline.delivery.sources.shares import rows_of_share
-from trunkline.delivery.verification.comparison import Comparison, Difference, Differences, comparison
+from trunkline.delivery.sources.contract import RouteFilter
+from trunkline.delivery.sources.route_filter import filtered_rows, route_item
+from trunkline.delivery.verification.comparison import (
+    Comparison,
+    ComparisonResult,
+    RowDifference,
+    comparison_connection,
+)
 from trunkline.errors import ProtocolError, TrunklineError, Unreachable
 from trunkline.plural import plural
 
@@ -54,21 +58,21 @@ KEYS_SHOWN: Final = 10  # of a destination that differs
 BUSY_S: Final = 3.0  # a catalog that another process has open is tried again for so long
 BUSY_WAIT_S: Final = 0.2
 
-Outcome = Literal["equal", "kept", "differs", "unverified"]
+VerifyOutcome = Literal["equal", "kept", "differs", "unverified"]
 
 
-class Verdict(Struct, frozen=True):
+class VerifyVerdict(Struct, frozen=True):
     """How one destination compares. ``kept``: not equal, and yet all that was promised (Y3)."""
 
     destination: str
-    outcome: Outcome
+    outcome: VerifyOutcome
     position: int | None = None
     rows: int | None = None  # that it holds
     source_rows: int | None = None  # of its part of the source
     missing: int = 0
     extra: int = 0
     different: int = 0
-    differences: tuple[Difference, ...] = ()  # the first of them
+    differences: tuple[RowDifference, ...] = ()  # the first of them
     note: str = ""  # what the outcome means here, or why there is none
 
 
@@ -79,14 +83,14 @@ def verify_all(
     *,
     at_once: int = 1,
     context: SparkContext | None = None,
-) -> Iterator[Verdict]:
+) -> Iterator[VerifyVerdict]:
     """Verify destinations in threads of this process, or (``context``) in Spark's tasks; in the order of the names."""
     if context is not None:
         sent = context.broadcast(work)
         pairs = [(name, seeds[name]) for name in names]
         slices = max(1, min(len(names), context.defaultParallelism))
 
-        def task(pair: tuple[str, SeedMode]) -> Verdict:
+        def task(pair: tuple[str, SeedMode]) -> VerifyVerdict:
             return verify_target(sent.value, pair[0], seed=pair[1])
 
         yield from context.parallelize(pairs, slices).map(task).collect()
@@ -96,7 +100,7 @@ def verify_all(
         yield from threads.map(lambda name: verify_target(work, name, seed=seeds[name]), names)
 
 
-def verify_target(work: Work, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN) -> Verdict:
+def verify_target(work: Work, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN) -> VerifyVerdict:
     """Compare one destination of a pipeline; ``seed``: how it began. Raises nothing that is Trunkline's."""
     target = work.targets[work.index[name]]
     until = monotonic() + BUSY_S
@@ -106,10 +110,10 @@ def verify_target(work: Work, name: str, *, seed: SeedMode = "scan", keys_shown:
                 return _Verification(work, target, seed, keys_shown).verdict(destination)
         except Unreachable as error:  # such as a catalog that a flush has open at this moment
             if monotonic() > until:
-                return Verdict(name, "unverified", note=str(error))
+                return VerifyVerdict(name, "unverified", note=str(error))
             threading.Event().wait(BUSY_WAIT_S)
         except TrunklineError as error:
-            return Verdict(name, "unverified", note=f"cannot be verified: {error}")
+            return VerifyVerdict(name, "unverified", note=f"cannot be verified: {error}")
 
 
 class _Verification:
@@ -121,15 +125,17 @@ class _Verification:
         self._seed = seed
         self._keys_shown = keys_shown
 
-    def verdict(self, destination: Destination) -> Verdict:
+    def verdict(self, destination: Destination) -> VerifyVerdict:
         standing = destination.standing()
         if standing is None or standing.position <= 0:
-            return Verdict(self._target.name, "unverified", note="nothing was delivered to it yet; run the pipeline")
+            return VerifyVerdict(
+                self._target.name, "unverified", note="nothing was delivered to it yet; run the pipeline"
+            )
         source = self._work.source
-        extensions = extensions_for(source.address) if isinstance(source, DuckLakeSource) else ()
-        with comparison(*extensions) as connection:
+        native = source.native_reads()
+        with comparison_connection(*(native.extensions if native else ())) as connection:
             if strayed := self._strayed(standing):
-                return Verdict(self._target.name, "differs", standing.position, note=strayed)
+                return VerifyVerdict(self._target.name, "differs", standing.position, note=strayed)
             before = source.survey(Window(standing.position, standing.position))
             moved, batches = destination.rows()
             # Asking the source now would keep its catalog open beside the destination's, and they may be one file.
@@ -137,33 +143,34 @@ class _Verification:
             standing = moved
             if found.identity != standing.source:
                 note = f"its rows are of another source table ({standing.source}, not {found.identity}); reseed it"
-                return Verdict(self._target.name, "differs", standing.position, note=note)
+                return VerifyVerdict(self._target.name, "differs", standing.position, note=note)
             both = Comparison(connection, found.columns, self._work.key if self._target.mode == "mirror" else ())
             if problem := _hold(both, batches, found.columns):
-                return Verdict(self._target.name, "differs", standing.position, note=problem)
+                return VerifyVerdict(self._target.name, "differs", standing.position, note=problem)
             grew = self._want(connection, both, standing.position, found.columns)
             shared = self._settle_shared(both, found.columns)
             return self._judged(standing.position, both, shared, only_grew=grew)
 
     def _strayed(self, standing: Standing) -> str:
         """Why there is nothing to compare its rows with."""
-        past = self._work.source.past([standing.position])
-        return past.strayed(standing.source, standing.position, standing.mark)
+        lineage = self._work.source.lineage([standing.position])
+        return lineage.divergence(standing.source, standing.position, standing.mark)
 
     def _want(self, connection: duckdb.DuckDBPyConnection, both: Comparison, version: int, columns: Columns) -> bool:
         """Read the part of the source; returns whether it is known that no row was ever changed or removed."""
         source, target = self._work.source, self._target
-        if not isinstance(source, DuckLakeSource):
-            both.add_batches("wanted", source.scan(version, self._work.asked(columns), list(target.values)))
+        native = source.native_reads()
+        if native is None:
+            both.add_batches("wanted", source.scan(version, self._work.request(columns), RouteFilter(target.values)))
             return False
-        with lake_snapshot(connection, source.address, version) as snapshot:
+        with native.snapshot(connection, version) as snapshot:
             if _described(snapshot.columns) != _described(columns):
                 raise ProtocolError(
                     f"the columns of version {version} are {_described(snapshot.columns)} for DuckLake, and "
                     f"{_described(columns)} for our reader: report this"
                 )
             routed = f"SELECT *, {self._route()} FROM {snapshot.table}"
-            with rows_of_share(connection, routed, Share(target.values)) as chosen:
+            with filtered_rows(connection, routed, RouteFilter(target.values)) as chosen:
                 both.add_query("wanted", chosen)
             return snapshot.only_grew
 
@@ -171,23 +178,23 @@ class _Verification:
         """With policy warn one of the rows that share a key is wanted, and the rule says which."""
         if self._target.mode != "mirror" or self._target.duplicates != "warn":
             return 0
-        asked = self._work.asked(columns)
-        removed = asked.empty_rows().select([ROUTE_COLUMN, *asked.key])
+        request = self._work.request(columns)
+        removed = request.empty_rows().select([ROUTE_COLUMN, *request.key])
         routes = dict.fromkeys(self._target.values, (0,))
 
         def settled(rows: pa.Table) -> pa.Table:
-            return settle(NetChanges(removed, rows), routes, asked.key).staged.select([each.name for each in columns])
+            return settle(NetChanges(removed, rows), routes, request.key).staged.select([each.name for each in columns])
 
         return both.settle_shared(self._route(), settled)
 
     def _route(self) -> str:
-        return f"CAST({identifier(self._work.routing)} AS VARCHAR) AS {identifier(ROUTE_COLUMN)}"
+        return route_item(identifier(self._work.routing))
 
-    def _judged(self, position: int, both: Comparison, shared: int, *, only_grew: bool) -> Verdict:
+    def _judged(self, position: int, both: Comparison, shared: int, *, only_grew: bool) -> VerifyVerdict:
         found = both.differences(self._keys_shown)
         append, now = self._target.mode == "append", self._seed == "now"
         wrong = found.different or (found.missing and not now) or (found.extra and (not append or only_grew))
-        outcome: Outcome = "differs" if wrong else "kept" if found.missing or found.extra else "equal"
+        outcome: VerifyOutcome = "differs" if wrong else "kept" if found.missing or found.extra else "equal"
         notes = (
             [f"{plural(shared, 'row')} of the source gave way to another with the same key (policy warn)"]
             if shared
@@ -198,7 +205,7 @@ class _Verification:
             notes.append("the source never changed or removed a row, so none may be extra")
         if append and self._work.key:
             found = replace(found, first=tuple(_keyed(each, self._work.key) for each in found.first))
-        return Verdict(
+        return VerifyVerdict(
             self._target.name,
             outcome,
             position,
@@ -229,7 +236,7 @@ def _hold(both: Comparison, batches: Iterator[pa.RecordBatch], columns: Columns)
     return ""
 
 
-def _promise(found: Differences, *, append: bool, now: bool) -> list[str]:
+def _promise(found: ComparisonResult, *, append: bool, now: bool) -> list[str]:
     """What there is to say about differences that are not wrong."""
     notes = []
     if found.extra:
@@ -243,7 +250,7 @@ def _promise(found: Differences, *, append: bool, now: bool) -> list[str]:
     return notes
 
 
-def _keyed(difference: Difference, key: Sequence[str]) -> Difference:
+def _keyed(difference: RowDifference, key: Sequence[str]) -> RowDifference:
     """Of a whole row only what names it."""
     return replace(difference, key={name: difference.key[name] for name in key})
 

@@ -1,0 +1,83 @@
+"""Attaching a DuckLake to DuckDB: the lake itself, or its catalog as plain tables."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Literal
+
+import duckdb
+
+from trunkline.delivery.backends.duckdb_pool import Extension
+from trunkline.delivery.backends.sql import first_line, literal
+from trunkline.delivery.config.addresses import LakeAddress
+from trunkline.errors import ConfigError, Unreachable
+
+CatalogKind = Literal["duckdb", "sqlite", "postgres"]
+SCANNERS: Final[dict[CatalogKind, tuple[Extension, ...]]] = {  # what reads a catalog of that kind
+    "duckdb": (),
+    "sqlite": ("sqlite_scanner",),
+    "postgres": ("postgres_scanner",),
+}
+
+
+def catalog_location(catalog: str) -> tuple[CatalogKind, str]:
+    """The kind of database that holds a catalog, and its path or connection string."""
+    if catalog.startswith("sqlite:"):
+        return "sqlite", catalog.removeprefix("sqlite:")
+    if catalog.startswith("postgres:"):
+        return "postgres", catalog.removeprefix("postgres:")
+    return "duckdb", catalog
+
+
+def catalog_scanners(address: LakeAddress) -> tuple[Extension, ...]:
+    kind, _ = catalog_location(address.catalog)
+    return SCANNERS[kind]
+
+
+def attach_catalog(connection: duckdb.DuckDBPyConnection, address: LakeAddress, name: str) -> None:
+    """Attach the database that holds a lake's catalog, to read it as plain tables."""
+    kind, location = catalog_location(address.catalog)
+    options = "" if kind == "duckdb" else f"TYPE {kind}, "
+    try:
+        connection.execute(f"ATTACH {literal(location + password_part(address))} AS {name} ({options}READ_ONLY)")
+    except duckdb.Error as error:
+        raise Unreachable(
+            f"the catalog {address.catalog} cannot be opened: {without_password(error, address)}"
+        ) from None
+
+
+def attach_lake(connection: duckdb.DuckDBPyConnection, address: LakeAddress, name: str, *, read_only: bool) -> None:
+    """Attach a lake itself, through DuckLake's extension."""
+    options = [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
+    options += ["READ_ONLY"] if read_only else []
+    suffix = f" ({', '.join(options)})" if options else ""
+    try:
+        connection.execute(f"ATTACH {literal(lake_url(address))} AS {name}{suffix}")
+    except duckdb.Error as error:
+        raise Unreachable(f"the lake {address.catalog} cannot be opened: {without_password(error, address)}") from None
+
+
+def lake_url(address: LakeAddress, parameters: str = "") -> str:
+    """What ATTACH takes for a lake, with the password. ``parameters`` extends a PostgreSQL connection string."""
+    kind, location = catalog_location(address.catalog)
+    prefix = "" if kind == "duckdb" else f"{kind}:"
+    return f"ducklake:{prefix}{location}{parameters}{password_part(address)}"
+
+
+def password_part(address: LakeAddress) -> str:
+    """The password as a part of a connection string, read from the environment at each use."""
+    if address.password_env is None:
+        return ""
+    password = os.environ.get(address.password_env)
+    if password is None:
+        raise ConfigError(
+            f"the environment variable {address.password_env} is not set; set it to the password of {address.catalog}"
+        )
+    quoted = password.replace("\\", "\\\\").replace("'", "\\'")
+    return f" password='{quoted}'"
+
+
+def without_password(error: BaseException, address: LakeAddress) -> str:
+    """The first line of an error of DuckDB, which repeats the whole connection string, without the password."""
+    secret = os.environ.get(address.password_env) if address.password_env is not None else None
+    return first_line(error).replace(password_part(address), "").replace(secret, "***") if secret else first_line(error)
