@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from metadata.projections import creation, first_of, node, trim
 from trunkline.client.cluster import connect
-from trunkline.core.effects import Effects
+from trunkline.core.effects import Effects, Event
+from trunkline.core.events import DutiesOver
 from trunkline.core.messages import NodeState, Register, Swap
 from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
 from trunkline.core.status import ClusterStatus
@@ -24,8 +25,9 @@ from trunkline.runtime.coordinator import (
     CoordinatorServer,
 )
 from trunkline.runtime.duties import TURNS_MAX, LogDuties
-from trunkline.runtime.duty_runner import RETRY_S
+from trunkline.runtime.duty_runner import RETRY_S, DutyRunner
 from trunkline.runtime.node import NodeConfig, check_advertised, run_node
+from trunkline.runtime.process import Step
 
 PATIENCE_S = 20.0
 TICK_MS = 10
@@ -191,6 +193,33 @@ def test_l3_the_duties_of_a_deleted_log_end_and_it_is_left_out_of_the_status(tmp
             server._duties.wake("old")  # the watch names it again
             await until(lambda: "old" not in server._duties.logs)
 
+    asyncio.run(scenario())
+
+
+def test_l3_duties_that_are_woken_in_their_last_step_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced = LogDuties.announced
+
+    def woken(self: LogDuties, role: str, event: Event, step: Step) -> None:
+        announced(self, role, event, step)
+        if isinstance(event, DutiesOver):
+            self.wake()
+
+    ended: list[str] = []
+    finished = DutyRunner._finished
+
+    def counted(self: DutyRunner, name: str) -> None:
+        ended.append(name)
+        finished(self, name)
+
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await make(server, "old")
+            await delete(server, "old")
+            await until(lambda: "old" not in server._duties.logs)
+            assert ended == ["old"]
+
+    monkeypatch.setattr(LogDuties, "announced", woken)
+    monkeypatch.setattr(DutyRunner, "_finished", counted)
     asyncio.run(scenario())
 
 
