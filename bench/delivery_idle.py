@@ -17,7 +17,7 @@ from log_load import cpu_seconds
 from log_processes import Processes, free_ports
 
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress, PostgresAddress
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 
 IN_STEP_WITHIN_S = 600.0
 SETTLE_S = 5.0  # after the last flush: what it leaves behind (worker processes, garbage) is no part of being idle
@@ -33,7 +33,7 @@ class Idle:
     control_written: bool  # the control store, which holds leases, is another matter
 
 
-def measure_idle(directory: Path, source: LakeAddress, targets: Sequence[Target], seconds: float) -> Idle:
+def measure_idle(directory: Path, source: LakeAddress, targets: Sequence[TaskDestination], seconds: float) -> Idle:
     (port,) = free_ports(1)
     config = directory / "pipeline.yaml"
     (directory / "control").mkdir()
@@ -64,7 +64,7 @@ def measure_idle(directory: Path, source: LakeAddress, targets: Sequence[Target]
         )
 
 
-def _config(source: LakeAddress, targets: Sequence[Target], port: int) -> dict[str, Any]:
+def _config(source: LakeAddress, targets: Sequence[TaskDestination], port: int) -> dict[str, Any]:
     return {
         "pipeline": "bench",
         "source": _address(source),

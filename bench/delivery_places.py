@@ -10,7 +10,7 @@ from pathlib import Path
 from delivery_source import tenant
 
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # for the throw-away server of the tests
 
@@ -49,8 +49,10 @@ class Places:
         self.folder = folder
         self._dsn = server.create_database("bench") if server is not None else ""
 
-    def targets(self, count: int) -> tuple[Target, ...]:
-        return tuple(Target(tenant(number), self.address(tenant(number)), (tenant(number),)) for number in range(count))
+    def targets(self, count: int) -> tuple[TaskDestination, ...]:
+        return tuple(
+            TaskDestination(tenant(number), self.address(tenant(number)), (tenant(number),)) for number in range(count)
+        )
 
     def address(self, name: str) -> Address:
         place = self.folder / name

@@ -80,14 +80,14 @@ def time_worker() -> None:
     from trunkline.delivery.backends.postgres_session import PostgresSession
     from trunkline.delivery.destinations.delta_log import DeltaLog
     from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes, LakeSession
-    from trunkline.delivery.job import applying, small
+    from trunkline.delivery.job import apply, small
     from trunkline.delivery.sources.ducklake import DuckLakeSource
 
     recorder = Recorder()
     places: Sequence[tuple[Any, str, str]] = (
         (DuckLakeSource, "net_changes", READ),
         (small, "settle", SETTLE),
-        (applying, "_applied", APPLY),
+        (apply, "_applied", APPLY),
         (AttachedLakes, "_attach", ATTACH),
         (AttachedLakes, "_detach", ATTACH),
         (LakeSession, "commit", COMMIT),
@@ -192,7 +192,7 @@ class Spans:
 if __name__ == "__main__":
     from pyspark import daemon
 
-    from trunkline.delivery import worker_daemon
+    from trunkline.delivery.engine import worker_daemon
 
     time_worker()
     daemon.worker = worker_daemon.worker

@@ -1,12 +1,13 @@
-"""Where a command finds the cluster: flags before the environment before the file, and errors that name the place."""
+"""How a command finds its cluster: flags, then the environment, then the file; and secrets from the environment."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
-from trunkline.config import ConnectionConfig, load
+from trunkline.config import ENVIRONMENT, ConnectionConfig, changed_environment, load, secret
 from trunkline.errors import ConfigError
 
 
@@ -15,11 +16,11 @@ def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
 
 
-def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
+def test_without_any_setting_the_defaults_apply(tmp_path: Path) -> None:
     assert load({}, {}, home=tmp_path) == ConnectionConfig(("127.0.0.1:7400",), "", 30.0, "", "", "")
 
 
-def test_a_flag_outweighs_the_environment_and_that_the_file(tmp_path: Path) -> None:
+def test_a_flag_overrides_the_environment_and_the_environment_the_file(tmp_path: Path) -> None:
     Path("trunkline.toml").write_text('connect = ["f1", "f2:7"]\ntimeout = 1\ntls_ca = "ca.pem"\n')
     environment = {"TRUNKLINE_CONNECT": "e1,e2", "TRUNKLINE_TIMEOUT": "2"}
     assert load({}, {}).connect == ("f1:7400", "f2:7")
@@ -28,7 +29,7 @@ def test_a_flag_outweighs_the_environment_and_that_the_file(tmp_path: Path) -> N
     assert (found.connect, found.timeout_s, found.tls_ca) == (("a:1",), 2.0, "ca.pem")
 
 
-def test_the_file_of_the_directory_comes_before_that_of_the_home_and_a_named_one_before_both(tmp_path: Path) -> None:
+def test_a_named_file_comes_before_that_of_the_directory_and_that_of_the_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / ".config" / "trunkline").mkdir(parents=True)
     (home / ".config" / "trunkline" / "config.toml").write_text('connect = "home"')
@@ -40,7 +41,7 @@ def test_the_file_of_the_directory_comes_before_that_of_the_home_and_a_named_one
     assert load({}, {"TRUNKLINE_CONFIG": "other.toml"}, home=home).connect == ("other:7400",)
 
 
-def test_a_token_comes_from_the_environment_or_from_a_file_and_the_weightier_counts() -> None:
+def test_a_token_comes_from_the_environment_or_a_file_and_precedence_decides() -> None:
     Path("secret").write_text("from-file\n")
     Path("trunkline.toml").write_text('token = "from-config"')
     assert load({}, {}).token == "from-config"
@@ -51,7 +52,7 @@ def test_a_token_comes_from_the_environment_or_from_a_file_and_the_weightier_cou
     assert load({}, {"TRUNKLINE_TOKEN": "from-environment"}).token == "from-environment"
 
 
-def test_files_named_in_a_file_lie_beside_it(tmp_path: Path) -> None:
+def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "c.toml").write_text('token_file = "secret"\ntls_ca = "ca.pem"')
     (tmp_path / "there" / "secret").write_text("s")
@@ -59,7 +60,7 @@ def test_files_named_in_a_file_lie_beside_it(tmp_path: Path) -> None:
     assert (found.token, found.tls_ca) == ("s", "there/ca.pem")
 
 
-def test_a_timeout_of_zero_is_for_ever() -> None:
+def test_a_timeout_of_zero_is_no_limit() -> None:
     assert load({"timeout": "0"}, {}).timeout_s is None
     assert load({"timeout": "1.5"}, {}).timeout_s == 1.5
 
@@ -68,23 +69,28 @@ def test_a_timeout_of_zero_is_for_ever() -> None:
     ("flags", "environment", "file", "words"),
     [
         ({}, {}, "conect = 'x'\nport = 1", "trunkline.toml: unknown key conect, port; the keys are connect, token"),
-        ({}, {}, "connect = ", "trunkline.toml is no TOML"),
-        ({}, {}, "connect = 5", "connect in trunkline.toml must be a text, it is 5"),
-        ({}, {}, "connect = [5]", "connect in trunkline.toml must hold addresses"),
+        ({}, {}, "connect = ", "trunkline.toml is not valid TOML"),
+        ({}, {}, "connect = 5", "connect in trunkline.toml must be a string, not 5"),
+        ({}, {}, "connect = [5]", "connect in trunkline.toml must contain addresses"),
         ({}, {}, "token = 'a'\ntoken_file = 'b'", "has both token and token_file; keep one"),
-        ({}, {}, "timeout = true\ntls_ca = 3", "tls_ca in trunkline.toml must be a text"),
-        ({"connect": " , "}, {}, "", "--connect names no address"),
+        ({}, {}, "timeout = true\ntls_ca = 3", "tls_ca in trunkline.toml must be a string"),
+        ({"connect": " , "}, {}, "", "--connect contains no address"),
         ({"connect": "a:b"}, {}, "", "--connect: 'b' in 'a:b' is not a valid port"),
-        ({}, {"TRUNKLINE_CONNECT": "a:99999"}, "", "the environment's TRUNKLINE_CONNECT: '99999'"),
-        ({}, {"TRUNKLINE_TIMEOUT": "soon"}, "", "the environment's TRUNKLINE_TIMEOUT must be a number of seconds"),
+        ({}, {"TRUNKLINE_CONNECT": "a:99999"}, "", "the environment variable TRUNKLINE_CONNECT: '99999'"),
+        (
+            {},
+            {"TRUNKLINE_TIMEOUT": "soon"},
+            "",
+            "TRUNKLINE_TIMEOUT must be a number of seconds",
+        ),
         ({"timeout": "-1"}, {}, "", "--timeout must be a number of seconds"),
         ({"timeout": "nan"}, {}, "", "--timeout must be a number of seconds"),
         ({"config": "absent.toml"}, {}, "", "cannot read absent.toml: No such file or directory"),
         ({"token_file": "absent"}, {}, "", "--token-file: cannot read absent"),
-        ({"token_file": "trunkline.toml"}, {}, "", "trunkline.toml must hold a token of 1 to 4096 bytes"),
+        ({"token_file": "trunkline.toml"}, {}, "", "trunkline.toml must contain a token of 1 to 4096 bytes"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(
+def test_an_error_names_the_origin_of_the_value(
     flags: dict[str, str | None], environment: dict[str, str], file: str, words: str
 ) -> None:
     Path("trunkline.toml").write_text(file)
@@ -93,7 +99,29 @@ def test_what_is_wrong_is_named_with_its_place(
     assert words in str(raised.value)
 
 
-def test_a_certificate_without_an_authority_is_refused() -> None:
-    with pytest.raises(ConfigError, match="give tls-ca, too"):
+def test_a_certificate_without_an_authority_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="set tls-ca, too"):
         ConnectionConfig(tls_cert="c.pem", tls_key="k.pem").tls()
     assert ConnectionConfig().tls() is None
+
+
+def test_a_secret_that_is_missing_or_empty_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "the environment variable ORDERS is not set or is empty; set it to the password for host=db"
+    monkeypatch.delenv("ORDERS", raising=False)
+    for _ in ("missing", "empty"):
+        with pytest.raises(ConfigError) as raised:
+            secret("ORDERS", "the password for host=db")
+        assert str(raised.value) == words
+        monkeypatch.setenv("ORDERS", "")
+    monkeypatch.setenv("ORDERS", "s3cret")
+    assert secret("ORDERS", "the password for host=db") == "s3cret"
+
+
+def test_a_changed_environment_is_restored_even_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "before")
+    monkeypatch.delenv("ADDED", raising=False)
+    with contextlib.suppress(ZeroDivisionError), changed_environment({"KEPT": "during", "ADDED": "during"}):
+        assert (ENVIRONMENT["KEPT"], ENVIRONMENT["ADDED"]) == ("during", "during")
+        raise ZeroDivisionError
+    assert ENVIRONMENT["KEPT"] == "before"
+    assert "ADDED" not in ENVIRONMENT

@@ -20,7 +20,7 @@ from trunkline.cli import WrongInput
 from trunkline.cli.main import _parser
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "tests" / "README.md"])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "README.md"])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?:\./run [a-z-]|trunkline (?:check|version)\b)[^`\n]*")
@@ -187,3 +187,10 @@ def test_the_example_of_the_readme_runs_and_finds_nothing() -> None:
     with contextlib.redirect_stdout(printed):
         exec(compile(example, "README.md", "exec"), {})
     assert printed.getvalue().endswith("no violation\n")
+
+
+def test_the_readme_counts_scenarios_and_mutants() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    known = shipped()
+    assert f"{len(known.scenarios)} scenarios" in text
+    assert f"{len(known.mutants)} known bugs" in text

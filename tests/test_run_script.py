@@ -1,4 +1,4 @@
-"""The ``run`` script, in a small repository of its own whose environment counts as installed."""
+"""The ``run`` script, in a small repository whose environment counts as installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-# Leads to the Python that runs the test, but a file says whether there is a Java, and another whether pip works.
+# Runs the Python of the test. One file decides whether there is a Java, another whether pip works.
 PYTHON = """#!/bin/sh
 case "$*" in
 "-m pip install "*) [ -e "{clone}/network" ] && echo "$*" > "{clone}/java" ;;
@@ -77,7 +77,7 @@ def test_help_names_every_command(clone: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["tset"], "there is no command 'tset'"),
         (["bench"], "bench needs the name of a benchmark: spark, tiny"),
@@ -86,12 +86,12 @@ def test_help_names_every_command(clone: Path) -> None:
         (["lint", "src"], "lint takes no arguments"),
     ],
 )
-def test_wrong_usage_is_one_clear_line_and_exit_code_2(clone: Path, arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_one_clear_line_and_exit_code_2(clone: Path, arguments: list[str], message: str) -> None:
     done = run(clone, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_the_exit_code_of_a_command_is_passed_on_from_any_directory(clone: Path) -> None:
@@ -164,12 +164,6 @@ def test_the_fast_tests_install_nothing(clone: Path) -> None:
     done = run_bare(clone, "test", "--fast", "--version", ci="true")
     assert done.returncode == 0, done.stderr
     assert "run:" not in done.stderr
-
-
-def test_every_file_of_the_fast_tests_exists(repository: Path) -> None:
-    for argument in script(repository / "run").FAST:
-        path = argument.removeprefix("--ignore=")
-        assert not path.startswith("tests/") or (repository / path).exists(), path
 
 
 def test_where_there_is_java_none_is_installed(clone: Path) -> None:

@@ -1,16 +1,16 @@
-"""A bare Debian, and this project in it: what somebody sees who has just cloned it.
+"""A bare Debian with a fresh clone of this project: what a new user sees.
 
     ./run fresh                        the demo and all tests
     ./run fresh --demo                 the demo only
     ./run fresh -- tests/core -q       these tests only
     ./run fresh --demo -- tests/core   both
-    ./run fresh --keep ...             leave the root directory behind
+    ./run fresh --keep ...             keep the root directory
 
-The root holds Debian's smallest set of packages and python3. What else is needed, ``run`` has to install, and the end
-tells what that was. This machine's own settings for fetching packages (apt, pip, npm, certificates) are copied into it.
+The root has Debian's minimal set of packages and python3. ``run`` has to install everything else; a report at the end
+lists it. This machine's settings for fetching packages (apt, pip, npm, certificates) are copied into the root.
 
-All of it happens in a mount and a process namespace of its own. Nothing stays mounted and no process stays behind,
-however this ends; the directory goes too, unless this is killed outright. It needs root.
+Everything runs in new mount and process namespaces, so no mount and no process survives, however this ends. The
+directory is removed, too, unless this process is killed with SIGKILL. It needs root.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ APT_SETTINGS = (
 )
 SETTINGS = ("etc/pip.conf", "etc/npmrc", "etc/resolv.conf", "etc/hosts", "usr/local/share/ca-certificates")
 PIP_SETTINGS = (".pip/pip.conf", ".config/pip/pip.conf")  # of a user
-# Variables that say where packages come from and whom to believe.
+# Variables that name package indexes and certificates.
 COPIED_VARIABLE = re.compile(r"PIP_|NPM_CONFIG_|\w*(PROXY$|CERT|CA_BUNDLE|CAINFO)", re.IGNORECASE)
 LOCAL_PATH = re.compile(r"(?:file://|(?<![\w/:.]))(/[\w./+-]+)")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Outside: make the namespaces, and take the directory away when they are gone."""
+    """Outside: create the namespaces, and remove the directory when they have ended."""
     options = parsed(arguments)
     if os.geteuid() != 0:
         print("run: fresh needs root, for mounts: run it as root", file=sys.stderr)
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         _end(inside)
         if options.keep:
-            say(f"the root is left in {folder / ROOT}")
+            say(f"the root directory is {folder / ROOT}")
         else:
             shutil.rmtree(folder)
 
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="run fresh", description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--demo", action="store_true", help="run the demo, and no tests unless some are named after --")
-    parser.add_argument("--keep", action="store_true", help="leave the root directory behind")
+    parser.add_argument("--keep", action="store_true", help="keep the root directory")
     parser.add_argument("tests", nargs="*", metavar="-- ARGUMENT", help="arguments for ./run test")
     return parser.parse_args(arguments)
 
@@ -79,7 +79,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _end(namespaces: subprocess.Popen[bytes]) -> None:
-    """Kill the first process in there: the others go with it, and only then is it gone itself."""
+    """Kill the first process of the namespace: the kernel kills the others with it."""
     if namespaces.poll() is None:
         children = Path(f"/proc/{namespaces.pid}/task/{namespaces.pid}/children").read_text().split()
         for child in children:
@@ -101,7 +101,7 @@ def answer(*command: str) -> str:
 
 
 def inside(root: Path, arguments: Sequence[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which spares a first process: the outer one ends this
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the outer process handles it
     options = parsed(arguments)
     environment = inner_environment(os.environ)
     build(root, environment)
@@ -121,27 +121,27 @@ def inside(root: Path, arguments: Sequence[str]) -> int:
 
 def inner_environment(here: Mapping[str, str]) -> dict[str, str]:
     copied = {name: value for name, value in here.items() if COPIED_VARIABLE.match(name)}
-    # CI: a test that lacks a program fails, where a user's would be skipped.
+    # CI: a test whose program is missing fails instead of being skipped.
     own = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": here.get("TERM", "dumb"), "CI": "true"}
     return {**copied, **own}
 
 
 def build(root: Path, environment: Mapping[str, str]) -> None:
-    say(f"fresh: making a bare Debian in {root}")
+    say(f"fresh: creating a bare Debian in {root}")
     apt_settings = root.with_name("apt.conf")
     apt_settings.write_text(answer("apt-config", "dump", "Acquire"))
     sources = [str(path) for path in _apt_sources()]
     bare = ("--mode=root", "--variant=minbase", "--include=python3", "--quiet", f"--aptopt={apt_settings}")
     subprocess.run(["mmdebstrap", *bare, _codename(), str(root), *sources], check=True)
-    root.chmod(0o755)  # a server's own account has to get in
+    root.chmod(0o755)  # servers run as users of their own
     copy_settings(root, environment)
-    subprocess.run(["mount", "--bind", str(root), str(root)], check=True)  # namespaces want a mount as their root
+    subprocess.run(["mount", "--bind", str(root), str(root)], check=True)  # a namespace needs a mount point as its root
     for name in ("proc", "sys", "dev"):
         (root / name).mkdir(exist_ok=True)
         subprocess.run(["mount", "--rbind", f"/{name}", str(root / name)], check=True)
     for path in package_directories(environment):
         target = root / path.relative_to("/")
-        if not target.exists():  # or it would hide what the root has of its own
+        if not target.exists():  # a mount would hide what the root has
             target.mkdir(parents=True)
             subprocess.run(["mount", "-o", "bind,ro", str(path), str(target)], check=True)
     clone(root)
@@ -160,8 +160,8 @@ def _codename() -> str:
 
 
 def copy_settings(root: Path, environment: Mapping[str, str]) -> None:
-    """What this machine needs to fetch packages, at the same places."""
-    shutil.rmtree(root / "etc/apt/sources.list.d")  # mmdebstrap's copy, under other names
+    """The files that this machine needs to fetch packages, at the same paths."""
+    shutil.rmtree(root / "etc/apt/sources.list.d")  # mmdebstrap copied it under other names
     settings = [Path("/etc/apt") / name for name in APT_SETTINGS] + [Path("/") / name for name in SETTINGS]
     named = [Path(path) for value in environment.values() for path in LOCAL_PATH.findall(value)]
     for path in (*settings, *(path for path in named if path.is_file())):
@@ -179,7 +179,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def package_directories(environment: Mapping[str, str]) -> list[Path]:
-    """Directories of this machine that pip is told to take packages from; an index refers to files beside itself."""
+    """Local directories that pip takes packages from; an index refers to files beside itself."""
     files = [Path("/etc/pip.conf"), *(Path.home() / name for name in PIP_SETTINGS)]
     texts = [path.read_text() for path in files if path.exists()]
     texts += [value for name, value in environment.items() if name.startswith("PIP_")]
@@ -190,15 +190,15 @@ def package_directories(environment: Mapping[str, str]) -> list[Path]:
 def clone(root: Path) -> None:
     repository = Path(__file__).resolve().parent.parent
     if answer("git", "-c", f"safe.directory={repository}", "-C", str(repository), "status", "--porcelain"):
-        say("fresh: what is not committed is not in the clone")
-    believed = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+        say("fresh: the clone does not contain uncommitted changes")
+    trusted = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     options = ("--quiet", "--no-hardlinks")
     target = f"{root}{PROJECT}"
-    subprocess.run(["git", "clone", *options, str(repository), target], env={**os.environ, **believed}, check=True)
+    subprocess.run(["git", "clone", *options, str(repository), target], env={**os.environ, **trusted}, check=True)
 
 
 def run_in(root: Path, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command in the root. Meanwhile be what the first process has to be: the one that buries orphans."""
+    """Run a command in the root, and reap orphans meanwhile, as the first process has to."""
     child = os.fork()
     if child == 0:
         os.chroot(root)
@@ -214,7 +214,7 @@ def run_in(root: Path, command: Sequence[str], environment: Mapping[str, str]) -
 
 
 def packages(root: Path) -> tuple[set[str], set[str]]:
-    """Debian's packages in the root: those that were asked for, and all."""
+    """Debian packages in the root: those installed by name, and all."""
     there = ("-o", f"Dir={root}", "-o", f"Dir::State::status={root}/var/lib/dpkg/status")
     asked = answer("apt-mark", *there, "showmanual")
     present = answer("dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", "--showformat=${Package}\n")
@@ -228,7 +228,7 @@ def python_packages(root: Path) -> list[str]:
 
 def report(root: Path, before: tuple[set[str], set[str]]) -> None:
     asked, present = (now - then for now, then in zip(packages(root), before, strict=True))
-    say(f"fresh: Debian packages installed: {' '.join(sorted(asked)) or 'none'} ({len(present)} with what they need)")
+    say(f"fresh: Debian packages installed: {' '.join(sorted(asked)) or 'none'} ({len(present)} with dependencies)")
     installed = python_packages(root)
     lock = re.findall(r"^([\w.-]+)==", Path(f"{root}{PROJECT}/requirements/dev.lock").read_text(), re.MULTILINE)
     others = " ".join(name for name in installed if name not in (*lock, "pip", "trunkline"))

@@ -1,8 +1,8 @@
-"""Pins what the development environment holds, with hashes, for every platform and Python: requirements/*.lock.
+"""Pins the packages of the development environment, with hashes, for every platform and Python: requirements/*.lock.
 
     python tools/lock.py [--upgrade]
 
-Run it after a change of a dependency in pyproject.toml. It needs uv (``pip install uv``); what it makes does not.
+Run it after a dependency changes in pyproject.toml. It needs uv (``pip install uv``); using the locks does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every program outside Python that anything in this repository calls, with the Debian package that has it.
+"""Every program outside Python that this repository calls, and its Debian package.
 
-``run`` installs from this table what a command or the chosen tests need. Tests get their programs from it
-(``tests/outside.py``): one that calls a program that is not here, or not here for its file, fails.
+``run`` installs what a command or the selected tests need. Tests get their programs from here (``tests/outside.py``): a
+test that calls a program without an entry for its file fails.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-OFF_THE_PATH = ("/usr/sbin", "/sbin")  # where a user who is not root does not look
+OFF_THE_PATH = ("/usr/sbin", "/sbin")  # not on the PATH of ordinary users
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Program:
     name: str
     package: str  # of Debian
     users: tuple[str, ...]  # files and folders of this repository; "" is all of it
-    otherwise: str = ""  # what its absence means; empty for what every Debian has
+    otherwise: str = ""  # what happens without it; empty: every Debian has it
 
 
 SPARK = ("tests/delivery", "tests/spark", "tests/cli/test_deliver.py", "tests/cli/test_deliver_words.py")
@@ -44,7 +44,7 @@ TABLE = (
         ("tests/browser", "tests/proxy/test_in_a_browser.py"),
         "the tests in a browser will be skipped",
     ),
-    # No program: a library without which the one that drives the browser does not start.
+    # Not a program but a library: the driver of the browser does not start without it.
     Program("libatomic.so.1", "libatomic1", ("tests/browser",), "the tests in a browser will be skipped"),
     Program("etcd", "etcd-server", WITH_ETCD, "the tests with etcd will be skipped"),
     Program("openssl", "openssl", ("tests/metadata", "tests/net"), "the tests with TLS will be skipped"),
@@ -53,16 +53,16 @@ TABLE = (
     Program("mkfs.ext4", "e2fsprogs", SMALL_DISKS, "the tests of power cuts will be skipped"),
     Program("postgres", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
     Program("initdb", "postgresql", WITH_POSTGRES, "the tests with PostgreSQL will be skipped"),
-    # pip can install a Java too, and without root: `run` tries that first.
+    # pip can install Java, too, without root: `run` tries that first.
     Program(
         "java",
         "openjdk-17-jre-headless",
         (*SPARK, *SYSTEM_DELIVERY, *DEMO, "bench/delivery.py", "bench/spark.py"),
         "the tests with Spark will be skipped",
     ),
-    Program("mmdebstrap", "mmdebstrap", ("tools/fresh.py",), "there will be no bare Debian to try the project on"),
+    Program("mmdebstrap", "mmdebstrap", ("tools/fresh.py",), "there is no bare Debian to test on"),
     Program("git", "git", ("tools/fresh.py",), "the project cannot be cloned"),
-    # What every Debian has.
+    # Every Debian has these.
     Program("apt-config", "apt", ("tools/fresh.py",)),
     Program("apt-get", "apt", ("run",)),
     Program("apt-mark", "apt", ("tools/fresh.py",)),
@@ -74,14 +74,14 @@ TABLE = (
     Program("setpriv", "util-linux", (*WITH_POSTGRES, "tools/fresh.py")),
     Program("bash", "bash", ("tests/cli",)),
     Program("sh", "dash", ("",)),
-    Program("uname", "coreutils", ("",)),  # Python's own library calls it
+    Program("uname", "coreutils", ("",)),  # called by the standard library
     Program("unshare", "util-linux", ("tools/fresh.py",)),
 )
 BY_NAME = {program.name: program for program in TABLE}
 
 
 def find(name: str) -> Path | None:
-    """Where a program of the table is, if it is installed. Debian keeps PostgreSQL's off the PATH, by version."""
+    """The path of an installed program. Debian installs PostgreSQL outside of the PATH, by version."""
     if found := shutil.which(BY_NAME[name].name):
         return Path(found)
     for folder in OFF_THE_PATH:
@@ -99,12 +99,12 @@ def calls(path: str, program: Program) -> bool:
 
 
 def needed_by(paths: Sequence[str]) -> list[Program]:
-    """What these files and folders call and a machine may lack."""
+    """The programs that these files and folders call and that may be missing."""
     return [program for program in TABLE if program.otherwise and any(calls(path, program) for path in paths)]
 
 
 def chosen_by(arguments: Sequence[str], root: Path) -> list[str]:
-    """The paths in pytest's arguments, relative to the repository; all tests when there are none."""
+    """The paths in the arguments of pytest, relative to the repository; without any, all tests."""
     chosen = []
     for argument in arguments:
         path = (root / argument.partition("::")[0]).resolve()
@@ -114,6 +114,6 @@ def chosen_by(arguments: Sequence[str], root: Path) -> list[str]:
 
 
 def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether one path is the other or lies below it."""
+    """Whether one path is the other or is below it."""
     shared = min(len(one), len(other))
     return one[:shared] == other[:shared]

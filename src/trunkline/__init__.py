@@ -4,8 +4,8 @@
         log = await cluster.log("orders")
         glsn = await log.append(b"hello")
 
-``trunkline.sync`` offers the same without ``await``. Names are loaded when they are first used: who imports the
-protocol alone, as the checker's workers do, does not load the network.
+``trunkline.sync`` offers the same without ``await``. Names are loaded at their first use, so that the checker's
+workers, which need the protocol only, do not load the network.
 """
 
 from __future__ import annotations
@@ -98,23 +98,14 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'trunkline' has no attribute {name!r}")
     value: object
     if name == "__version__":
-        value = _version()
+        value = importlib.import_module("trunkline.version").version()
     elif name in _MODULES:
         value = importlib.import_module(f"trunkline.{name}")
     else:
         value = getattr(importlib.import_module(_ELSEWHERE.get(name, "trunkline.errors")), name)
-    globals()[name] = value  # the next use finds it without coming here
+    globals()[name] = value  # later uses do not call this function
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib import metadata  # takes longer to load than all of this module
-
-    try:
-        return metadata.version("trunkline")
-    except metadata.PackageNotFoundError:
-        return "unknown: run from a source tree that is not installed"

@@ -1,4 +1,4 @@
-"""Histories of reads to the tail, and of two logs in one world."""
+"""Histories of reads to the tail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_3: History = by("x", append(1, 7), Completed(1, Appended(3)))
 BATCH_AT_3: History = by("x", append(1, 7, count=2), Completed(1, Appended(3)))
 
 FRESH_TAIL = [
-    Case("a read gets behind what was acknowledged", FreshTail(), AT_3 + by("r", to_tail(1), ended(1, 4))),
+    Case("a read passes what was acknowledged", FreshTail(), AT_3 + by("r", to_tail(1), ended(1, 4))),
     Case("an empty log is read", FreshTail(), by("r", to_tail(1), ended(1, 1))),
     Case(
         "an append is acknowledged while the log is read",
@@ -33,21 +33,26 @@ FRESH_TAIL = [
     Case("an append is refused", FreshTail(), by("x", append(1, 7, 2), Completed(1, AppendRefused("full")))),
     Case("a read is refused", FreshTail(), AT_3 + by("r", to_tail(1), Completed(1, RequestRefused("deleted")))),
     Case(
-        "a subscription that waits for ever is ended by its until",
+        "a subscription without a tail ends at its until",
         FreshTail(),
         AT_3 + by("r", Invoked(1, SubscribeRequested(1, LOG, 1, 1)), ended(1, 2)),
     ),
     Case(
-        "a process dies as it reads, and reads again",
+        "a process crashes during a read and reads again",
         FreshTail(),
         AT_3 + by("r", to_tail(1), ProcessEnded("crash"), to_tail(1), ended(1, 4)),
     ),
-    Case("a read ends before it", FreshTail(), AT_3 + by("r", to_tail(1), ended(1, 3)), "told that 3 is the tail"),
+    Case(
+        "a read ends before an acknowledged entry",
+        FreshTail(),
+        AT_3 + by("r", to_tail(1), ended(1, 3)),
+        "read up to 3 as the tail",
+    ),
     Case("a read ends in a batch", FreshTail(), BATCH_AT_3 + by("r", to_tail(1), ended(1, 4)), "4 was acknowledged"),
     Case(
         "a read ends before its until",
         FreshTail(),
         AT_3 + by("r", to_tail(1, until=2), ended(1, 2)),
-        "2 was acknowledged before it asked",
+        "2 was acknowledged before it began",
     ),
 ]

@@ -1,6 +1,6 @@
-"""Histories for monitors, written by hand: a log at the points of its life, and what may be observed of it.
+"""Hand-written histories for monitors: a log at several stages, and events of it.
 
-The log has three replicas; values are told apart by their checksum.
+The log has three replicas; a checksum identifies a value.
 
     segment 0   [1, 4)   a b c, sequencer a        segment 1   [4, ...)   a b c, sequencer a
 """
@@ -63,20 +63,20 @@ class Case(NamedTuple):
     clause: str
     monitor: Monitor
     history: History
-    verdict: str = ""  # a part of what the monitor says; empty: it accepts
+    verdict: str = ""  # a part of the violation text; empty: accepted
 
 
 def by(process: str, *events: Event) -> History:
     return [ObservedEvent(process, "role", event) for event in events]
 
 
-def told(*events: Event) -> History:
-    """What somebody announced whose name does not matter."""
-    return by("somebody", *events)
+def announced(*events: Event) -> History:
+    """Events of a process whose name does not matter."""
+    return by("any", *events)
 
 
 def projected(*projections: Projection) -> History:
-    return told(*map(Projected, projections))
+    return announced(*map(Projected, projections))
 
 
 def data(first: int, value: int, count: int = 1) -> Frame:
@@ -96,7 +96,7 @@ def filled(glsn: int, segment: int = 0) -> HoleFilled:
 
 
 def stored(frame: Frame, *streams: str) -> History:
-    return told(*(FrameStored("n", 1, LOG, 0, stream, frame) for stream in streams))
+    return announced(*(FrameStored("n", 1, LOG, 0, stream, frame) for stream in streams))
 
 
 def recovered(stream: str, *frames: Frame, end: int | None = None) -> StreamRecovered:

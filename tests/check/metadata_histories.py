@@ -1,4 +1,4 @@
-"""What the monitors of owners and of the metadata accept, and for each clause what they must reject."""
+"""Histories that the monitors of owners and of metadata accept, and for each clause one that they reject."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from check.histories import (
     C,
     Case,
     History,
+    announced,
     changed,
     committed,
     data,
@@ -28,7 +29,6 @@ from check.histories import (
     finalized,
     forged,
     projected,
-    told,
 )
 from trunkline.check.monitors import (
     BoundaryWrittenOnce,
@@ -69,45 +69,49 @@ SINGLE_OWNER = [
         "the owner grants, commits and lets holes be filled",
         SingleOwner(),
         projected(FIRST)
-        + told(granted(1), granted(3, 2), committed(data(1, 7), SEQUENCER), committed(data(1, 7)), filled(2), filled(4))
+        + announced(
+            granted(1), granted(3, 2), committed(data(1, 7), SEQUENCER), committed(data(1, 7)), filled(2), filled(4)
+        )
         + projected(ENDED)
-        + told(granted(4, segment=1), filled(3), filled(4, 1)),
+        + announced(granted(4, segment=1), filled(3), filled(4, 1)),
     ),
-    Case("a segment that had ended before is filled up to its end", SingleOwner(ENDED), told(filled(3))),
+    Case("a segment that has ended is filled up to its end", SingleOwner(ENDED), announced(filled(3))),
     Case(
         "another start of the owner grants",
         SingleOwner(FIRST),
-        told(granted(1, owner=RESTARTED)),
+        announced(granted(1, owner=RESTARTED)),
         "ordered segment 0, which belongs to",
     ),
-    Case("a segment is granted that nobody named", SingleOwner(FIRST), told(granted(4, segment=1)), "belongs to None"),
+    Case("an unknown segment is granted", SingleOwner(FIRST), announced(granted(4, segment=1)), "belongs to None"),
     Case(
         "another owner commits",
         SingleOwner(FIRST),
-        told(committed(data(1, 7), RESTARTED)),
+        announced(committed(data(1, 7), RESTARTED)),
         "ordered segment 0, which belongs to",
     ),
-    Case("a position is granted twice", SingleOwner(FIRST), told(granted(1, 2), granted(2)), "2 of segment 0 was"),
+    Case("a position is granted twice", SingleOwner(FIRST), announced(granted(1, 2), granted(2)), "2 of segment 0 was"),
     Case(
         "a position below the base is granted",
         SingleOwner(ENDED),
-        told(granted(3, segment=1)),
+        announced(granted(3, segment=1)),
         "3 of segment 1 was granted twice",
     ),
-    Case("what was granted before is filled", SingleOwner(FIRST, granted=3), told(filled(2))),
-    Case("nobody was granted it before", SingleOwner(FIRST, granted=3), told(filled(3)), "never granted"),
-    Case("a hole is filled that nobody was granted", SingleOwner(FIRST), told(granted(1), filled(2)), "never granted"),
-    Case("a hole is filled past the end", SingleOwner(ENDED), told(filled(4)), "position 4 was filled"),
-    Case("nothing was granted, and a hole is filled", SingleOwner(ENDED), told(filled(4, 1)), "never granted"),
+    Case("a position of an earlier grant is filled", SingleOwner(FIRST, granted=3), announced(filled(2))),
+    Case("a position above the grants is filled", SingleOwner(FIRST, granted=3), announced(filled(3)), "never granted"),
+    Case(
+        "a hole is filled that was never granted", SingleOwner(FIRST), announced(granted(1), filled(2)), "never granted"
+    ),
+    Case("a hole is filled past the end", SingleOwner(ENDED), announced(filled(4)), "position 4 was filled"),
+    Case("nothing was granted, and a hole is filled", SingleOwner(ENDED), announced(filled(4, 1)), "never granted"),
 ]
 
 # ------------------------------------------------------------------------------------------------------------ metadata
 
 SEG = ENDED.segments[0]
-LIFE = (FIRST, ENDED, REPAIRED, NARROW, JOINING, ADMITTED)
+STAGES = (FIRST, ENDED, REPAIRED, NARROW, JOINING, ADMITTED)
 FORGOTTEN = changed(ADMITTED, RaiseTrim(3), ForgetSegment(0))
 OPENED = apply(CLOSED, Reopen(NEXT))
-ASKED = told(ReopenRequested(LOG))
+ASKED = announced(ReopenRequested(LOG))
 ONLY_MEMBER = (replace(SEG.members()[0], joining=True),)
 
 
@@ -115,62 +119,66 @@ def boundary(clause: str, history: History, verdict: str = "", begin: Projection
     return Case(clause, BoundaryWrittenOnce(begin), history, verdict)
 
 
-def nature(field: str, value: object) -> Case:
+def fixed(field: str, value: object) -> Case:
     return boundary(
         f"a segment changes its {field}",
         projected(ENDED, forged(ENDED, replace(SEG, **{field: value}))),
-        "segment 0 changed its nature",
+        "segment 0 changed a fixed property",
     )
 
 
 BOUNDARY = [
     boundary(
-        "a segment lives, and its streams are ended, dropped and forgotten",
-        projected(*LIFE[:2])
-        + told(StreamSealed("n", LOG, 0, A, 4), *map(finalized, (A, B, C)))
-        + projected(*LIFE[2:4])
-        + told(StreamDropped("c", LOG, C))
-        + projected(*LIFE[4:], ADMITTED, changed(ADMITTED, RaiseTrim(3)), FORGOTTEN)
-        + told(finalized(A), StreamDropped("a", LOG, A)),
+        "a segment ends, and its streams are finalized, dropped and forgotten",
+        projected(*STAGES[:2])
+        + announced(StreamSealed("n", LOG, 0, A, 4), *map(finalized, (A, B, C)))
+        + projected(*STAGES[2:4])
+        + announced(StreamDropped("c", LOG, C))
+        + projected(*STAGES[4:], ADMITTED, changed(ADMITTED, RaiseTrim(3)), FORGOTTEN)
+        + announced(finalized(A), StreamDropped("a", LOG, A)),
     ),
     boundary("an operator closes and opens", projected(FIRST, CLOSED) + ASKED + projected(OPENED)),
     boundary("a closed log is repaired and stays closed", projected(CLOSED, apply(CLOSED, MarkRepaired(0)))),
     boundary("a segment without a member is declared lost", projected(LOST), begin=FIRST),
     boundary(
-        "an end is written anew", projected(ENDED, forged(ENDED, replace(SEG, end=3))), "ended at 4, and now at 3"
+        "an end is written again", projected(ENDED, forged(ENDED, replace(SEG, end=3))), "ended at 4, but now at 3"
     ),
     boundary(
-        "the end that was there when watching began is written anew",
+        "the end of the first projection is written again",
         projected(forged(ENDED, replace(SEG, end=5))),
-        "ended at 4, and now at 5",
+        "ended at 4, but now at 5",
         begin=ENDED,
     ),
     boundary(
-        "a stream ends elsewhere", projected(ENDED) + told(finalized(A, 3)), "was ended at 3; the metadata says 4"
+        "a stream gets another end",
+        projected(ENDED) + announced(finalized(A, 3)),
+        "was finalized at 3, but the projection has 4",
     ),
-    boundary("a stream of an open segment ends", projected(ENDED) + told(finalized("x", 5, 1)), "says None"),
+    boundary("a stream of an open segment ends", projected(ENDED) + announced(finalized("x", 5, 1)), "has None"),
     boundary(
-        "a stream is dropped that is named", projected(REPAIRED) + told(StreamDropped("c", LOG, C)), "was dropped"
+        "a stream of the projection is dropped",
+        projected(REPAIRED) + announced(StreamDropped("c", LOG, C)),
+        "was dropped",
     ),
     boundary(
         "a finalized stream is sealed",
-        projected(ENDED) + told(finalized(A), StreamSealed("n", LOG, 0, A, 4)),
-        "finalized, and then sealed anew",
+        projected(ENDED) + announced(finalized(A), StreamSealed("n", LOG, 0, A, 4)),
+        "finalized and then sealed again",
     ),
     boundary(
         "a stream comes back",
         projected(REPAIRED, NARROW, forged(NARROW, replace(SEG, repaired=True))),
-        f"stream {C} had left the projection, and is back",
+        f"stream {C} left the projection and came back",
     ),
     boundary(
         "an end is taken back",
         projected(ENDED, forged(ENDED, replace(SEG, end=None))),
-        "begins at 4, but the one before ends at None",
+        "begins at 4, but the previous one ends at None",
     ),
     boundary(
-        "a segment begins elsewhere than where the one before ends",
+        "a segment does not begin where the previous one ends",
         projected(ENDED, forged(ENDED, segments=(SEG, replace(ENDED.last, base=5)))),
-        "begins at 5, but the one before ends at 4",
+        "begins at 5, but the previous one ends at 4",
     ),
     boundary(
         "a closed log's end is taken back",
@@ -180,7 +188,7 @@ BOUNDARY = [
     boundary(
         "a segment has another number of groups",
         projected(ENDED, forged(ENDED, replace(SEG, groups=(*SEG.groups, SEG.groups[0])))),
-        "had 1 groups, and now has 2",
+        "had 1 groups and now has 2",
     ),
     boundary("an epoch is left out", projected(FIRST, forged(ENDED)), "epoch 1 was followed by 3"),
     boundary("an epoch is used twice", projected(ENDED, replace(REPAIRED, epoch=2)), "epoch 2 was followed by 2"),
@@ -193,19 +201,19 @@ BOUNDARY = [
     boundary(
         "an open segment is forgotten", projected(ENDED, forged(ENDED, segments=(SEG,))), "segment 1 was forgotten"
     ),
-    nature("epoch", 2),
-    nature("base", 2),
-    nature("policy", Policy.BROADCAST),
-    nature("stripe_unit", 1),
-    nature("owner", RESTARTED),
-    boundary("a repair is taken back", projected(REPAIRED, forged(REPAIRED, SEG)), "was repaired and is not any more"),
+    fixed("epoch", 2),
+    fixed("base", 2),
+    fixed("policy", Policy.BROADCAST),
+    fixed("stripe_unit", 1),
+    fixed("owner", RESTARTED),
+    boundary("a repair is taken back", projected(REPAIRED, forged(REPAIRED, SEG)), "was repaired and no longer is"),
     boundary(
-        "survivors change places",
+        "survivors change their order",
         projected(ENDED, forged(ENDED, replace(SEG, groups=(SEG.groups[0][::-1],)))),
         "survivors of segment 0 changed their order",
     ),
     boundary(
-        "the last member goes",
+        "the last member is removed",
         projected(ENDED, forged(ENDED, replace(SEG, groups=((),)))),
         "a group of segment 0 has no serving member left",
     ),
@@ -215,26 +223,26 @@ BOUNDARY = [
         "a group of segment 0 has no serving member left",
     ),
     boundary(
-        "the members of another segment go than the one that is lost",
+        "the members of a segment other than the lost one are removed",
         projected(ENDED, forged(ENDED, replace(SEG, groups=((),)), gaps=(Gap(4, 6),))),
         "no serving member left",
     ),
     boundary(
-        "somebody joins before the repair",
+        "a member joins before the repair",
         projected(ENDED, forged(ENDED, replace(JOINING.segments[0], repaired=False))),
         "segment 0 gained a member before it was repaired",
     ),
     boundary(
-        "somebody joins an open segment",
+        "a member joins an open segment",
         projected(FIRST, forged(FIRST, replace(JOINING.segments[0], end=None, repaired=False))),
         "gained a member",
     ),
     boundary(
-        "somebody joins and serves at once",
+        "a member joins and serves at once",
         projected(NARROW, forged(NARROW, ADMITTED.segments[0])),
         "gained a member",
     ),
-    boundary("a closed log opens by itself", projected(FIRST, CLOSED, OPENED), "opened without a request"),
+    boundary("a closed log opens by itself", projected(FIRST, CLOSED, OPENED), "reopened without a request"),
     boundary(
         "one request opens a log twice",
         projected(CLOSED)
@@ -244,7 +252,7 @@ BOUNDARY = [
             changed(OPENED, EndSegment(1, 4, OPENED.last.groups, None)),
             changed(OPENED, EndSegment(1, 4, OPENED.last.groups, None), Reopen(NEXT)),
         ),
-        "opened without a request",
+        "reopened without a request",
     ),
     boundary(
         "a log is closed, then deleted",
@@ -253,7 +261,7 @@ BOUNDARY = [
     boundary(
         "an open log is deleted",
         projected(FIRST, forged(FIRST, deleted=True)),
-        "deleted that nobody had closed",
+        "an open log was deleted",
     ),
     boundary(
         "a deleted log is changed",

@@ -1,4 +1,4 @@
-"""What the monitors of order accept, and for each clause what they must reject."""
+"""Histories that the monitors of order accept, and for each clause one that they reject."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from check.histories import (
     FIRST,
     LOST,
     Case,
+    announced,
     append,
     by,
     changed,
@@ -17,7 +18,6 @@ from check.histories import (
     projected,
     read,
     tail,
-    told,
 )
 from trunkline.check.monitors import (
     Completeness,
@@ -41,33 +41,51 @@ from trunkline.core.projection import (
     RaiseTrim,
 )
 
-SETTLED = told(read(data(1, 7)), committed(data(1, 7)), filled(2), ValueCarried(LOG, 0, data(3, 8)))
+SETTLED = announced(read(data(1, 7)), committed(data(1, 7)), filled(2), ValueCarried(LOG, 0, data(3, 8)))
 
 TOTAL_ORDER = [
-    Case("all agree, and what is trimmed was settled", TotalOrder(), SETTLED + projected(changed(FIRST, RaiseTrim(3)))),
-    Case("neighbours are told in any order", TotalOrder(), told(read(data(2, 7)), read(data(1, 8)), filled(3))),
-    Case("another value is read", TotalOrder(), SETTLED + told(read(data(1, 9))), "position 1 is DATA"),
-    Case("another value is committed", TotalOrder(), SETTLED + told(committed(data(1, 9))), "position 1 is DATA"),
-    Case("a value is filled", TotalOrder(), SETTLED + told(filled(3)), "position 3 is JUNK"),
-    Case("another value is carried", TotalOrder(), SETTLED + told(ValueCarried(LOG, 0, data(2, 9))), "was JUNK[2..2]"),
-    Case("a batch reaches into another frame", TotalOrder(), told(filled(2), read(data(1, 7, 2))), "was JUNK[2..2]"),
-    Case("a batch is reached into", TotalOrder(), told(read(data(1, 7, 2)), filled(2)), "position 2 is JUNK"),
     Case(
-        "a position is trimmed that nobody settled",
+        "all agree, and only settled positions are trimmed",
         TotalOrder(),
-        told(read(data(1, 7)), filled(3)) + projected(changed(FIRST, RaiseTrim(3))),
-        "position 2 was trimmed away",
+        SETTLED + projected(changed(FIRST, RaiseTrim(3))),
     ),
     Case(
-        "what was trimmed before watching began is not asked for",
+        "neighbouring positions are read in any order",
+        TotalOrder(),
+        announced(read(data(2, 7)), read(data(1, 8)), filled(3)),
+    ),
+    Case("another value is read", TotalOrder(), SETTLED + announced(read(data(1, 9))), "position 1 is DATA"),
+    Case("another value is committed", TotalOrder(), SETTLED + announced(committed(data(1, 9))), "position 1 is DATA"),
+    Case("a value is filled", TotalOrder(), SETTLED + announced(filled(3)), "position 3 is JUNK"),
+    Case(
+        "another value is carried",
+        TotalOrder(),
+        SETTLED + announced(ValueCarried(LOG, 0, data(2, 9))),
+        "was JUNK[2..2]",
+    ),
+    Case("a batch overlaps a later frame", TotalOrder(), announced(filled(2), read(data(1, 7, 2))), "was JUNK[2..2]"),
+    Case(
+        "a frame overlaps an earlier batch",
+        TotalOrder(),
+        announced(read(data(1, 7, 2)), filled(2)),
+        "position 2 is JUNK",
+    ),
+    Case(
+        "an unsettled position is trimmed",
+        TotalOrder(),
+        announced(read(data(1, 7)), filled(3)) + projected(changed(FIRST, RaiseTrim(3))),
+        "position 2 was trimmed before it was settled",
+    ),
+    Case(
+        "positions trimmed before the beginning are not judged",
         TotalOrder(changed(FIRST, RaiseTrim(2))),
-        told(filled(3)) + projected(changed(FIRST, RaiseTrim(3))),
+        announced(filled(3)) + projected(changed(FIRST, RaiseTrim(3))),
     ),
     Case(
-        "what was trimmed before is not asked for, but the rest is",
+        "only positions trimmed before the beginning are not judged",
         TotalOrder(changed(FIRST, RaiseTrim(2))),
         projected(changed(FIRST, RaiseTrim(3))),
-        "position 3 was trimmed away",
+        "position 3 was trimmed before it was settled",
     ),
 ]
 
@@ -91,7 +109,7 @@ COMPLETENESS = [
         projected(LOST) + by("r", PositionsSkipped(LOG, 1, 4, Reason.LOST), read(data(4, 8))),
     ),
     Case(
-        "another subscription begins where it likes",
+        "another subscription begins anywhere",
         Completeness(),
         SUBSCRIBED + by("r", Invoked(2, SubscribeRequested(2, LOG, 9)), read(data(9, 9))),
     ),
@@ -101,12 +119,12 @@ COMPLETENESS = [
         SUBSCRIBED + by("r", Invoked(2, TrimRequested(2, LOG, 1)), read(data(1, 7))),
     ),
     Case(
-        "a restarted reader begins where it likes",
+        "a restarted reader begins anywhere",
         Completeness(),
         SUBSCRIBED + by("r", ProcessEnded("crash"), read(data(1, 7))),
     ),
     Case("a position is left out", Completeness(), SUBSCRIBED + by("r", read(data(5, 8))), "had not read 4"),
-    Case("a position is returned twice", Completeness(), SUBSCRIBED + by("r", read(data(3, 8))), "went on at 3"),
+    Case("a position is returned twice", Completeness(), SUBSCRIBED + by("r", read(data(3, 8))), "continued at 3"),
     Case(
         "a subscription does not begin at its start",
         Completeness(),
@@ -164,28 +182,28 @@ BATCH_AT_1 = by("x", append(1, 7, count=2), Completed(1, Appended(1)))
 
 REAL_TIME_ORDER = [
     Case(
-        "what begins later comes later",
+        "an operation that begins later gets a higher position",
         RealTimeOrder(),
         BATCH_AT_1 + by("y", append(1, 8), Completed(1, Appended(3)), tail(2), Completed(2, TailIs(4))),
     ),
     Case(
-        "what runs at the same time comes in any order",
+        "concurrent appends get positions in any order",
         RealTimeOrder(),
         by("x", append(1, 7)) + by("y", append(1, 8), Completed(1, Appended(5))) + by("x", Completed(1, Appended(4))),
     ),
     Case(
-        "other results order nothing",
+        "other results imply no order",
         RealTimeOrder(),
         BATCH_AT_1 + by("y", append(1, 8), Completed(1, AppendRefused("full"))),
     ),
     Case(
-        "an append comes before an earlier one",
+        "an append gets the position of an earlier one",
         RealTimeOrder(),
         BATCH_AT_1 + by("y", append(1, 8), Completed(1, Appended(1))),
         "y appended at 1",
     ),
     Case(
-        "an append comes into an earlier batch",
+        "an append gets a position inside an earlier batch",
         RealTimeOrder(),
         BATCH_AT_1 + by("y", append(1, 8), Completed(1, Appended(2))),
         "y appended at 2",
@@ -194,7 +212,7 @@ REAL_TIME_ORDER = [
         "a tail is behind an append",
         RealTimeOrder(),
         BATCH_AT_1 + by("y", tail(1), Completed(1, TailIs(2))),
-        "y was told the tail 2",
+        "y got the tail 2",
     ),
     Case(
         "an append is behind a tail",
@@ -206,13 +224,13 @@ REAL_TIME_ORDER = [
         "a tail goes back",
         RealTimeOrder(),
         by("x", tail(1), Completed(1, TailIs(4)), tail(2), Completed(2, TailIs(3))),
-        "x was told the tail 3",
+        "x got the tail 3",
     ),
     Case(
-        "two operations of one number are under way",
+        "two operations with one number are under way",
         RealTimeOrder(),
         by("x", tail(1), append(1, 7)),
-        "operation 1 of x began, but one of that number is under way",
+        "operation 1 of x began, but one with that number is under way",
     ),
     Case(
         "an operation ends twice",
@@ -221,7 +239,7 @@ REAL_TIME_ORDER = [
         "operation 1 of x ended, but is not under way",
     ),
     Case(
-        "an operation ends that somebody else began",
+        "an operation of another process ends",
         RealTimeOrder(),
         by("x", append(1, 7)) + by("y", Completed(1, Appended(1))),
         "operation 1 of y ended",

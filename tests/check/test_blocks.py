@@ -51,4 +51,4 @@ def test_two_logs_have_streams_of_the_same_names_on_the_same_nodes() -> None:
 
 def test_what_a_scenario_lets_happen_is_told_with_its_bounds() -> None:
     assert "free timers: coordinator.coordinator tick 2 times; 2 copies" in bounds_text(doubled_requests())
-    assert "given up: *>meta Get 2 times, n2>c1 * 1 times" in bounds_text(rationed_register())
+    assert "dropped: *>meta Get 2 times, n2>c1 * 1 times" in bounds_text(rationed_register())

@@ -8,7 +8,7 @@ import pytest
 
 from check.histories import Case, by, watched
 from trunkline.check.campaign import SearchBounds, check_exhaustively
-from trunkline.check.delivery_rows import Change, Edit, Row, Rows, history
+from trunkline.check.delivery_rows import Change, Edit, Row, Rows, source_script
 from trunkline.check.monitors.delivery import (
     BufferBound,
     CursorMonotone,
@@ -32,11 +32,11 @@ from trunkline.core.delivery_messages import JobMember, Outcome, Result, Span
 
 # ----------------------------------------------------------------------------------------------------- what is judged
 
-PAST = history((Change("k", 1),), (Change("l", 1),), (Change("k", 2),), (Change("l"),))
+PAST = source_script((Change("k", 1),), (Change("l", 1),), (Change("k", 2),), (Change("l"),))
 K1, L2, K3 = Row("k", 1, 1), Row("l", 1, 2), Row("k", 2, 3)
 MIRROR = Parts(PAST, {"d1": (1,), "d2": (2,)})
 APPEND = Parts(PAST, {"d1": (1,), "d2": (2,)}, append=True)
-TWO_LIVES = Parts(PAST._replace(another=history((Change("m", 1),), (Change("n", 1),)).versions), MIRROR.tenants)
+TWO_LIVES = Parts(PAST._replace(another=source_script((Change("m", 1),), (Change("n", 1),)).versions), MIRROR.tenants)
 M1 = Row("m", 1, 1)
 
 
@@ -76,7 +76,7 @@ CASES = [
     accept("nothing is missing", NoLoss(MIRROR), written(K1, L2, at=2)),
     reject("a row is missing", NoLoss(MIRROR), "d1 at 2 lacks l=2@1", written(K1, at=2)),
     accept("rows are their destination's own", PartitionCorrectness(MIRROR), written(K3, at=3, of="d2")),
-    reject("a row is another one's", PartitionCorrectness(MIRROR), "is not its own", written(K3, at=3)),
+    reject("a row is another one's", PartitionCorrectness(MIRROR), "belongs to another destination", written(K3, at=3)),
     accept("each row is there once", ExactlyOnce(APPEND), written(K1, L2, at=2)),
     reject("a row was appended twice", ExactlyOnce(APPEND), "2 times", written(K1, K1, at=2)),
     reject("a key is there twice", ExactlyOnce(MIRROR), "holds k 2 times", written(K1, K3, at=3)),
@@ -97,7 +97,7 @@ CASES = [
     reject("rows are of another life", NoPhantom(TWO_LIVES), "holds k=1@1", ANEW, written(K1, at=1, mark="1'")),
     reject("a position goes back", CursorMonotone(MIRROR), "went back from 2 to 1", written(at=2), written(at=1)),
     accept("tokens grow", SingleDeliverer(), written(at=1, token=1), written(at=2, token=3)),
-    reject("an older token writes", SingleDeliverer(), "token 1, after 2", written(at=1, token=2), written(at=2)),
+    reject("an older token writes", SingleDeliverer(), "token 1 after 2", written(at=1, token=2), written(at=2)),
     accept("one job ends before the next", FlushState(), BOTH, ended(1), begun(2, 2, 3, "d1"), begun(3, 2, 3, "d2")),
     accept("a crash ends all jobs", FlushState(), BOTH, ProcessEnded("crash"), begun(1, 1, 2, "d1")),
     reject("two jobs of one destination", FlushState(), "two jobs for d2", BOTH, begun(2, 2, 3, "d2")),
@@ -177,7 +177,7 @@ def test_the_edits_of_a_window_are_the_net_difference_of_its_ends() -> None:
     assert PAST.edits((1,), Span(1, 3)) == (Edit("k", None), Edit("l", L2))
     assert PAST.edits((2,), Span(1, 3)) == (Edit("k", K3),)
     assert PAST.edits((1,), Span(1, 4)) == (Edit("k", None),)
-    updated = history((Change("k", 1),), (Change("k", 1),))
+    updated = source_script((Change("k", 1),), (Change("k", 1),))
     assert updated.edits((1,), Span(1, 2)) == (Edit("k", Row("k", 1, 2), replaces=True),)
 
 
@@ -196,7 +196,7 @@ def test_every_short_script_is_delivered_whatever_the_moment_of_a_crash(append: 
     """Two versions after the first, with one change in each; one destination, to which one of the tenants belongs."""
     states = 0
     for one, other in product(CHANGES, CHANGES):
-        past = history((Change("k", 1),), (one,), (other,))
+        past = source_script((Change("k", 1),), (one,), (other,))
         faults = Faults(crash=1, restart=1)
         checked = scenario("short", "", past, planned=PLANNED[:1], append=append, faults=faults, crashable="a")
         report = check_exhaustively(checked, SearchBounds(), lambda text: None)

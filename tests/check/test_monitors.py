@@ -1,4 +1,4 @@
-"""Every clause of every monitor, by hand: histories that it accepts, and for each clause one that it must reject."""
+"""Every clause of every monitor: histories that it accepts, and for each clause one that it rejects."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from check.histories import (
     B,
     C,
     Case,
+    announced,
     append,
     by,
     changed,
@@ -28,7 +29,6 @@ from check.histories import (
     read,
     recovered,
     stored,
-    told,
     watched,
 )
 from check.metadata_histories import BOUNDARY, SINGLE_OWNER
@@ -60,16 +60,16 @@ ONE = data(1, 7)
 OLD = stored(ONE, A, B) + stored(data(2, 8), A, B)  # the two that served before the joiner
 
 DURABILITY = [
-    Case("all have it", CommitDurability(FIRST), stored(ONE, A, B, C) + told(committed(ONE))),
+    Case("all have it", CommitDurability(FIRST), stored(ONE, A, B, C) + announced(committed(ONE))),
     Case(
         "a recovered member counts",
         CommitDurability(),
-        projected(FIRST) + stored(ONE, A, B) + told(recovered(C, ONE), committed(ONE)),
+        projected(FIRST) + stored(ONE, A, B) + announced(recovered(C, ONE), committed(ONE)),
     ),
-    Case("what is trimmed is not looked for", CommitDurability(FIRST), projected(TRIMMED) + told(committed(ONE))),
-    Case("what no segment holds is not judged here", CommitDurability(CLOSED), told(committed(data(9, 7)))),
-    Case("the first projection that is told admits nobody", CommitDurability(), OLD + projected(ADMITTED)),
-    Case("a joiner need not have it", CommitDurability(JOINING), stored(ONE, A, B) + told(committed(ONE))),
+    Case("trimmed positions are not judged", CommitDurability(FIRST), projected(TRIMMED) + announced(committed(ONE))),
+    Case("positions of no segment are not judged", CommitDurability(CLOSED), announced(committed(data(9, 7)))),
+    Case("the first projection admits no member", CommitDurability(), OLD + projected(ADMITTED)),
+    Case("a joiner need not have it", CommitDurability(JOINING), stored(ONE, A, B) + announced(committed(ONE))),
     Case(
         "a joiner is admitted that has everything",
         CommitDurability(JOINING),
@@ -93,31 +93,31 @@ DURABILITY = [
     Case(
         "one member lacks what is acknowledged",
         CommitDurability(FIRST),
-        stored(ONE, A, B) + told(committed(ONE)),
+        stored(ONE, A, B) + announced(committed(ONE)),
         "acknowledged, but c never stored it",
     ),
     Case(
-        "nobody has what is acknowledged, as the metadata told",
+        "no member of the first projection has what is acknowledged",
         CommitDurability(),
-        projected(FIRST) + told(committed(ONE)),
+        projected(FIRST) + announced(committed(ONE)),
         "but a, b, c never stored it",
     ),
     Case(
         "one member recovered without it",
         CommitDurability(FIRST),
-        stored(ONE, A, B) + told(recovered(C), committed(ONE)),
+        stored(ONE, A, B) + announced(recovered(C), committed(ONE)),
         "but c never stored it",
     ),
     Case(
         "one member has another value",
         CommitDurability(FIRST),
-        stored(ONE, A, B) + stored(data(1, 9), C) + told(committed(ONE)),
+        stored(ONE, A, B) + stored(data(1, 9), C) + announced(committed(ONE)),
         "but c never stored it",
     ),
     Case(
-        "what lies above the trim is looked for",
+        "positions above the trim point are judged",
         CommitDurability(TRIMMED),
-        told(committed(data(2, 8))),
+        announced(committed(data(2, 8))),
         "position 2 was acknowledged",
     ),
     Case(
@@ -126,18 +126,18 @@ DURABILITY = [
         OLD + stored(ONE, JOINER) + projected(ADMITTED),
         "d serves segment 0, but lacks position 2",
     ),
-    Case("all have what is read", ReadCommitted(FIRST), stored(ONE, A, B, C) + told(read(ONE))),
-    Case("what is trimmed may still be read", ReadCommitted(), projected(TRIMMED) + told(read(ONE))),
+    Case("all have what is read", ReadCommitted(FIRST), stored(ONE, A, B, C) + announced(read(ONE))),
+    Case("what is trimmed may still be read", ReadCommitted(), projected(TRIMMED) + announced(read(ONE))),
     Case(
         "one member lacks what is read",
         ReadCommitted(FIRST),
         stored(ONE, A, C) + by("r", read(ONE)),
-        "r was given position 1, which b never stored",
+        "r read position 1, which b never stored",
     ),
     Case(
         "an admitted joiner lacks what is read",
         ReadCommitted(JOINING),
-        stored(ONE, A, B) + projected(ADMITTED) + told(read(ONE)),
+        stored(ONE, A, B) + projected(ADMITTED) + announced(read(ONE)),
         "which d never stored",
     ),
 ]
@@ -151,11 +151,11 @@ UNKNOWN = by("x", append(1, 7), Completed(1, OutcomeUnknown(2)))
 
 NO_LOST_ACK = [
     Case(
-        "what was acknowledged stays and is read, what was refused is not, and junk is nobody's",
+        "what was acknowledged stays and is read, what was refused is not, and JUNK has no writer",
         NoLostAck(FIRST),
         ACKNOWLEDGED
         + by("x", append(2, 8), Completed(2, AppendRefused("full")))
-        + told(read(data(1, 7)), read(junk(2)), read(junk(3)))
+        + announced(read(data(1, 7)), read(junk(2)), read(junk(3)))
         + projected(ENDED),
     ),
     Case(
@@ -167,16 +167,16 @@ NO_LOST_ACK = [
     Case("the outcome of what is lost is unknown", NoLostAck(LOST), UNKNOWN),
     Case("a gap begins with its first position", NoLostAck(replace(LOST, gaps=(Gap(2, 4),))), UNKNOWN),
     Case(
-        "what is asked for is trimmed, or less",
+        "no more is trimmed than was asked for",
         TrimAsked(FIRST),
         by("x", Invoked(1, TrimRequested(1, "log", 2))) + projected(changed(FIRST, RaiseTrim(2))),
     ),
-    Case("what was trimmed before is not asked for again", TrimAsked(TRIMMED), projected(TRIMMED)),
+    Case("the trim point of the first projection needs no request", TrimAsked(TRIMMED), projected(TRIMMED)),
     Case(
         "more is trimmed than was asked for",
         TrimAsked(FIRST),
         by("x", Invoked(1, TrimRequested(1, "log", 1))) + projected(changed(FIRST, RaiseTrim(2))),
-        "nobody asked for more than 1",
+        "clients asked for 1 at most",
     ),
     Case(
         "nothing was appended there",
@@ -184,43 +184,56 @@ NO_LOST_ACK = [
         ASKED_7 + by("x", Completed(1, Appended(1))),
         "its value was not committed",
     ),
-    Case("an unknown outcome stands above the trim", NoLostAck(TRIMMED), UNKNOWN, "nothing there is trimmed or lost"),
     Case(
-        "an unknown outcome stands past the gap",
+        "an unknown outcome is above the trim point", NoLostAck(TRIMMED), UNKNOWN, "which is neither trimmed nor lost"
+    ),
+    Case(
+        "an unknown outcome is past the gap",
         NoLostAck(LOST),
         by("x", append(1, 7), Completed(1, OutcomeUnknown(4))),
-        "the outcome at 4 is unknown to x",
+        "x got an unknown outcome at 4",
     ),
     Case(
-        "an unknown outcome stands before the gap",
+        "an unknown outcome is before the gap",
         NoLostAck(replace(LOST, gaps=(Gap(3, 4),))),
         UNKNOWN,
-        "the outcome at 2 is unknown to x",
+        "x got an unknown outcome at 2",
     ),
-    Case("a commit lies past the end", NoLostAck(ENDED), told(committed(data(4, 7))), "but 4 in it was acknowledged"),
-    Case("a commit reaches past the end", NoLostAck(ENDED), told(committed(data(3, 7, 2))), "but 4 in it was"),
+    Case(
+        "a commit is past the end", NoLostAck(ENDED), announced(committed(data(4, 7))), "but 4 was acknowledged in it"
+    ),
+    Case(
+        "a commit reaches past the end", NoLostAck(ENDED), announced(committed(data(3, 7, 2))), "but 4 was acknowledged"
+    ),
     Case(
         "an end cuts a commit off",
         NoLostAck(FIRST),
-        told(committed(data(4, 7))) + projected(ENDED),
-        "segment 0 ended at 4, but 4 in it was acknowledged",
+        announced(committed(data(4, 7))) + projected(ENDED),
+        "segment 0 ended at 4, but 4 was acknowledged in it",
     ),
     Case(
         "what was committed is refused",
         NoLostAck(),
         ASKED_7 + by("x", committed(data(1, 7)), Completed(1, AppendRefused("full"))),
-        "value 7 was refused, but stands at 1",
+        "value 7 was refused, but is at 1",
     ),
     Case(
         "what was read is refused",
         NoLostAck(),
         ASKED_7 + by("r", read(data(1, 7))) + by("x", Completed(1, AppendRefused("full"))),
-        "value 7 was refused, but stands at 1",
+        "value 7 was refused, but is at 1",
     ),
-    Case("what was refused is read", NoLostAck(), REFUSED + by("r", read(data(1, 7))), "was refused, and then read"),
-    Case("what was refused is committed", NoLostAck(), REFUSED + told(committed(data(1, 7))), "refused, and then read"),
-    Case("a value is read twice", NoLostAck(), ACKNOWLEDGED + by("r", read(data(2, 7))), "stands at 1 and at 2"),
-    Case("a value is committed twice", NoLostAck(), ACKNOWLEDGED + told(committed(data(2, 7))), "stands at 1 and at 2"),
+    Case("what was refused is read", NoLostAck(), REFUSED + by("r", read(data(1, 7))), "was refused and then read"),
+    Case(
+        "what was refused is committed",
+        NoLostAck(),
+        REFUSED + announced(committed(data(1, 7))),
+        "refused and then read",
+    ),
+    Case("a value is read twice", NoLostAck(), ACKNOWLEDGED + by("r", read(data(2, 7))), "is at 1 and at 2"),
+    Case(
+        "a value is committed twice", NoLostAck(), ACKNOWLEDGED + announced(committed(data(2, 7))), "is at 1 and at 2"
+    ),
 ]
 
 SAFETY = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from check.histories import FIRST, by, data, told, watched
+from check.histories import FIRST, announced, by, data, watched
 from trunkline.check.monitors import OfLog, Progress, RealTimeOrder, TotalOrder, of_each
 from trunkline.check.scenario import Completed, Invoked, Monitor, ProcessEnded, Violation
 from trunkline.check.scenarios.cluster import CHAIN2, appends, chain_log
@@ -24,10 +24,10 @@ def append(operation: int, log: str) -> Invoked:
 
 
 def test_the_same_position_of_two_logs_may_hold_two_values() -> None:
-    history = told(read("one", 7), read("other", 8))
+    history = announced(read("one", 7), read("other", 8))
     watched(OfLog("one", TotalOrder()), history)
     with pytest.raises(Violation, match="one: position 1 is DATA"):
-        watched(OfLog("one", TotalOrder()), [*history, *told(read("one", 9))])
+        watched(OfLog("one", TotalOrder()), [*history, *announced(read("one", 9))])
 
 
 def test_a_result_belongs_to_the_log_of_its_operation() -> None:
@@ -40,20 +40,22 @@ def test_a_result_belongs_to_the_log_of_its_operation() -> None:
 
 
 def test_one_number_for_operations_of_two_logs_at_once_is_a_mistake() -> None:
-    with pytest.raises(Violation, match="give each its own number"):
+    with pytest.raises(Violation, match="number operations across logs"):
         watched(OfLog("one", RealTimeOrder()), by("x", append(1, "one"), append(1, "other")))
 
 
 def test_a_process_that_ends_is_told_to_all_logs() -> None:
     monitor: Monitor = OfLog("one", Progress())
     history = by("x", append(1, "one"))
-    assert monitor.hot(watched(monitor, history)) == "one: not settled: operation 1 of x"
+    assert monitor.hot(watched(monitor, history)) == "one: not complete: operation 1 of x"
     assert monitor.hot(watched(monitor, [*history, *by("x", ProcessEnded("crash"))])) == ""
 
 
 def test_projections_of_another_log_are_not_heard() -> None:
     for monitor in of_each((ONE, OTHER)):
-        assert monitor.observe(monitor.initial(), *told(Projected(replace(FIRST, log="third")))) == monitor.initial()
+        assert (
+            monitor.observe(monitor.initial(), *announced(Projected(replace(FIRST, log="third")))) == monitor.initial()
+        )
 
 
 def test_each_log_has_every_monitor() -> None:

@@ -15,6 +15,7 @@ from check.histories import (
     B,
     C,
     Case,
+    announced,
     append,
     by,
     committed,
@@ -23,7 +24,6 @@ from check.histories import (
     projected,
     read,
     recovered,
-    told,
     watched,
 )
 from trunkline.check.monitors import (
@@ -42,8 +42,8 @@ from trunkline.core.events import (
 from trunkline.core.messages import Reason
 
 FOLLOWING = by("r", Invoked(1, SubscribeRequested(1, LOG, 1)))
-TWO_COMMITTED = told(committed(data(1, 7)), committed(data(2, 8)))
-ALL_FINAL = told(*map(finalized, (A, B, C)))
+TWO_COMMITTED = announced(committed(data(1, 7)), committed(data(2, 8)))
+ALL_FINAL = announced(*map(finalized, (A, B, C)))
 
 RESTING = [
     Case("nothing was begun", Progress(), []),
@@ -55,7 +55,9 @@ RESTING = [
         by("r", Invoked(1, SubscribeRequested(1, LOG, 1, until=2)), Completed(1, SubscriptionEnded(3))),
     ),
     Case("a reader is at the tail", Progress(), FOLLOWING + TWO_COMMITTED + by("r", read(data(1, 7, 2)))),
-    Case("a late commit does not move the tail back", Progress(), told(committed(data(2, 8)), committed(data(1, 7)))),
+    Case(
+        "a late commit does not move the tail back", Progress(), announced(committed(data(2, 8)), committed(data(1, 7)))
+    ),
     Case(
         "a reader skipped to the tail",
         Progress(),
@@ -68,18 +70,18 @@ RESTING = [
     Case(
         "a member that was removed needs no end",
         Progress(finishing=True),
-        told(*map(finalized, (A, B))) + projected(NARROW),
+        announced(*map(finalized, (A, B))) + projected(NARROW),
     ),
     Case(
         "a member knows its end after a restart",
         Progress(finishing=True),
-        projected(REPAIRED) + told(finalized(A), finalized(B), recovered(C, end=4)),
+        projected(REPAIRED) + announced(finalized(A), finalized(B), recovered(C, end=4)),
     ),
     Case("a stream that was never made left", Progress(tidy=True), projected(REPAIRED, NARROW)),
     Case(
         "a stream that left was dropped",
         Progress(tidy=True),
-        projected(REPAIRED) + told(recovered(C)) + projected(NARROW) + told(StreamDropped("n", LOG, C)),
+        projected(REPAIRED) + announced(recovered(C)) + projected(NARROW) + announced(StreamDropped("n", LOG, C)),
     ),
 ]
 
@@ -87,13 +89,13 @@ WAITING = [
     Case(
         "a stream that left is kept",
         Progress(tidy=True),
-        projected(REPAIRED) + told(recovered(C)) + projected(NARROW),
+        projected(REPAIRED) + announced(recovered(C)) + projected(NARROW),
         f"not finished: drop of {C}",
     ),
     Case(
         "a stream is made after it left",
         Progress(tidy=True),
-        projected(REPAIRED, NARROW) + told(finalized(C)),
+        projected(REPAIRED, NARROW) + announced(finalized(C)),
         f"not finished: drop of {C}",
     ),
     Case("an operation is under way", Progress(), by("x", append(1, 7)), "operation 1 of x"),
@@ -122,13 +124,13 @@ WAITING = [
     Case(
         "a stream is not finalized",
         Progress(finishing=True),
-        projected(REPAIRED) + told(finalized(A), finalized(B)),
+        projected(REPAIRED) + announced(finalized(A), finalized(B)),
         f"not finished: stream {C}",
     ),
     Case(
         "a restarted member knows no end",
         Progress(finishing=True),
-        projected(REPAIRED) + told(finalized(A), finalized(B), recovered(C)),
+        projected(REPAIRED) + announced(finalized(A), finalized(B), recovered(C)),
         f"not finished: stream {C}",
     ),
     Case(

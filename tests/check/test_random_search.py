@@ -100,7 +100,7 @@ def test_the_fair_phase_accuses_a_process_that_stays_down_and_is_needed() -> Non
     crash = next(each for each in world.expand(world.initial()) if world.action(each[0]).text() == "crash k")
     healing = Healer(world).heal(crash[1], 100)
     assert healing.finding is not None
-    assert healing.finding.text.startswith("not reached by 100 fair steps")
+    assert healing.finding.text.startswith("not reached within 100 fair steps")
 
 
 def test_the_fair_phase_takes_no_fault_and_serves_every_caller() -> None:

@@ -70,7 +70,7 @@ def test_an_action_that_cannot_happen_is_refused_with_its_place() -> None:
         assert violation.file is not None
     first = violation.file.actions[0]
     file = ActionFile("pair", (first, first.replace("c1", "c9")))
-    with pytest.raises(ActionFileError, match="action 2 cannot happen there"):
+    with pytest.raises(ActionFileError, match="action 2 cannot happen here"):
         replay_file(World(unshrinkable_scenario()), file)
 
 
@@ -78,11 +78,11 @@ def test_an_action_that_cannot_happen_is_refused_with_its_place() -> None:
     ("text", "words"),
     [
         ("", "line 1: expected `trunkline-actions 1`"),
-        ("trunkline-actions 1\n", "names no scenario"),
-        ("trunkline-actions 1\nscenario put\ncolour red\n", "line 3: not a line of the head"),
+        ("trunkline-actions 1\n", "lacks a scenario line"),
+        ("trunkline-actions 1\nscenario put\ncolour red\n", "line 3: not a valid head line"),
         ("trunkline-actions 1\nscenario put\nfair soon\n", "line 3: bad value for fair"),
         ("trunkline-actions 1\nscenario put\nwithout luck\n", "line 3: bad value for without"),
-        ("trunkline-actions 1\nscenario put\nscenario put\n", "line 3: not a line of the head"),
+        ("trunkline-actions 1\nscenario put\nscenario put\n", "line 3: not a valid head line"),
     ],
 )
 def test_a_malformed_head_is_refused(text: str, words: str) -> None:

@@ -62,10 +62,10 @@ def test_a_rule_that_has_neither_is_missing() -> None:
 @pytest.mark.parametrize(
     ("breaks", "unseen", "problem"),
     [
-        (("role D2",), {}, "role D2, which bug breaks, is no rule"),
-        ((), {"role D2": SENTENCE}, "role D2, which is called unseen, is no rule"),
-        (("role D1",), {"role D1": SENTENCE}, "role D1 is called unseen, and bug breaks it"),
-        ((), {"role D1": "It cannot be seen."}, "the sentence of role D1 says nothing"),
+        (("role D2",), {}, "bug breaks role D2, which is not a rule"),
+        ((), {"role D2": SENTENCE}, "UNSEEN names role D2, which is not a rule"),
+        (("role D1",), {"role D1": SENTENCE}, "UNSEEN names role D1, but bug breaks it"),
+        ((), {"role D1": "It cannot be seen."}, "the sentence of role D1 is too short"),
     ],
 )
 def test_what_does_not_fit_the_rules_is_refused(breaks: tuple[str, ...], unseen: dict[str, str], problem: str) -> None:

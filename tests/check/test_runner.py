@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from trunkline.check.runner import Task, Tell, WorkerFailed, run_tasks
+from trunkline.check.runner import ReportProgress, Task, WorkerFailed, run_tasks
 
 PATIENCE_SECONDS = 60.0
 
@@ -17,16 +17,16 @@ def squared(number: int) -> Task[int]:
     return lambda tell: number * number
 
 
-def endless(_tell: Tell) -> int:
+def endless(_tell: ReportProgress) -> int:
     time.sleep(PATIENCE_SECONDS)
     return -1
 
 
-def failing(_tell: Tell) -> int:
+def failing(_tell: ReportProgress) -> int:
     raise ValueError("the task is at fault")
 
 
-def vanishing(_tell: Tell) -> int:
+def vanishing(_tell: ReportProgress) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return -1
 
@@ -36,7 +36,7 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
 
 
 def test_progress_is_told_with_the_place_of_the_task() -> None:
-    def task(tell: Tell) -> int:
+    def task(tell: ReportProgress) -> int:
         tell("half")
         return 1
 
@@ -49,7 +49,7 @@ def test_tasks_after_one_that_is_enough_are_ended_and_those_before_it_finish() -
     begun = time.monotonic()
     finished: list[int] = []
 
-    def slow(_tell: Tell) -> int:
+    def slow(_tell: ReportProgress) -> int:
         time.sleep(0.3)
         return 3
 
@@ -65,7 +65,7 @@ def test_tasks_after_one_that_is_enough_are_ended_and_those_before_it_finish() -
 
 
 def test_an_earlier_task_that_is_enough_as_well_wins() -> None:
-    def slow(_tell: Tell) -> int:
+    def slow(_tell: ReportProgress) -> int:
         time.sleep(0.3)
         return 100
 

@@ -98,8 +98,8 @@ def test_breadth_first_finds_a_shortest_trace_that_replays() -> None:
     world = World(pair(monitors=(Never("b saw 2"),), fifo=True, faults=Faults(duplicate=3, loss=1)))
     found = explore(world)
     assert found.finding is not None
-    assert (found.finding.monitor, len(found.trace), found.complete) == ("Never", 2, False)
-    assert world.violation(run(world, *(action.text() for action in found.trace))) == found.finding
+    assert (found.finding.monitor, len(found.actions), found.complete) == ("Never", 2, False)
+    assert world.violation(run(world, *(action.text() for action in found.actions))) == found.finding
 
 
 def test_depth_first_sees_the_same_states() -> None:
@@ -111,7 +111,7 @@ def test_depth_first_finds_the_violation_too_and_its_trace_replays() -> None:
     world = World(pair(monitors=(Never("b saw 2"),), faults=Faults(duplicate=3)))
     found = explore(world, order="depth")
     assert found.finding is not None
-    assert world.violation(run(world, *(action.text() for action in found.trace))) == found.finding
+    assert world.violation(run(world, *(action.text() for action in found.actions))) == found.finding
 
 
 def test_a_bound_that_cuts_the_search_short_is_told() -> None:
@@ -142,7 +142,7 @@ def test_symmetry_gives_the_same_verdict_with_fewer_states() -> None:
     assert whole.distinct / 2 <= reduced.distinct < whole.distinct * 0.6
     broken = [explore(World(polling(monitors=(Never("c saw 1"),))), symmetry=symmetry) for symmetry in (False, True)]
     assert broken[0].finding == broken[1].finding is not None
-    assert len(broken[0].trace) == len(broken[1].trace)
+    assert len(broken[0].actions) == len(broken[1].actions)
     assert broken[1].distinct < broken[0].distinct
 
 
@@ -189,7 +189,7 @@ def test_liveness_names_the_first_state_from_which_the_goal_cannot_be_reached() 
     assert found.liveness.finding is not None
     assert found.liveness.finding.monitor == "Progress"
     assert "Asked: nobody has answered" in found.liveness.finding.text
-    assert [action.kind for action in found.liveness.trace] == ["lose"]
+    assert [action.kind for action in found.liveness.actions] == ["lose"]
 
 
 def test_a_goal_that_only_a_fault_can_reach_is_not_reached() -> None:
@@ -216,7 +216,7 @@ def test_a_goal_that_only_a_fault_can_reach_is_not_reached() -> None:
     found = explore(World(doubling), keep_edges=True)
     assert found.liveness is not None
     assert found.liveness.finding is not None
-    assert found.liveness.trace == ()
+    assert found.liveness.actions == ()
 
 
 def test_liveness_is_not_judged_on_a_graph_that_was_cut_short() -> None:
@@ -233,7 +233,7 @@ def test_progress_is_told_as_states_are_found() -> None:
 def test_a_world_that_breaks_a_property_as_it_begins_gives_an_empty_trace() -> None:
     found = explore(World(polling(monitors=(Never("c began 1"),))))
     assert found.finding is not None
-    assert (found.trace, found.distinct) == ((), 1)
+    assert (found.actions, found.distinct) == ((), 1)
 
 
 SCRIPT = """

@@ -29,8 +29,8 @@ def test_a_run_shrinks_to_one_from_which_nothing_can_be_left_out(strategy: Strat
         shrunk = shrink(scenario, failure)
         shortest = explore(World(scenario))
     assert shrunk.failure.finding.monitor == "NoLostAck"
-    assert len(shortest.trace) <= len(shrunk.failure.actions) <= len(failure.actions)
-    assert len(shrunk.failure.actions) <= len(shortest.trace) + 2
+    assert len(shortest.actions) <= len(shrunk.failure.actions) <= len(failure.actions)
+    assert len(shrunk.failure.actions) <= len(shortest.actions) + 2
 
 
 def test_a_smaller_scenario_is_preferred() -> None:

@@ -1,6 +1,4 @@
-"""Every clause of the monitors of upkeep, by hand: histories that they accept, that they reject, and that keep them
-hot.
-"""
+"""Every clause of the monitors of upkeep: histories that they accept, that they reject, and that keep them hot."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ from check.histories import (
     C,
     Case,
     History,
+    announced,
     by,
     changed,
     data,
     projected,
     stored,
-    told,
     watched,
 )
 from trunkline.check.monitors.upkeep import LastCopy, PatienceKept, RepairedAlike, Upkeep
@@ -43,7 +41,7 @@ def back(node: str, stream: str) -> History:
 
 
 def damaged(*streams: str) -> History:
-    return told(*(StreamDamaged("n", LOG, 0, stream, ()) for stream in streams))
+    return announced(*(StreamDamaged("n", LOG, 0, stream, ()) for stream in streams))
 
 
 def everywhere(*streams: str) -> History:
@@ -54,17 +52,22 @@ LAST = changed(NARROW, RemoveMember(0, B))
 GONE = changed(ENDED, RaiseTrim(3))
 
 CASES = [
-    Case("another member is there", LastCopy(REPAIRED), crashed("c", "b") + projected(NARROW)),
-    Case("it was there when it was asked", LastCopy(REPAIRED), crashed("a", "b") + projected(NARROW)),
+    Case("another member is up", LastCopy(REPAIRED), crashed("c", "b") + projected(NARROW)),
+    Case("it was up when it was asked", LastCopy(REPAIRED), crashed("a", "b") + projected(NARROW)),
     Case("a joiner leaves", LastCopy(JOINING, ("a", "b")), projected(NARROW)),
     Case(
-        "the other one has come back",
+        "the other one has restarted",
         LastCopy(REPAIRED, ("a", "b")),
         back("a", A) + projected(NARROW),
     ),
-    Case("nobody else is there", LastCopy(REPAIRED, ("a", "b")), projected(NARROW), "1.0.2 was removed, and nobody"),
     Case(
-        "the other one died before the projection that was changed",
+        "no other copy is up",
+        LastCopy(REPAIRED, ("a", "b")),
+        projected(NARROW),
+        "1.0.2 was removed while no other copy",
+    ),
+    Case(
+        "the other one crashed before the previous projection",
         LastCopy(ENDED),
         crashed("a", "b") + projected(REPAIRED, NARROW),
         "1.0.2 was removed",
@@ -77,20 +80,20 @@ CASES = [
     ),
     Case("all have the same", RepairedAlike(ENDED), everywhere(A, B, C) + projected(REPAIRED)),
     Case(
-        "what is trimmed is not looked at",
+        "trimmed positions are not judged",
         RepairedAlike(ENDED),
         projected(changed(ENDED, RaiseTrim(3), MarkRepaired(0))),
     ),
-    Case("a segment that was repaired before is not looked at", RepairedAlike(REPAIRED), projected(NARROW)),
+    Case("a segment that was repaired before is not judged", RepairedAlike(REPAIRED), projected(NARROW)),
     Case("nothing is left of it", RepairedAlike(FIRST), projected(LOST)),
     Case("one lacks a position", RepairedAlike(ENDED), everywhere(A, B) + projected(REPAIRED), "at position 1"),
     Case(
         "one has another value",
         RepairedAlike(ENDED),
         everywhere(A, B) + stored(data(1, 1), C) + stored(junk(2), C) + stored(data(3, 3), C) + projected(REPAIRED),
-        "segment 0 is called repaired, but differs at position 2",
+        "segment 0 is marked repaired, but its members differ at position 2",
     ),
-    Case("a node was given up", PatienceKept(REPAIRED), told(NodeGivenUp(LOG, "c")) + projected(NARROW)),
+    Case("a node was given up", PatienceKept(REPAIRED), announced(NodeGivenUp(LOG, "c")) + projected(NARROW)),
     Case("a stream was damaged", PatienceKept(REPAIRED), damaged(C) + projected(NARROW)),
     Case("a node is being drained", PatienceKept(REPAIRED, ("c",)), projected(NARROW)),
     Case("a joiner leaves without having served", PatienceKept(JOINING), projected(NARROW)),
@@ -98,7 +101,7 @@ CASES = [
     Case(
         "another node was given up",
         PatienceKept(REPAIRED),
-        told(NodeGivenUp(LOG, "b")) + projected(NARROW),
+        announced(NodeGivenUp(LOG, "b")) + projected(NARROW),
         "although c was not given up",
     ),
 ]
@@ -106,7 +109,7 @@ TRIMMED = changed(REPAIRED, RaiseTrim(2))
 
 
 def trimmed(point: int, *streams: str) -> History:
-    return told(*(StreamTrimmed("n", LOG, 0, stream, point) for stream in streams))
+    return announced(*(StreamTrimmed("n", LOG, 0, stream, point) for stream in streams))
 
 
 RESTS = [
@@ -114,14 +117,14 @@ RESTS = [
     Case("too few copies", Upkeep(REPAIRED, width=3), projected(NARROW), "segment 0 has too few copies"),
     Case("a joiner does not count", Upkeep(JOINING, width=3), [], "segment 0 has too few copies"),
     Case("too few copies of nothing", Upkeep(changed(NARROW, RaiseTrim(3)), width=3), []),
-    Case("repaired as wanted", Upkeep(REPAIRED, repaired=(0,)), []),
+    Case("repaired", Upkeep(REPAIRED, repaired=(0,)), []),
     Case("not repaired", Upkeep(ENDED, repaired=(0,)), [], "segment 0 is not repaired"),
     Case("trimmed on all", Upkeep(TRIMMED, freed=True), trimmed(2, A, B, C)),
     Case("not trimmed on one", Upkeep(TRIMMED, freed=True), trimmed(2, A, B) + trimmed(1, C), "1.0.2 is not trimmed"),
     Case("not forgotten", Upkeep(GONE, freed=True), [], "segment 0 is not forgotten"),
     Case("forgotten", Upkeep(GONE, freed=True), projected(changed(GONE, ForgetSegment(0)))),
-    Case("a map that is too long", Upkeep(REPAIRED, segments_max=1), [], "the map has 2 segments"),
-    Case("a map that is not", Upkeep(REPAIRED, segments_max=2), []),
+    Case("a projection that is too long", Upkeep(REPAIRED, segments_max=1), [], "the projection has 2 segments"),
+    Case("a projection that is not", Upkeep(REPAIRED, segments_max=2), []),
 ]
 ACCEPTED = [case for case in CASES if not case.verdict]
 REJECTED = [case for case in CASES if case.verdict]

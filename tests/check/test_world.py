@@ -217,7 +217,7 @@ def test_an_assertion_in_a_role_is_a_finding() -> None:
     assert found.finding is not None
     assert found.finding.monitor == "RoleError"
     assert "AssertionError: only ones, please" in found.finding.text
-    assert [action.text() for action in found.trace] == ["deliver a.main>b.main Note(value=2)"]
+    assert [action.text() for action in found.actions] == ["deliver a.main>b.main Note(value=2)"]
 
 
 def test_a_message_to_a_role_or_process_that_does_not_exist_is_a_finding() -> None:
@@ -247,7 +247,7 @@ def test_a_state_that_breaks_a_property_is_an_end() -> None:
 
 def test_a_scenario_whose_faults_can_happen_to_nothing_is_refused() -> None:
     for faults in (Faults(crash=1), Faults(power_cut=1), Faults(cut=1)):
-        with pytest.raises(ValueError, match="nothing that it could happen to"):
+        with pytest.raises(ValueError, match="nothing it applies to"):
             World(pair(faults=faults))
     with pytest.raises(ValueError, match="no such process: z"):
         World(pair(crashable=("z",)))

@@ -1,4 +1,4 @@
-"""One cluster for all tests of commands: each uses logs of its own."""
+"""One cluster for all tests of commands; each test uses its own logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Command:
-    """Runs a command in this process, in an empty directory and without a home; ``stdin`` comes from a file."""
+    """Runs a command in this process, in an empty directory, with ``stdin`` from a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in [each for each in os.environ if each.startswith("TRUNKLINE_")]:
@@ -39,6 +39,6 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytes
 
 @pytest.fixture
 def on_cluster(command: Command, cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """A command that talks to the cluster."""
+    """Runs a command with the address of the cluster."""
     monkeypatch.setenv("TRUNKLINE_CONNECT", cluster.connect)
     return command

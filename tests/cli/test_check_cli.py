@@ -128,7 +128,7 @@ def test_a_long_fair_phase_is_shown_by_its_beginning_and_its_end(capsys: pytest.
     needed = replace(put_scenario(), stays_down=("k",), smaller=())
     assert run("put", "--schedules", "200", "--strategy", "random", known=Catalogue({"put": lambda: needed})) == 1
     out = capsys.readouterr().out
-    assert "not reached by 2000 fair steps" in out
+    assert "not reached within 2000 fair steps" in out
     assert " fair steps ...\n" in out
     assert len(out.splitlines()) < 80
     assert "the first 60 of 2000 fair steps" in Path("check-out/put-Progress.html").read_text()
@@ -200,7 +200,7 @@ def test_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--actions", "absent.actions"], "absent.actions: No such file or directory"),
         (["--actions", "noise"], "noise: line 1: expected `trunkline-actions 1`"),
         (["pair", "--actions", "of-put"], "it belongs to scenario put, not pair"),
-        (["--actions", "of-put"], "action 1 cannot happen there: crash nobody"),
+        (["--actions", "of-put"], "action 1 cannot happen here: crash nobody"),
         (["--colour"], "unknown option --colour"),
     ],
 )

@@ -58,7 +58,7 @@ def test_histories_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("arguments", "words"),
     [
         (["--recording", "."], "no *.trace files in this directory"),
-        (["--history", "."], "no *.history file is in this directory"),
+        (["--history", "."], "no *.history files in this directory"),
         (["chain", "--history", "."], "--history takes no scenario"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``docs/cli.md`` says what the command line takes, all of it and nothing else."""
+"""``docs/cli.md`` describes the command line exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trunkline.cli.reference import reference
 
 def test_the_page_of_the_command_line_is_not_stale(repository: Path) -> None:
     page = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert page == reference(), "make it anew: .venv/bin/python -m trunkline.cli.reference > docs/cli.md"
+    assert page == reference(), "generate it again: .venv/bin/python -m trunkline.cli.reference > docs/cli.md"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_the_page_names_every_command_and_how_its_options_are_written(words: str
     assert words in reference()
 
 
-def test_the_page_does_not_hang_on_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_does_not_depend_on_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = []
     for columns in ("40", "200"):
         monkeypatch.setenv("COLUMNS", columns)

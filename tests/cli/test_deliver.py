@@ -140,7 +140,7 @@ def test_a_difference_is_named_and_is_the_exit_code(command: Command, example: P
     assert command("deliver", "verify", "orders.yaml", "tenant-03").code == 0
 
 
-def test_what_cannot_be_compared_has_an_exit_code_of_its_own(command: Command, example: Path) -> None:
+def test_destinations_that_cannot_be_compared_have_their_own_exit_code(command: Command, example: Path) -> None:
     catalog = Path("tenants/tenant-03.ducklake").rename("elsewhere")
     done = command("deliver", "verify", "orders.yaml", "tenant-03")
     catalog.rename("tenants/tenant-03.ducklake")
@@ -153,7 +153,7 @@ def test_what_cannot_be_compared_has_an_exit_code_of_its_own(command: Command, e
 def test_status_shows_every_destination(command: Command, example: Path) -> None:
     shown = command("deliver", "status", "orders.yaml")
     assert shown.code == 0
-    assert "pipeline orders, source at version 5, delivered by NOBODY" in shown.text
+    assert "pipeline orders, source at version 5, delivered by no deliverer" in shown.text
     assert "tenant-20" in shown.text
     facts = command("deliver", "status", "orders.yaml", "--json").json
     assert len(facts["destinations"]) == 20
@@ -172,12 +172,12 @@ def test_status_is_shown_again_and_again_until_interrupted(example: Path) -> Non
     assert [each["pipeline"] for each in shown] == ["orders", "orders"]
 
 
-def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, example: Path) -> None:
+def test_a_desired_state_is_kept_for_the_next_deliverer(command: Command, example: Path) -> None:
     paused = command("deliver", "pause", "orders.yaml", "tenant-01", "tenant-02")
     assert paused.text.startswith("paused: tenant-01, tenant-02\nno deliverer runs now")
     assert "to be paused" in command("deliver", "status", "orders.yaml").text
     again = command("deliver", "pause", "orders.yaml", "tenant-01")
-    assert again.text == "nothing to do: 1 destination paused already\n"
+    assert again.text == "nothing to do: 1 destination already paused\n"
     resumed = command("deliver", "resume", "orders.yaml", "--all", "--json").json
     assert resumed["changed"] == ["tenant-01", "tenant-02"]
     assert len(resumed["unchanged"]) == 18
@@ -195,13 +195,13 @@ def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, exam
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["pause", "orders.yaml"], "name destinations, or say --all"),
+        (["pause", "orders.yaml"], "name destinations, or use --all"),
         (["pause", "orders.yaml", "tenant-01", "--all"], "not both"),
-        (["retire", "orders.yaml", "--all"], "say --yes if that is meant"),
+        (["retire", "orders.yaml", "--all"], "confirm with --yes"),
         (["pause", "orders.yaml", "nobody"], "has no destination 'nobody'"),
     ],
 )
-def test_a_word_about_nobody_or_about_all_by_mistake_is_refused(
+def test_a_command_for_no_destination_or_for_all_by_mistake_is_rejected(
     command: Command, example: Path, words: list[str], complaint: str
 ) -> None:
     refused = command("deliver", *words)
@@ -262,14 +262,14 @@ def running(example: Path) -> Iterator[Terminal]:
     Path("orders.yaml").write_text(text, encoding="utf-8")
 
 
-def test_a_deliverer_tells_how_far_it_is_follows_the_operator_and_drains_when_told_to_end(
+def test_a_deliverer_shows_its_progress_follows_desired_states_and_drains_on_a_signal(
     command: Command, example: Path, running: Terminal
 ) -> None:
     def states() -> dict[str, str]:
         found = command("deliver", "status", "orders.yaml", "--json").json["destinations"]
         return {each["name"]: (each["status"] or {}).get("state", "") for each in found}
 
-    running.wait_for("in step with version 5: 20 destinations, 1 halted")
+    running.wait_for("up to date with version 5: 20 destinations, 1 halted")
     assert "starting Spark on local[*]" in running.text
     assert "event=halted" in running.text
     assert "replace_existing" in running.text
@@ -277,19 +277,19 @@ def test_a_deliverer_tells_how_far_it_is_follows_the_operator_and_drains_when_to
 
     shutil.rmtree("foreign")
     assert command("deliver", "resume", "orders.yaml", "foreign").text == "active: foreign\n"
-    running.wait_for("in step with version 5: 21 destinations")
+    running.wait_for("up to date with version 5: 21 destinations")
 
     assert command("deliver", "pause", "orders.yaml", "tenant-01").text == "paused: tenant-01\n"
     wait_until(lambda: states()["tenant-01"] == "paused", lambda: "the pause is followed")
     changes = ("UPDATE lake.orders SET quantity = 99 WHERE id % 2 = 0", "DELETE FROM lake.orders WHERE id = 3")
     version = change_source(example, *changes)
-    running.wait_for(f"in step with version {version}: 20 destinations")
+    running.wait_for(f"up to date with version {version}: 20 destinations")
 
     running.process.send_signal(signal.SIGTERM)
     code, output = running.end()
-    assert "draining: everything is brought to the source's version" in running.text
+    assert "draining to the present version of the source" in running.text
     assert (code, f"20 destinations at version {version}" in output) == (0, True), running.text
-    assert "left behind: tenant-01, at version 5: paused" in running.text
+    assert "behind: tenant-01, at version 5: paused" in running.text
     done = command("deliver", "verify", "orders.yaml")
     assert done.text.endswith("21 destinations: all equal to the source\n")
 
@@ -304,12 +304,12 @@ def test_init_writes_an_example_and_never_overwrites(command: Command, tmp_path:
     )
     Path("orders.yaml").write_text("mine")
     again = command("deliver", "init", "--sample")
-    assert (again.code, "orders.yaml is there already" in again.err) == (1, True)
+    assert (again.code, "orders.yaml already exists" in again.err) == (1, True)
     assert Path("orders.yaml").read_text() == "mine"
     assert not Path("lake").exists()
     Path("lake/data").mkdir(parents=True)
     other = command("deliver", "init", "other.yaml", "--sample")
-    assert (other.code, "lake/data is there already" in other.err) == (1, True)
+    assert (other.code, "lake/data already exists" in other.err) == (1, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "orders.yaml", "stdin"]
 
 
@@ -340,7 +340,7 @@ def pipeline_file(folder: Path, text: str = "", **changes: str) -> Path:
         ({"store": "sqlite:orders.yaml"}, 2, "orders.yaml"),
     ],
 )
-def test_what_is_wrong_with_a_pipeline_is_said_before_anything_is_written(
+def test_problems_of_a_pipeline_are_reported_before_anything_is_written(
     command: Command, tmp_path: Path, changes: dict[str, str], code: int, complaint: str
 ) -> None:
     pipeline_file(tmp_path, **changes)
@@ -371,11 +371,11 @@ def test_validate_names_every_problem_and_where_it_is(command: Command, tmp_path
     assert told.text.endswith("4 problems in orders.yaml\n")
 
 
-def test_validate_compares_the_columns_of_what_was_delivered(command: Command, tmp_path: Path) -> None:
+def test_validate_compares_the_columns_of_existing_destinations(command: Command, tmp_path: Path) -> None:
     pipeline = load_pipeline(pipeline_file(tmp_path))
     source = source_facts(pipeline)
     assert command("deliver", "validate", "orders.yaml").text == (
-        "orders.yaml: pipeline orders, 20 destinations: all is well\n"
+        "orders.yaml: pipeline orders, 20 destinations: valid\n"
     )
     renamed = tuple(replace(each, name="payed") if each.name == "paid" else each for each in source.columns)
     for destination, identity in zip(pipeline.destinations, (source.identity, "another"), strict=False):
@@ -384,8 +384,8 @@ def test_validate_compares_the_columns_of_what_was_delivered(command: Command, t
         opened.close()
     another = f"its rows are of another source table (another, not {source.identity})"
     assert command("deliver", "validate", "orders.yaml").text.splitlines() == [
-        "tenant-01: column 'payed' is not in the source; mend it, or reseed the destination",
-        f"tenant-02: {another}; choose another table, or reseed it to have them replaced",
+        "tenant-01: column 'payed' is not in the source; fix it, or reseed the destination",
+        f"tenant-02: {another}; choose another table, or reseed it to replace them",
         "2 problems in orders.yaml",
     ]
 
@@ -399,7 +399,8 @@ def test_a_bad_credential_names_the_destination_and_is_not_shown(
         dsn = server.dsn("orders", user="deliver")
         line = f"  - {{name: wrong, type: postgres, dsn: {dsn}, table: orders, password_env: ORDERS_PASSWORD}}\n"
         pipeline_file(tmp_path, line)
-        assert "the environment has no ORDERS_PASSWORD" in command("deliver", "validate", "orders.yaml").text
+        unset = command("deliver", "validate", "orders.yaml").text
+        assert "the environment variable ORDERS_PASSWORD is not set or is empty" in unset
         monkeypatch.setenv("ORDERS_PASSWORD", "a-guess")
         refused = command("deliver", "validate", "orders.yaml")
         assert (refused.code, refused.text.startswith("wrong: ")) == (1, True)
@@ -422,7 +423,7 @@ def test_validate_asks_a_control_store_in_postgresql_and_makes_nothing_there(
         assert refused.startswith("control.store: ")
         assert "password authentication failed" in refused
         monkeypatch.setenv("ORDERS_PASSWORD", "right")
-        assert "may not make tables" in command("deliver", "validate", "orders.yaml").text
+        assert "may not create tables" in command("deliver", "validate", "orders.yaml").text
         with psycopg.connect(server.dsn("control"), autocommit=True) as connection:
             connection.execute("GRANT CREATE ON SCHEMA public TO deliver")
             assert command("deliver", "validate", "orders.yaml").code == 0
@@ -445,7 +446,7 @@ def test_a_destination_that_never_answers_delays_no_other(
 
 
 @pytest.mark.parametrize("action", ["init", "run", "status", "verify", "validate"])
-def test_without_the_packages_of_delivery_it_is_said_what_to_install(tmp_path: Path, action: str) -> None:
+def test_without_the_packages_of_delivery_the_error_says_what_to_install(tmp_path: Path, action: str) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text(

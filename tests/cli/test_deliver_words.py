@@ -27,12 +27,12 @@ def destination(name: str, stage: str, **options: Any) -> DestinationView:
         ),
         (
             [destination("a", "ready", lag_versions=0), destination("b", "paused", life="paused", lag_versions=7)],
-            "in step with version 9: 1 destination",
+            "up to date with version 9: 1 destination",
         ),
         ([destination("a", "unowned", owned=False, lag_versions=1)], None),
     ],
 )
-def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], words: str | None) -> None:
+def test_progress_is_one_short_line(destinations: list[DestinationView], words: str | None) -> None:
     late = ProgressView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
     view = DelivererView(
         pipeline="orders",
@@ -48,7 +48,7 @@ def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], wo
     assert (None if said is None else said[1]) == words
 
 
-def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
+def test_status_shows_errors_unrouted_rows_and_retired_destinations() -> None:
     record = {"configured": True, "retired": False, "desired_state": "active", "owner": "d-1", "empty": {"through": 8}}
     halted = {"state": "halted", "position": 3, "error": "a: its table is gone", "rows_total": 7}
     facts = {

@@ -40,7 +40,7 @@ def test_files_of_any_size_come_back_byte_for_byte(cluster: RunningCluster, tmp_
     assert cluster.ok("read", "files", "--raw") == b"".join(contents)
 
 
-def test_a_file_that_is_too_large_is_refused_and_it_is_told_what_was_appended(
+def test_a_file_that_is_too_large_is_rejected_and_the_message_counts_what_was_appended(
     on_cluster: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "small").write_bytes(b"small")
@@ -49,8 +49,8 @@ def test_a_file_that_is_too_large_is_refused_and_it_is_told_what_was_appended(
     on_cluster("log", "create", "large-files")
     done = on_cluster("append", "large-files", "--file", "small", "large", "--batch", "1")
     assert done.code == 2
-    assert "large is larger than an entry may be" in done.err
-    assert "before that, appended 1 entry at 1" in done.err
+    assert "large is larger than 16,777,216 bytes, the limit of an entry" in done.err
+    assert "before the failure, appended 1 entry at 1" in done.err
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_file_that_is_too_large_is_refused_and_it_is_told_what_was_appended(
     ],
     ids=["lines", "binary", "null", "delimiter", "escape", "batch", "unordered"],
 )
-def test_standard_input_is_cut_into_entries(
+def test_standard_input_is_split_into_entries(
     on_cluster: Command, request: pytest.FixtureRequest, options: list[str], stdin: bytes, entries: list[bytes]
 ) -> None:
     log = f"cut-{request.node.callspec.id}"
@@ -117,7 +117,7 @@ def test_a_trimmed_range_is_an_error_that_names_the_point(on_cluster: Command) -
     on_cluster("log", "create", "trimmed")
     for batch in ("ab", "cd", "ef"):
         on_cluster("append", "trimmed", stdin=lines(*batch))
-    assert on_cluster("log", "trim", "trimmed", "3").text == "log trimmed is trimmed to 2 (a batch is not cut)\n"
+    assert on_cluster("log", "trim", "trimmed", "3").text == "log trimmed is trimmed to 2 (batches are not split)\n"
     done = on_cluster("read", "trimmed", "--from", "1")
     assert (done.code, done.out) == (1, b"")
     assert done.err == "trunkline: positions up to 2 were trimmed away; read from 3 on\n"
@@ -134,17 +134,17 @@ def test_the_tail_shows_the_last_entries(on_cluster: Command) -> None:
     assert on_cluster("tail", "tails", "-n", "0").out == b""
 
 
-def test_peek_and_fill_tell_of_positions(on_cluster: Command) -> None:
+def test_peek_and_fill_report_positions(on_cluster: Command) -> None:
     on_cluster("log", "create", "positions")
     on_cluster("append", "positions", stdin=b"a\n")
     assert on_cluster("peek", "positions", "--json").json == {"log": "positions", "peek": 2, "tail": 2}
-    assert on_cluster("fill", "positions", "1").text == "position 1 holds an entry\n"
+    assert on_cluster("fill", "positions", "1").text == "position 1 has an entry\n"
     ahead = on_cluster("fill", "positions", "2")
     assert ahead.code == 1
     assert "is not assigned yet" in ahead.err
 
 
-def test_a_subscriber_gets_entries_as_they_come(cluster: RunningCluster) -> None:
+def test_a_subscriber_gets_entries_as_they_arrive(cluster: RunningCluster) -> None:
     cluster.ok("log", "create", "live")
     with cluster.begin("subscribe", "live") as reader, cluster.begin("append", "live") as writer:
         assert reader.stdout is not None
@@ -162,7 +162,7 @@ def test_a_subscriber_gets_entries_as_they_come(cluster: RunningCluster) -> None
         assert err == b"trunkline: appended 2 entries from 1 to 2\ntrunkline: interrupted\n"
 
 
-def test_following_the_tail_goes_on_after_the_last_entries(cluster: RunningCluster) -> None:
+def test_tail_with_follow_prints_new_entries(cluster: RunningCluster) -> None:
     cluster.ok("log", "create", "followed")
     cluster.ok("append", "followed", stdin=b"a\nb\nc\n")
     with cluster.begin("tail", "followed", "-n", "1", "--follow") as reader:
@@ -174,19 +174,19 @@ def test_following_the_tail_goes_on_after_the_last_entries(cluster: RunningClust
         assert reader.wait(10) == 130
 
 
-def test_a_read_into_a_pipe_that_nobody_reads_can_be_interrupted(cluster: RunningCluster) -> None:
+def test_a_read_that_blocks_on_a_full_pipe_can_be_interrupted(cluster: RunningCluster) -> None:
     cluster.ok("log", "create", "blocked-pipe")
     cluster.ok("append", "blocked-pipe", stdin=b"x" * 100_000 + b"\n" + b"y" * 100_000 + b"\n")
     with cluster.begin("read", "blocked-pipe") as reader:
         assert reader.stdout is not None
-        assert reader.stdout.read(1) == b"x"  # it has begun to write, and the pipe is soon full
+        assert reader.stdout.read(1) == b"x"  # it writes, and the pipe will soon be full
         reader.send_signal(signal.SIGINT)
         _, err = reader.communicate(timeout=10)
     assert reader.returncode == 130
     assert b"Traceback" not in err
 
 
-def test_a_reader_that_leaves_ends_the_command_quietly(cluster: RunningCluster) -> None:
+def test_a_closed_output_ends_the_command_quietly(cluster: RunningCluster) -> None:
     cluster.ok("log", "create", "left")
     cluster.ok("append", "left", stdin=LINES)
     with cluster.begin("subscribe", "left") as reader:
@@ -198,19 +198,19 @@ def test_a_reader_that_leaves_ends_the_command_quietly(cluster: RunningCluster) 
         assert reader.stderr.read() == b""
 
 
-def test_a_command_that_is_not_let_in_or_finds_nobody_says_so(command: Command) -> None:
+def test_a_command_that_reaches_no_server_reports_it(command: Command) -> None:
     done = command("read", "orders", "--connect", "127.0.0.1:1", "--timeout", "0.3")
     assert done.code == 3
     assert "127.0.0.1:1" in done.err
     assert "Traceback" not in done.err
 
 
-def test_the_program_as_it_is_installed_runs() -> None:
+def test_the_installed_program_runs() -> None:
     done = subprocess.run([*PROGRAM, "version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("trunkline ")
 
 
-def test_a_poisoned_log_is_read_and_what_is_no_headers_is_shown(on_cluster: Command, cluster: RunningCluster) -> None:
+def test_a_poisoned_log_is_readable_and_invalid_headers_are_shown(on_cluster: Command, cluster: RunningCluster) -> None:
     writing(cluster.connect, "poisoned", append_poison)
     done = on_cluster("read", "poisoned", "--json")
     assert done.code == 0, done.err
@@ -222,7 +222,9 @@ def test_a_poisoned_log_is_read_and_what_is_no_headers_is_shown(on_cluster: Comm
     assert on_cluster("tail", "poisoned", "-n", "2", "--json").code == 0
 
 
-def test_a_corrupt_batch_is_told_with_where_to_go_on(on_cluster: Command, cluster: RunningCluster) -> None:
+def test_a_corrupt_batch_is_reported_with_the_position_to_continue_from(
+    on_cluster: Command, cluster: RunningCluster
+) -> None:
     writing(cluster.connect, "corrupt", append_corrupt_batch)
     on_cluster("append", "corrupt", stdin=b"behind")
     for options in ([], ["--json"], ["--raw"]):

@@ -1,4 +1,4 @@
-"""``log ...``, ``reconfigure``, ``node ...``, ``status`` and ``bench`` on a real cluster, and what they refuse."""
+"""``log ...``, ``reconfigure``, ``node ...``, ``status`` and ``bench`` on a real cluster, and their errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_log_over_several_groups_takes_batches_of_any_size(on_cluster: Command
     assert on_cluster("read", "striped").out == text
 
 
-def test_deleting_needs_a_yes_and_the_name_is_gone_then(on_cluster: Command) -> None:
+def test_deleting_needs_a_confirmation_and_the_name_cannot_be_reused(on_cluster: Command) -> None:
     on_cluster("log", "create", "deleted")
     assert on_cluster("log", "delete", "deleted").code == 2
     assert on_cluster("log", "delete", "deleted", "--yes").text == "log deleted is deleted\n"
@@ -86,10 +86,10 @@ def test_deleting_needs_a_yes_and_the_name_is_gone_then(on_cluster: Command) -> 
     ]
 
 
-def test_declaring_a_loss_needs_a_yes(on_cluster: Command) -> None:
+def test_declaring_a_loss_needs_a_confirmation(on_cluster: Command) -> None:
     on_cluster("log", "create", "kept")
     done = on_cluster("log", "declare-lost", "kept", "--end", "5")
-    assert (done.code, "say --yes" in done.err) == (2, True)
+    assert (done.code, "add --yes to confirm" in done.err) == (2, True)
 
 
 def test_the_status_shows_nodes_logs_and_process_ids(on_cluster: Command, cluster: RunningCluster) -> None:
@@ -145,15 +145,15 @@ def test_the_bench_measures_and_leaves_no_log(on_cluster: Command) -> None:
         (["log", "create", "x", "--policy", "broadcast", "--groups", "2"], 2, "must be 1 for a broadcast log"),
         (["log", "create", "x", "--replicas", "0"], 2, "expected a whole number above 0"),
         (["read", "x", "--from", "0"], 2, "expected a position, a whole number above 0, got '0'"),
-        (["read", "x", "--from", "5", "--to", "4"], 2, "--to 4 lies before --from 5"),
-        (["append", "x", "--expect", "1", "--unordered"], 2, "does not go with --unordered"),
+        (["read", "x", "--from", "5", "--to", "4"], 2, "--to 4 is before --from 5"),
+        (["append", "x", "--expect", "1", "--unordered"], 2, "cannot be used with --unordered"),
         (["append", "x", "--file", "no-such-file"], 1, "log x does not exist"),
         (["log"], 2, "the following arguments are required: ACTION"),
         (["fly"], 2, "there is no command 'fly'"),
         ([], 2, "the following arguments are required: COMMAND"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_an_exit_code(
+def test_an_error_is_one_line_and_an_exit_code(
     on_cluster: Command, arguments: list[str], code: int, words: str
 ) -> None:
     done = on_cluster(*arguments)

@@ -1,6 +1,6 @@
-"""What a command says when something is not as it was meant: the exact line, and the exit code.
+"""The exact message and exit code of commands that fail or find nothing.
 
-One table, one cluster. ``{address}`` and the like stand for what differs from run to run.
+One table, one cluster. ``{here}`` and the like stand for what differs from run to run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trunkline.cli.main import whole_parser
 from trunkline.cli.read import _why_nothing
 from trunkline.plural import plural
 
-SUBSCRIBE = "`trunkline subscribe said` waits for more"
+SUBSCRIBE = "`trunkline subscribe orders` waits for more"
 
 
 class Case(NamedTuple):
@@ -34,59 +34,59 @@ class Case(NamedTuple):
 
 
 CASES: Final = [
-    # words that nobody knows
-    Case("apend said", 2, "there is no command 'apend'; did you mean append? (see `trunkline --help`)"),
+    # unknown words
+    Case("apend orders", 2, "there is no command 'apend'; did you mean append? (see `trunkline --help`)"),
     Case("fly", 2, "there is no command 'fly' (see `trunkline --help`)"),
     Case("log creat x", 2, "there is no command 'creat'; did you mean create? (see `trunkline log --help`)"),
     Case("node lst", 2, "there is no command 'lst'; did you mean list? (see `trunkline node --help`)"),
-    Case("read said --form 2", 2, "unknown option --form; did you mean --from? (see `trunkline read --help`)"),
-    Case("read said --zzz", 2, "unknown option --zzz (see `trunkline read --help`)"),
-    Case("read said more", 2, "unexpected argument more (see `trunkline read --help`)"),
-    Case("--no status", 2, "unknown option --no before the command; options go behind it (see `trunkline --help`)"),
+    Case("read orders --form 2", 2, "unknown option --form; did you mean --from? (see `trunkline read --help`)"),
+    Case("read orders --zzz", 2, "unknown option --zzz (see `trunkline read --help`)"),
+    Case("read orders more", 2, "unexpected argument more (see `trunkline read --help`)"),
+    Case("--no status", 2, "unknown option --no before the command; put it after the command (see `trunkline --help`)"),
     Case(
         "log create x --policy chian",
         2,
         "argument --policy: invalid choice: 'chian' (choose from chain, broadcast); did you mean chain? "
         "(see `trunkline log create --help`)",
     ),
-    Case("read sadi", 1, "log sadi does not exist; create it first; did you mean said?"),
-    Case("append siad", 1, "log siad does not exist; create it first; did you mean said?", stdin="a\n"),
-    Case("log describe saids", 1, "log saids does not exist; create it first; did you mean said?"),
+    Case("read odrers", 1, "log odrers does not exist; create it first; did you mean orders?"),
+    Case("append ordres", 1, "log ordres does not exist; create it first; did you mean orders?", stdin="a\n"),
+    Case("log describe orderss", 1, "log orderss does not exist; create it first; did you mean orders?"),
     Case("read quite-another", 1, "log quite-another does not exist; create it first"),
-    # reading where nothing is
-    Case("read said --from 2", 0, "", "b\nc\n"),
-    Case("read said --from 4", 0, "log said ends at 3; nothing is at 4 yet"),
-    Case("read said --from 5", 1, f"log said ends at 3, before 5; {SUBSCRIBE}"),
-    Case("read said --from 3 --to 9", 1, f"log said ends at 3, before 9; {SUBSCRIBE}", "c\n"),
-    Case("read said --from 8 --to 9", 1, f"log said ends at 3, before 9; {SUBSCRIBE}"),
-    Case("read said-nothing", 0, "log said-nothing is empty"),
-    Case("read said-nothing --from 1", 0, "log said-nothing is empty"),
+    # reads that find nothing
+    Case("read orders --from 2", 0, "", "b\nc\n"),
+    Case("read orders --from 4", 0, "log orders ends at 3; position 4 is not written yet"),
+    Case("read orders --from 5", 1, f"log orders ends at 3, before 5; {SUBSCRIBE}"),
+    Case("read orders --from 3 --to 9", 1, f"log orders ends at 3, before 9; {SUBSCRIBE}", "c\n"),
+    Case("read orders --from 8 --to 9", 1, f"log orders ends at 3, before 9; {SUBSCRIBE}"),
+    Case("read orders-empty", 0, "log orders-empty is empty"),
+    Case("read orders-empty --from 1", 0, "log orders-empty is empty"),
     Case(
-        "read said-nothing --to 1",
+        "read orders-empty --to 1",
         1,
-        "log said-nothing is empty, before 1; `trunkline subscribe said-nothing` waits for more",
+        "log orders-empty is empty, before 1; `trunkline subscribe orders-empty` waits for more",
     ),
-    Case("tail said-nothing", 0, "log said-nothing is empty"),
-    Case("tail said-nothing -n 0", 0, ""),
-    Case("read said-trimmed", 0, "", "c\n"),
-    Case("read said-trimmed --from 1", 1, "positions up to 2 were trimmed away; read from 3 on"),
-    Case("read said-trimmed --to 2", 1, "positions up to 2 were trimmed away; read from 3 on"),
-    Case("read said-trimmed --from 2 --to 3", 1, "positions up to 2 were trimmed away; read from 3 on"),
-    Case("read said-gone", 0, "the entries of said-gone are trimmed up to 2, and none came since"),
-    Case("tail said-gone", 0, "the entries of said-gone are trimmed up to 2, and none came since"),
-    # creating again
-    Case("log create said", 0, "", "log said exists already, with the same settings: chain, {members}\n"),
+    Case("tail orders-empty", 0, "log orders-empty is empty"),
+    Case("tail orders-empty -n 0", 0, ""),
+    Case("read orders-trimmed", 0, "", "c\n"),
+    Case("read orders-trimmed --from 1", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("read orders-trimmed --to 2", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("read orders-trimmed --from 2 --to 3", 1, "positions up to 2 were trimmed away; read from 3 on"),
+    Case("read emptied", 0, "emptied is trimmed up to 2, and has no newer entries"),
+    Case("tail emptied", 0, "emptied is trimmed up to 2, and has no newer entries"),
+    # a log that exists
+    Case("log create orders", 0, "", "log orders already exists, with the same settings: chain, {members}\n"),
     Case(
-        "log create said --policy broadcast --replicas 2 --min-replicas 2",
+        "log create orders --policy broadcast --replicas 2 --min-replicas 2",
         1,
-        "said: the log exists with other settings: policy is chain (requested: broadcast), "
+        "orders: the log exists with other settings: policy is chain (requested: broadcast), "
         "replicas is 3 (requested: 2), min_replicas is 1 (requested: 2)",
     ),
-    # appending under a condition
+    # conditional appends
     Case(
-        "append said --expect 2",
+        "append orders --expect 2",
         1,
-        "the next position is 4; nothing was appended before that",
+        "the next position is 4; nothing was appended",
         stdin="x\n",
     ),
     # directories
@@ -108,7 +108,7 @@ CASES: Final = [
     Case("node add --dir file", 2, "{here}/file is a file, not a directory; name another directory with --dir"),
     Case("up --port 99999", 2, "argument --port: expected a port, 0 to 65535, got '99999' (see `trunkline up --help`)"),
     Case("up --port 65534", 2, "ports 65534 to 65537 are needed, and the last is 65535; choose a lower --port"),
-    # nobody there
+    # no server
     Case(
         "status --connect 127.0.0.1:1",
         3,
@@ -116,7 +116,7 @@ CASES: Final = [
         "`trunkline up`, or give the address of the one that runs",
     ),
     Case(
-        "read said --connect 127.0.0.1:1,127.0.0.1:2",
+        "read orders --connect 127.0.0.1:1,127.0.0.1:2",
         3,
         "no coordinator answered at 127.0.0.1:1 and 127.0.0.1:2 (connection refused); is the cluster up? Start one "
         "with `trunkline up`, or give the address of the one that runs",
@@ -135,32 +135,32 @@ CASES: Final = [
 
 
 @pytest.fixture(scope="module")
-def said(cluster: RunningCluster) -> RunningCluster:
-    """Logs to be asked for."""
-    for name in ("said", "said-nothing", "said-trimmed", "said-gone"):
+def logs(cluster: RunningCluster) -> RunningCluster:
+    """Logs with some entries, without any, and trimmed."""
+    for name in ("orders", "orders-empty", "orders-trimmed", "emptied"):
         cluster.ok("log", "create", name)
-    cluster.ok("append", "said", "--batch", "1", stdin=b"a\nb\nc\n")
-    cluster.ok("append", "said-trimmed", "--batch", "1", stdin=b"a\nb\nc\n")
-    cluster.ok("log", "trim", "said-trimmed", "2")
-    cluster.ok("append", "said-gone", stdin=b"a\nb\n")
-    cluster.ok("log", "trim", "said-gone", "2")
+    cluster.ok("append", "orders", "--batch", "1", stdin=b"a\nb\nc\n")
+    cluster.ok("append", "orders-trimmed", "--batch", "1", stdin=b"a\nb\nc\n")
+    cluster.ok("log", "trim", "orders-trimmed", "2")
+    cluster.ok("append", "emptied", stdin=b"a\nb\n")
+    cluster.ok("log", "trim", "emptied", "2")
     return cluster
 
 
 def members(cluster: RunningCluster) -> str:
-    [group] = cluster.json("log", "describe", "said")["segments"][-1]["groups"]
+    [group] = cluster.json("log", "describe", "orders")["segments"][-1]["groups"]
     return " > ".join(member["node"] for member in group)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.arguments for case in CASES])
-def test_what_a_command_says_is_one_line_and_an_exit_code(
-    said: RunningCluster, on_cluster: Command, tmp_path: Path, case: Case
+def test_a_message_is_one_line_with_an_exit_code(
+    logs: RunningCluster, on_cluster: Command, tmp_path: Path, case: Case
 ) -> None:
     (tmp_path / "file").touch()
     done = on_cluster(*case.arguments.split(), stdin=case.stdin.encode())
     wanted = case.err.replace("{here}", str(tmp_path))
-    out = case.out.replace("{members}", members(said)) if "{members}" in case.out else case.out
-    if "{resolver}" in wanted:  # in the words of this machine
+    out = case.out.replace("{members}", members(logs)) if "{members}" in case.out else case.out
+    if "{resolver}" in wanted:  # the text depends on the machine
         before, after = wanted.split("{resolver}")
         assert done.err.startswith(f"trunkline: {before}")
         assert done.err.endswith(f"{after}\n")
@@ -169,39 +169,37 @@ def test_what_a_command_says_is_one_line_and_an_exit_code(
     assert (done.code, done.text) == (case.code, out)
 
 
-def test_what_is_to_be_known_beside_the_output_is_an_object_with_json(
-    said: RunningCluster, on_cluster: Command
-) -> None:
-    done = on_cluster("read", "said-nothing", "--json")
-    assert (done.code, done.out, json.loads(done.err)) == (0, b"", {"note": "log said-nothing is empty"})
-    assert on_cluster("log", "create", "said", "--json").json["existed"] is True
-    late = on_cluster("read", "said", "--from", "9", "--json")
+def test_a_note_is_an_object_with_json(logs: RunningCluster, on_cluster: Command) -> None:
+    done = on_cluster("read", "orders-empty", "--json")
+    assert (done.code, done.out, json.loads(done.err)) == (0, b"", {"note": "log orders-empty is empty"})
+    assert on_cluster("log", "create", "orders", "--json").json["existed"] is True
+    late = on_cluster("read", "orders", "--from", "9", "--json")
     assert (late.code, json.loads(late.err)["error"]) == (1, "NotWritten")
 
 
-def test_who_subscribes_past_the_end_is_told_what_is_waited_for(said: RunningCluster) -> None:
-    with said.begin("subscribe", "said", "--from", "9") as reader:
+def test_a_subscription_past_the_end_reports_what_it_waits_for(logs: RunningCluster) -> None:
+    with logs.begin("subscribe", "orders", "--from", "9") as reader:
         assert reader.stderr is not None
-        assert reader.stderr.readline() == b"trunkline: log said ends at 3; waiting for 9\n"
+        assert reader.stderr.readline() == b"trunkline: log orders ends at 3; waiting for 9\n"
         reader.terminate()
 
 
 @pytest.mark.parametrize(
     ("start", "until", "text"),
     [
-        (2, 2, "2 is a hole: no entry of x is there, and none ever will be"),
-        (None, 4, "1 to 4 are holes: no entry of x is there, and none ever will be"),
-        (3, None, "3 to 5 are holes: no entry of x is there, and none ever will be"),
+        (2, 2, "2 is a hole: x will never have an entry there"),
+        (None, 4, "1 to 4 are holes: x will never have an entry there"),
+        (3, None, "3 to 5 are holes: x will never have an entry there"),
     ],
 )
-def test_a_range_of_holes_is_called_that(start: int | None, until: int | None, text: str) -> None:
+def test_a_range_of_holes_is_reported(start: int | None, until: int | None, text: str) -> None:
     assert _why_nothing("x", 0, 6, start, until) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 rows have"), (1, "1 row has"), (2, "2 rows have"), (1234, "1,234 rows have")]
 )
-def test_a_number_has_the_word_that_fits_it(count: int, text: str) -> None:
+def test_a_number_has_a_singular_or_plural(count: int, text: str) -> None:
     assert plural(count, "row has", "rows have") == text
     assert plural(count, "row") == text.rsplit(" ", 1)[0]
 
@@ -218,13 +216,13 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
             yield from leaves(command)
 
 
-def test_every_command_has_an_example_of_itself() -> None:
+def test_every_command_has_an_example() -> None:
     lacking = [each.prog for each in leaves(whole_parser()) if f"\n  {each.prog}" not in (each.epilog or "")]
     assert [prog for prog in lacking if prog not in ("trunkline append", "trunkline proxy")] == []
     assert "| trunkline append" in next(each.epilog or "" for each in leaves(whole_parser()) if "append" in each.prog)
 
 
-def test_every_example_is_a_command_that_is_taken() -> None:
+def test_every_example_is_valid() -> None:
     parser = whole_parser()
     for command in leaves(parser):
         for line in (command.epilog or "").splitlines()[1:]:
@@ -238,7 +236,7 @@ def test_every_example_is_a_command_that_is_taken() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_the_completion_of_a_shell_knows_every_command(command: Command, shell: str) -> None:
+def test_the_completion_script_has_every_command(command: Command, shell: str) -> None:
     done = command("completion", shell)
     assert (done.code, done.err) == (0, "")
     for word in ("subscribe", "declare-lost", "completion"):
@@ -251,7 +249,7 @@ def test_the_completion_of_a_shell_knows_every_command(command: Command, shell: 
     [
         (["sub"], ["subscribe"]),
         (["log", "de"], ["describe", "delete", "declare-lost"]),
-        (["read", "said", "--fr"], ["--from"]),
+        (["read", "orders", "--fr"], ["--from"]),
         (["log", "create", "x", "--policy", "b"], ["broadcast"]),
         (["append", "x", "--file", "fil"], ["file"]),
     ],
@@ -272,6 +270,6 @@ def test_bash_completes_commands_options_and_files(
     assert sorted(done.stdout.split()) == sorted(wanted), done.stderr
 
 
-def test_no_other_command_loads_what_completes() -> None:
+def test_no_other_command_loads_the_completion_library() -> None:
     script = "import sys, trunkline.cli.main as m; m._parser('read'); sys.exit('shtab' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], env=dict(os.environ), check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Where the packages of the extra ``delivery`` are not installed, a command that needs them says so in one line."""
+"""Without the packages of the extra ``delivery``, a command that needs them fails with one line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CAPTURE_POSTGRES = (*TRUNKLINE, "capture", "orders", "--postgres", "host=127.0.0
 
 
 @pytest.mark.parametrize("command", [CAPTURE_LAKE, CAPTURE_POSTGRES, ("-m", "trunkline.demo")])
-def test_a_command_that_needs_them_says_what_to_install(fresh: Fresh, command: tuple[str, ...]) -> None:
+def test_a_command_that_needs_them_reports_what_to_install(fresh: Fresh, command: tuple[str, ...]) -> None:
     done = fresh.run(*command)
     assert done.returncode in (1, 2)
     assert done.stdout == ""
@@ -70,21 +70,21 @@ def test_a_command_that_needs_them_says_what_to_install(fresh: Fresh, command: t
 @pytest.mark.parametrize(
     ("package", "command"), [("pyarrow", CAPTURE_POSTGRES), ("psycopg", CAPTURE_POSTGRES), ("duckdb", CAPTURE_LAKE)]
 )
-def test_the_one_that_is_missing_is_named(fresh: Fresh, package: str, command: tuple[str, ...]) -> None:
+def test_the_missing_package_is_named(fresh: Fresh, package: str, command: tuple[str, ...]) -> None:
     done = fresh.run(*command, "--json", without=(package,))
     assert done.returncode == 2
-    said = json.loads(done.stderr)
-    assert said["error"] == "ConfigError"
-    assert f"`trunkline capture` needs the package {package}, which is not installed" in said["message"]
+    error = json.loads(done.stderr)
+    assert error["error"] == "ConfigError"
+    assert f"`trunkline capture` needs the package {package}, which is not installed" in error["message"]
 
 
-def test_a_package_that_everybody_has_is_not_taken_for_one_of_them(fresh: Fresh) -> None:
+def test_a_missing_required_package_is_a_bug_and_not_an_extra(fresh: Fresh) -> None:
     done = fresh.run(*TRUNKLINE, "status", without=("msgspec",))
     assert "ModuleNotFoundError" in done.stderr
     assert REMEDY not in done.stderr
 
 
-def test_every_command_tells_its_options_without_them(fresh: Fresh) -> None:
+def test_every_command_has_help_without_them(fresh: Fresh) -> None:
     program = (
         "import contextlib, io, sys\n"
         "from trunkline.cli.main import main\n"
@@ -101,9 +101,8 @@ def test_every_command_tells_its_options_without_them(fresh: Fresh) -> None:
     assert done.stdout.split() == list(MODULES)
 
 
-def test_the_library_and_the_checker_do_without_them(fresh: Fresh) -> None:
+def test_the_library_and_the_checker_work_without_them(fresh: Fresh) -> None:
     done = fresh.run("-c", "import trunkline, trunkline.sync, trunkline.delivery; print(trunkline.__version__)")
     assert done.returncode == 0, done.stderr
     listed = fresh.run(*TRUNKLINE, "check", "--list")
-    assert listed.returncode == 0, listed.stderr
-    assert REMEDY in listed.stderr
+    assert (listed.returncode, listed.stderr) == (0, "")

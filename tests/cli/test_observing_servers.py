@@ -151,7 +151,7 @@ def test_a_node_is_not_ready_without_its_coordinator_but_alive(observed: Running
     wait_until(lambda: readiness(address)[0] == 200)
     observed.signal("coordinator", signal.SIGKILL)
     wait_until(lambda: readiness(address)[0] == 503)
-    assert "look whether a coordinator runs" in readiness(address)[1]["why"][0]
+    assert "check that a coordinator is up" in readiness(address)[1]["why"][0]
     assert ask(address, "/healthz")[0] == 200
     found = metrics(address)
     assert (found["trunkline_node_registered"], found["trunkline_node_ready"]) == (0, 0)

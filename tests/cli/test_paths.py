@@ -23,11 +23,12 @@ CAPTURED = ("--table", "orders", "--once")
         ("check", "--out", "s3://bucket/out"),
     ],
 )
-def test_a_url_is_refused_and_no_folder_is_made_of_it(
+def test_a_url_is_rejected_and_no_directory_is_created(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with contextlib.suppress(SystemExit):  # of the parser
         assert main(arguments) == 2
-    assert "URL" in (told := capsys.readouterr().err) or "s3: is not supported" in told or "s3: is none" in told
+    error = capsys.readouterr().err
+    assert "URL" in error or "s3: is not supported" in error or "s3: is none" in error
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What nodes have appended and sent since they started, as ``trunkline status --json`` tells it."""
+"""Counts of entries that nodes appended and sent since they started, in ``trunkline status --json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def totals(on_cluster: Command) -> dict[str, int]:
     return {count: sum(node[count] for node in nodes) for count in COUNTS}
 
 
-def test_nodes_tell_what_they_have_appended_and_sent(on_cluster: Command) -> None:
+def test_nodes_report_what_they_appended_and_sent(on_cluster: Command) -> None:
     assert on_cluster("log", "create", "counted").code == 0
     before = totals(on_cluster)
     assert on_cluster("append", "counted", stdin=b"12345\n" * 10).code == 0

@@ -1,4 +1,4 @@
-"""How things are shown."""
+"""Output of commands: tables, sizes, progress and warnings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trunkline.cli.tables import Bar, plural, size, table
 from trunkline.core.status import LogStatus, MemberStatus, SegmentStatus
 
 
-def test_a_table_is_as_wide_as_what_is_in_it_and_numbers_stand_to_the_right() -> None:
+def test_a_table_fits_its_contents_and_numbers_are_right_aligned() -> None:
     assert table(["name", "n"], [["a", 1], ["long name", None], ["b", 1000]]) == (
         "name          n\n---------  ----\na             1\nlong name     -\nb          1000"
     )
@@ -22,7 +22,7 @@ def test_a_table_is_as_wide_as_what_is_in_it_and_numbers_stand_to_the_right() ->
     ("count", "text"),
     [(None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 40, "3.0 TiB")],
 )
-def test_a_size_has_the_unit_that_suits_it(count: int | None, text: str) -> None:
+def test_a_size_has_a_suitable_unit(count: int | None, text: str) -> None:
     assert size(count) == text
 
 
@@ -31,7 +31,7 @@ def test_a_count_of_one_is_singular() -> None:
     assert plural(1000, "entry", "entries") == "1,000 entries"
 
 
-def test_a_bar_tells_the_share_and_the_rate() -> None:
+def test_a_bar_shows_the_share_and_the_rate() -> None:
     assert Bar("append").text(500, 2.0) == "append: 500 (250/s)"
     assert Bar("read", 1000).text(500, 1.0) == f"read: [{'#' * 15}{' ' * 15}]  50% 500 of 1,000 (500/s)"
 
@@ -48,11 +48,11 @@ def log(*segments: SegmentStatus, blocked: bool = False) -> LogStatus:
     return LogStatus("a", replicas=3, segments=segments, blocked=blocked, gaps=((3, 5),))
 
 
-def test_members_stand_from_head_to_tail_and_joiners_are_marked() -> None:
+def test_members_are_shown_from_head_to_tail_and_joiners_are_marked() -> None:
     assert members(segment((member("n1"), member("n2", True)), (member("n3"),))) == "n1 > n2+joining / n3"
 
 
-def test_missing_copies_blocked_logs_and_losses_are_warned_of() -> None:
+def test_missing_copies_blocked_logs_and_losses_are_warnings() -> None:
     full = segment((member("n1"), member("n2"), member("n3")))
     assert warnings(replace(log(full), gaps=())) == []
     lone = segment((member("n1"), member("n2", True)))

@@ -1,4 +1,4 @@
-"""``up`` and ``down``: a cluster of this machine, what becomes of it when things die, and what is left behind."""
+"""``up`` and ``down``: a local cluster, processes that die, and what remains afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pids(cluster: RunningCluster) -> dict[str, tuple[int, int]]:
     return {each.name: (each.pid, each.started) for each in cluster.record.processes}
 
 
-def gone(processes: dict[str, tuple[int, int]]) -> bool:
+def ended(processes: dict[str, tuple[int, int]]) -> bool:
     return not any(is_running(*each) for each in processes.values())
 
 
@@ -48,7 +48,7 @@ def test_a_detached_cluster_is_up_runs_once_and_goes_down(detached: RunningClust
     assert sorted(processes) == ["coordinator", "node1", "node2"]
     assert all(node["live"] for node in detached.json("status")["nodes"])
     assert detached.ok("log", "create", "a").startswith(b"log a: broadcast, ")  # --policy-defaults
-    with urlopen(detached.record.dashboard) as page:  # port 0: the real one is told
+    with urlopen(detached.record.dashboard) as page:  # port 0: the record has the real one
         assert b"<title>Trunkline</title>" in page.read()
 
     again = run("up", "--detach", "--dir", directory)
@@ -58,12 +58,12 @@ def test_a_detached_cluster_is_up_runs_once_and_goes_down(detached: RunningClust
     assert pids(detached) == processes
 
     assert run("down", "--dir", directory).stdout == f"down: {directory}\n"
-    assert gone(processes)
-    assert run("down", "--dir", directory).stdout == f"nothing runs in {directory}\n"
+    assert ended(processes)
+    assert run("down", "--dir", directory).stdout == f"no cluster runs in {directory}\n"
     assert run("status", "--dir", directory).returncode == 3
 
 
-def test_what_was_appended_is_there_after_down_and_up(detached: RunningCluster) -> None:
+def test_entries_survive_down_and_up(detached: RunningCluster) -> None:
     directory = str(detached.directory)
     detached.ok("log", "create", "kept", "--policy", "chain")
     detached.ok("append", "kept", stdin=b"a\nb\n")
@@ -74,14 +74,14 @@ def test_what_was_appended_is_there_after_down_and_up(detached: RunningCluster) 
     assert detached.ok("read", "kept") == b"a\nb\n"
 
 
-def test_a_killed_supervisor_takes_everything_with_it(detached: RunningCluster) -> None:
+def test_servers_end_with_a_killed_supervisor(detached: RunningCluster) -> None:
     processes, supervisor = pids(detached), detached.record.pid
     os.kill(supervisor, signal.SIGKILL)
-    wait_until(lambda: gone(processes))
+    wait_until(lambda: ended(processes))
     assert run("down", "--dir", str(detached.directory)).returncode == 0
 
 
-def test_what_dies_is_started_again(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_restarted(tmp_path: Path) -> None:
     with local_cluster(tmp_path / "cluster", nodes=2) as cluster:
         for name in ("node1", "coordinator"):
             killed = cluster.signal(name, signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_what_dies_is_started_again(tmp_path: Path) -> None:
         assert [node["state"] for node in cluster.json("node", "list")["nodes"]] == ["rw", "rw", "gone"]
 
 
-def test_a_cluster_with_a_secret_lets_in_only_who_has_it(tmp_path: Path) -> None:
+def test_a_cluster_with_a_token_rejects_clients_without_it(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("open sesame\n")
     with local_cluster(tmp_path / "cluster", "--token-file", str(tmp_path / "secret"), nodes=1) as cluster:
         refused = cluster.trunkline("status", "--timeout", "0.5")
@@ -110,7 +110,7 @@ def test_a_cluster_with_a_secret_lets_in_only_who_has_it(tmp_path: Path) -> None
             assert b"sesame" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
 
 
-def test_without_restarts_what_dies_stays_dead(tmp_path: Path) -> None:
+def test_without_restarts_a_dead_process_stays_dead(tmp_path: Path) -> None:
     with local_cluster(tmp_path / "cluster", "--no-restart", nodes=2) as cluster:
         cluster.signal("node2", signal.SIGKILL)
         wait_until(lambda: cluster.process("node2").pid == 0)
@@ -131,7 +131,7 @@ def test_a_signal_stops_a_cluster_in_the_foreground(tmp_path: Path, number: sign
         os.killpg(supervisor.pid, number)
         _, err = supervisor.communicate(timeout=20)
     assert (supervisor.returncode, err) == (code, b"")
-    assert gone(processes)
+    assert ended(processes)
     assert files.running() is None
 
 
@@ -147,10 +147,10 @@ def test_a_signal_before_the_cluster_is_up_leaves_nothing_behind(tmp_path: Path)
         run("down", "--dir", str(files.root))
     else:
         assert starter.returncode == 130
-    assert gone(processes)
+    assert ended(processes)
 
 
-def test_a_port_that_is_taken_is_named_and_nothing_is_made(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_and_nothing_is_created(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -161,7 +161,7 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_made(tmp_path: Path) -> No
     assert list((tmp_path / "cluster" / "nodes").iterdir()) == []
 
 
-def test_a_server_that_cannot_start_ends_the_whole_and_says_why(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_ends_the_cluster_with_a_reason(tmp_path: Path) -> None:
     node = tmp_path / "cluster" / "nodes" / "node1"
     node.mkdir(parents=True)
     (node / "noise").touch()
@@ -173,7 +173,7 @@ def test_a_server_that_cannot_start_ends_the_whole_and_says_why(tmp_path: Path) 
     assert LocalFiles(tmp_path / "cluster").running() is None
 
 
-def test_fewer_nodes_than_there_are_is_refused(tmp_path: Path) -> None:
+def test_fewer_nodes_than_exist_is_rejected(tmp_path: Path) -> None:
     for name in ("node1", "node2"):
         (tmp_path / "cluster" / "nodes" / name).mkdir(parents=True)
     done = run("up", "--dir", str(tmp_path / "cluster"), "--port", "0", "--nodes", "1")
@@ -190,7 +190,7 @@ def test_fewer_nodes_than_there_are_is_refused(tmp_path: Path) -> None:
         (["--sync", "sometimes"], "invalid choice: 'sometimes'"),
     ],
 )
-def test_wrong_options_are_named_and_start_nothing(tmp_path: Path, options: list[str], words: str) -> None:
+def test_invalid_options_are_reported_and_nothing_starts(tmp_path: Path, options: list[str], words: str) -> None:
     done = run("up", "--dir", str(tmp_path / "cluster"), "--port", "0", *options)
     assert done.returncode == 2
     assert words in done.stderr
@@ -201,14 +201,14 @@ def test_a_storage_option_that_was_removed_is_accepted_with_a_warning(caplog: py
     assert "--storage read_bytes_max=5 has no effect any more; remove it" in caplog.text
 
 
-def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
+def test_a_process_is_identified_by_its_start_time_and_pid() -> None:
     started = process_started(os.getpid())
     assert is_running(os.getpid(), started)
     assert not is_running(os.getpid(), started + 1)
     assert not is_running(0, 0)
 
 
-def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("up", "--dir", str(tmp_path / "file" / "cluster"))
     assert done.returncode == 2

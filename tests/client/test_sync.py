@@ -135,7 +135,7 @@ def test_closing_a_handle_ends_every_wait(running: RunningCluster, log: sync.Log
 
 
 def test_a_handle_opens_once_and_not_at_all_if_no_coordinator_answers(cluster: sync.Cluster) -> None:
-    with pytest.raises(trunkline.ConfigError, match="open already"):
+    with pytest.raises(trunkline.ConfigError, match="already open"):
         cluster.open()
     options = trunkline.ClientOptions(connect_timeout=0.3)
     before = threading.active_count()

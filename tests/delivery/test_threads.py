@@ -88,7 +88,7 @@ PLANTS: dict[str, Callable[[Parts, pytest.MonkeyPatch], None]] = {
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_d4_a_thread_that_breaks_off_ends_the_deliverer_and_readyz_says_so(
+def test_d4_a_thread_that_fails_stops_the_deliverer_and_readyz_reports_it(
     parts: Parts, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     began, ended = parts.observer.began, ExitStack()
@@ -119,9 +119,9 @@ def test_d4_a_thread_that_breaks_off_ends_the_deliverer_and_readyz_says_so(
     assert "raise Planted" in caplog.text  # with its traceback
 
 
-def test_a_look_at_the_source_that_does_not_end_is_told(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_of_the_source_that_does_not_end_is_reported(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck, told = threading.Event(), threading.Event()
-    monkeypatch.setattr("trunkline.delivery.deliverer.host.LOOK_S_MOST", 0.0)
+    monkeypatch.setattr("trunkline.delivery.deliverer.host.POLL_S_MAX", 0.0)
     source_error, began = parts.observer.source_error, parts.observer.began
 
     def listening(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Several coordinators over one etcd: each writes down what happens, active or not, and a page merges it."""
+"""Several coordinators over one etcd: each records events, active or not, and a page merges them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from metadata.places import EtcdPlace, opened
 from metadata.projections import creation, first_of, rolled
 from trunkline.core.messages import NodeInfo, Register, Swap, Swapped
 from trunkline.core.status import NodeStatus
-from trunkline.dashboard.feed import Memory
-from trunkline.dashboard.history import Merging
+from trunkline.dashboard.feed import FeedMemory
+from trunkline.dashboard.history import EventMerger
 from trunkline.metadata.store import MetadataStore
 from trunkline.runtime.chronicle import Chronicle
 from trunkline.runtime.chronicler import Chronicler
@@ -22,7 +22,7 @@ from trunkline.runtime.chronicler import Chronicler
 WAIT_S = 30.0
 
 
-async def nobody(_: NodeInfo) -> NodeStatus:
+async def no_counts(_: NodeInfo) -> NodeStatus:
     return NodeStatus()
 
 
@@ -36,7 +36,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def told_by_all(chronicles: Iterable[Chronicle], words: str) -> bool:
+def recorded_by_all(chronicles: Iterable[Chronicle], words: str) -> bool:
     return all(any(words in each for each in texts(chronicle)) for chronicle in chronicles)
 
 
@@ -45,7 +45,7 @@ async def writing(name: str, store: MetadataStore, chronicle: Chronicle, lease_m
     def blocked() -> tuple[str, ...] | None:
         return () if store.active() else None
 
-    task = asyncio.create_task(Chronicler(name, store, chronicle, blocked, nobody, lease_ms=lease_ms).run())
+    task = asyncio.create_task(Chronicler(name, store, chronicle, blocked, no_counts, lease_ms=lease_ms).run())
     try:
         await until(lambda: f"coordinator {name} started" in texts(chronicle))
         yield
@@ -54,7 +54,7 @@ async def writing(name: str, store: MetadataStore, chronicle: Chronicle, lease_m
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_a_standby_writes_down_what_the_others_do_and_the_page_shows_it_once(tmp_path: Path) -> None:
+def test_a_standby_records_changes_by_others_and_the_page_shows_them_once(tmp_path: Path) -> None:
     async def run(place: EtcdPlace) -> None:
         chronicles = {name: Chronicle(None) for name in ("one", "two")}
         async with AsyncExitStack() as stack:
@@ -64,11 +64,11 @@ def test_a_standby_writes_down_what_the_others_do_and_the_page_shows_it_once(tmp
                 await stack.enter_async_context(writing(name, stores[name], chronicle, place.lease_ms))
             await stores["two"].handle(Register(NodeInfo("a", 1, 1, address="a:1")))
             await stores["two"].handle(creation())
-            await until(lambda: told_by_all(chronicles.values(), "log orders created"))
+            await until(lambda: recorded_by_all(chronicles.values(), "log orders created"))
             assert isinstance(await stores["one"].handle(Swap("orders", 1, rolled(first_of()))), Swapped)
-            await until(lambda: told_by_all(chronicles.values(), "segment 0 of orders sealed"))
-            await until(lambda: told_by_all(chronicles.values(), "node a lost"))
-        memory, merging = Memory(), Merging()
+            await until(lambda: recorded_by_all(chronicles.values(), "segment 0 of orders sealed"))
+            await until(lambda: recorded_by_all(chronicles.values(), "node a lost"))
+        memory, merging = FeedMemory(), EventMerger()
         for source, chronicle in enumerate(chronicles.values()):
             memory.put(merging.take(source, chronicle.since().events))
         shown = [item.text for item in memory.feed]

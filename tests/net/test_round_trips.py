@@ -125,7 +125,7 @@ def test_a_message_that_the_peer_could_never_take_is_an_error_of_the_sender(run:
     async def scene() -> None:
         inbox = Inbox()
         async with serving(limits=Limits(packet_bytes_max=MIB)) as server, dialled(server, inbox) as connection:
-            with pytest.raises(ValueError, match="more than node-1 takes; send less at once"):
+            with pytest.raises(ValueError, match="larger than node-1 accepts; send less at once"):
                 connection.send("r", 1, STORED, [bytes(MIB + 1)])
             assert connection.send("r", 2, STORED, [bytes(MIB - 1000)])
             assert (await inbox.next())[1].token == 2

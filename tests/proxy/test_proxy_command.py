@@ -31,7 +31,7 @@ def test_without_a_cluster_the_proxy_stops_with_an_error() -> None:
     [
         (["--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
         (["--listen", "127.0.0.1:x"], "no port"),
-        (["--allow-host", "logs.example:443"], "is no name of a host"),
+        (["--allow-host", "logs.example:443"], "is not a host name"),
         (["--allow-origin", "*"], "--allow-origin *: write one origin as a browser sends it"),
         (["--allow-origin", "https://shop.example/"], "write one origin as a browser sends it"),
         (["--allow-origin", "null"], "write one origin as a browser sends it"),

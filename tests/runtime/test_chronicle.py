@@ -18,7 +18,7 @@ def texts(chronicle: Chronicle) -> list[str]:
     return [event.text for event in chronicle.since().events]
 
 
-def test_i1_what_happens_to_many_logs_pushes_out_no_word_on_a_node(tmp_path: Path) -> None:
+def test_i1_events_of_many_logs_do_not_evict_an_event_of_a_node(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
     chronicle.add([EventText("bad", "node b lost", node="b", live=False)], 1)
     for number in range(10_000):
@@ -36,13 +36,13 @@ def test_i1_what_happens_to_many_logs_pushes_out_no_word_on_a_node(tmp_path: Pat
     assert texts(Chronicle(tmp_path)) == texts(chronicle)
 
 
-def test_i1_a_sentence_is_bounded() -> None:
+def test_i1_a_text_is_bounded() -> None:
     chronicle = Chronicle(None)
     chronicle.add([EventText("info", "x" * 100_000)], 1)
     assert len(texts(chronicle)[0]) < 500
 
 
-def test_i2_the_order_is_that_of_the_telling_though_the_clock_goes_back(tmp_path: Path) -> None:
+def test_i2_events_keep_their_order_though_the_clock_goes_back(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
     for at_ms, text in ((9_000, "first"), (1_000, "second"), (5_000, "third")):
         chronicle.add([EventText("info", text, log="orders" if text == "second" else "")], at_ms)
@@ -50,7 +50,7 @@ def test_i2_the_order_is_that_of_the_telling_though_the_clock_goes_back(tmp_path
     assert texts(chronicle) == texts(Chronicle(tmp_path)) == ["first", "second", "third"]
 
 
-def test_i3_who_has_read_so_far_is_told_the_rest_and_who_knows_another_book_all(tmp_path: Path) -> None:
+def test_i3_a_reader_gets_what_is_new_and_a_reader_of_another_book_gets_all(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
     chronicle.add([EventText("info", each) for each in "abc"], 1)
     assert [event.text for event in chronicle.since(chronicle.book, 2).events] == ["c"]
@@ -62,7 +62,7 @@ def test_i3_who_has_read_so_far_is_told_the_rest_and_who_knows_another_book_all(
     assert [event.text for event in again.since(chronicle.book, 3).events] == ["d"]
 
 
-def test_i4_a_torn_line_is_passed_over_and_what_comes_after_it_is_kept(tmp_path: Path) -> None:
+def test_i4_a_torn_line_is_skipped_and_later_lines_are_kept(tmp_path: Path) -> None:
     chronicle = Chronicle(tmp_path)
     chronicle.add([EventText("info", each) for each in "ab"], 1)
     asyncio.run(chronicle.save())
@@ -74,7 +74,7 @@ def test_i4_a_torn_line_is_passed_over_and_what_comes_after_it_is_kept(tmp_path:
     assert texts(torn) == texts(Chronicle(tmp_path)) == ["a", "c"]
 
 
-def test_i4_what_cannot_be_written_is_said_once_kept_in_memory_and_written_later(
+def test_i4_a_write_error_is_logged_once_and_events_are_written_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "place").touch()

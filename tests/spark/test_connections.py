@@ -70,7 +70,7 @@ def test_the_secret_is_read_from_a_file_or_the_environment(
     for given in (replace(place, token_file=str(secret)), replace(place, token_env="THE_SECRET")):
         with connections.using(replace(given, timeout_s=0.5)):
             pass  # this cluster asks for none
-    with pytest.raises(ConfigError, match="give tls-ca, too"):
+    with pytest.raises(ConfigError, match="set tls-ca, too"):
         connections.using(replace(place, tls_cert="a.pem")).__enter__()
 
 

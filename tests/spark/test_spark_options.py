@@ -65,8 +65,8 @@ UNREACHABLE = (
     "give the address of the one that runs"
 )
 UNSET = (
-    "option tokenEnv names NO_SUCH_VARIABLE, which is not set in the environment of this Spark worker: set it on "
-    "the driver and, with spark.executorEnv, on executors"
+    "the environment variable NO_SUCH_VARIABLE is not set or is empty; set it to the token of the cluster, on the "
+    "driver and, with spark.executorEnv, on executors"
 )
 TABLE: list[tuple[Ends, dict[str, str], str]] = [
     (load, {"log": "no-such-log"}, GONE),

@@ -1,4 +1,4 @@
-"""The main job, as a user runs it: verified at the end, and nothing is left behind, also after Ctrl-C."""
+"""The demo, as a user runs it: verified at the end, and without remains, also after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from local_cluster import wait_until
 from trunkline.demo.__main__ import summary
-from trunkline.demo.story import Told
+from trunkline.demo.run import Result
 
 PATIENCE_S = 300.0
 DEMO = (sys.executable, "-m", "trunkline.demo", "--beat", "1")
@@ -33,9 +33,9 @@ def processes_of(directory: Path) -> list[str]:
     return found
 
 
-def test_only_who_did_not_keep_it_running_is_told_how_to() -> None:
-    assert "`./run demo --keep` leaves it running" in summary(Told(seconds=1), 1.0, None)
-    assert "--keep" not in summary(Told(seconds=1), 1.0, None, keep=True)
+def test_the_summary_mentions_keep_unless_it_was_used() -> None:
+    assert "`./run demo --keep` keeps it running" in summary(Result(seconds=1), 1.0, None)
+    assert "--keep" not in summary(Result(seconds=1), 1.0, None, keep=True)
 
 
 @pytest.mark.usefixtures("java")
@@ -46,8 +46,8 @@ def test_every_table_is_equal_to_the_shop_after_a_node_and_the_deliverer_were_ki
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "all 20 equal to the shop, row by row" in done.stdout
-    assert re.search(r"storage node \w+ was killed: appends went on after \d+\.\d s", done.stdout)
-    assert "the deliverer was killed and started again" in done.stdout
+    assert re.search(r"storage node \w+ killed: appends continued after \d+\.\d s", done.stdout)
+    assert "deliverer killed and restarted" in done.stdout
     wait_until(lambda: not processes_of(directory))
     again = subprocess.run([*DEMO, "--dir", str(directory)], capture_output=True, text=True, timeout=60, check=False)
     assert (again.returncode, "is not empty" in again.stderr) == (1, True)
@@ -66,6 +66,6 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_no_directory_behind(tmp_path
     demo.send_signal(signal.SIGINT)
     _, errors = demo.communicate(timeout=PATIENCE_S)
     assert demo.returncode == 130, errors
-    assert "every process has ended" in errors
+    assert "all processes have ended" in errors
     wait_until(lambda: not processes_of(tmp_path))
     assert not list(tmp_path.glob("trunkline-demo-*"))

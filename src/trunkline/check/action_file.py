@@ -1,4 +1,4 @@
-"""Files that hold one run as a list of actions, so that it can be replayed exactly.
+"""Action files: one schedule as a list of actions, which a replay runs exactly.
 
     trunkline-actions 1
     scenario takeover
@@ -7,15 +7,15 @@
     deliver c1.appender>n1.storage Write(...)
     crash n1
 
-The head ends at the first empty line. ``scenario`` is needed, the rest is not:
+The head ends at the first empty line. ``scenario`` is required, the rest is optional:
 
-    smaller K       the run happens in the scenario's smaller version number K, from 0
-    mutant NAME     it needs this bug put back
-    network fifo    it was found under a FIFO network although the scenario has a bag
-    without F ...   it was found with these fault budgets at zero
-    fair N          after the actions comes the fair phase, of at most N steps
+    smaller K       run the scenario's smaller version number K, from 0
+    mutant NAME     run with this mutant
+    network fifo    run with a FIFO network although the scenario has a bag
+    without F ...   run with these fault budgets at zero
+    fair N          a fair phase of at most N steps follows the actions
 
-Lines that begin with ``#`` are skipped.
+Lines that begin with ``#`` are comments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HEAD_KEYS = ("scenario", "smaller", "mutant", "network", "without", "fair")
 
 
 class ActionFileError(ValueError):
-    """The file is no list of actions, or does not fit its scenario; the text names the line."""
+    """Not a valid action file, or it does not fit its scenario; the text names the line."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ActionFile:
     mutant: str | None = None
     fifo: bool = False
     without: tuple[str, ...] = ()  # names of fault budgets
-    fair_steps: int | None = None  # None: the run ends with its last action
+    fair_steps: int | None = None  # None: no fair phase
 
     def text(self) -> str:
         head = [FIRST_LINE, f"scenario {self.scenario}"]
@@ -58,7 +58,7 @@ class ActionFile:
         return "\n".join([*head, "", *self.actions, ""])
 
     def version_of(self, scenario: Scenario) -> Scenario:
-        """The scenario in which the actions happened, given the named one."""
+        """The scenario to run, given the one that the file names."""
         if self.smaller is not None:
             if self.smaller >= len(scenario.smaller):
                 raise ActionFileError(f"scenario {scenario.name} has no smaller version {self.smaller}")
@@ -76,12 +76,12 @@ def parse_action_file(text: str) -> ActionFile:
     for number, line in lines[1:end]:
         key, _, value = line.strip().partition(" ")
         if key not in HEAD_KEYS or key in head or not value:
-            raise ActionFileError(f"line {number}: not a line of the head: {line.strip()!r}")
+            raise ActionFileError(f"line {number}: not a valid head line: {line.strip()!r}")
         if not _fits(key, value):
             raise ActionFileError(f"line {number}: bad value for {key}: {value!r}")
         head[key] = value
     if "scenario" not in head:
-        raise ActionFileError("the head names no scenario")
+        raise ActionFileError("the head lacks a scenario line")
     return ActionFile(
         scenario=head["scenario"],
         actions=tuple(line.rstrip() for _, line in lines[end:] if line.strip()),

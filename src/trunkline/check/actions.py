@@ -1,23 +1,23 @@
-"""Everything that may happen next in a world, as values with a text form that reads back to the same value.
+"""Actions: what may happen next in a world, as values with a text form that parses back to the same value.
 
     deliver c1.appender>n1.storage Write(position=3)     the message arrives
     duplicate c1.appender>n1.storage Write(position=3)   it arrives and stays in flight
     lose c1.appender>n1.storage Write(position=3)        it vanishes
-    drop c1.appender>n1.storage Write(position=3)        it vanishes, as its sender's host gave it up
-    timer c1.appender retry                              the timer fires, as nothing else can happen
+    drop c1.appender>n1.storage Write(position=3)        its sender's host drops it
+    timer c1.appender retry                              the timer fires when nothing else can happen
     early_timer c1.appender retry                        the timer fires although something else could happen
-    free_timer c1.appender retry                         the same, of a timer that the scenario lets fire freely
+    free_timer c1.appender retry                         the same, for a free timer of the scenario
     operate c1                                           the process begins its next operation
-    sync n1                                              the disk is synced and what waited for it goes out
+    sync n1                                              the disk is synced and withheld effects are released
     crash n1                                             the process ends
     crash_in n1 2 deliver c1.appender>n1.storage Write() the process ends after 2 effects of that step
     restart n1                                           the process starts on the disk as it is
     wipe n1                                              the process starts on an empty disk, as a new incarnation
-    power_cut n1: lost 4; n2: kept                       the processes end; each disk is found as named
-    rot n1 entry 3                                       a synced piece of data goes bad
-    cut left-right, heal                                 the network is parted, is whole again
+    power_cut n1: lost 4; n2: kept                       the processes end; each disk keeps what is named
+    rot n1 entry 3                                       synced data goes bad
+    cut left-right, heal                                 a network cut begins, ends
 
-A kind may carry the options taken at each ``Choose`` of the step: ``deliver[0,2] ...``.
+A kind may carry the options chosen at each ``Choose`` of the step: ``deliver[0,2] ...``.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ OF_TIMER = frozenset({"timer", "early_timer", "free_timer"})
 
 
 class Action(NamedTuple):
-    """``actor`` is the process where it happens; empty for what concerns the whole world.
+    """``actor`` is the process where it happens; empty for an action of the whole world.
 
-    ``subject`` is the rest of the text: the message, the timer, the disk's piece, the name of the cut.
+    ``subject`` is the rest of the text: the message, the timer, the data that rots, the name of the cut.
     """
 
     kind: str
     actor: str = ""
     subject: str = ""
     choice: tuple[int, ...] = ()
-    effects: int = 0  # crash_in only: how many were carried out
-    cause: Action | None = None  # crash_in only: the step in which the process ended
+    effects: int = 0  # crash_in only: effects carried out before the crash
+    cause: Action | None = None  # crash_in only: the step in which the process crashes
 
     def text(self) -> str:
         head = self.kind + (f"[{','.join(map(str, self.choice))}]" if self.choice else "")
@@ -64,7 +64,7 @@ def is_fault(action: Action) -> bool:
 
 
 def parse(line: str) -> Action:
-    """The action whose ``text`` is ``line``; raises ValueError with the reason when there is none."""
+    """The action whose ``text`` is ``line``; raises ValueError if there is none."""
     head, _, rest = line.strip().partition(" ")
     kind, choice = _parse_head(head)
     if kind == "crash_in":

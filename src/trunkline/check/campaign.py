@@ -1,4 +1,4 @@
-"""What one worker does: explore a scenario, run its schedules, hunt a mutant. Each returns a report of plain values."""
+"""The tasks of a worker: explore a scenario, run its schedules, hunt a mutant. Each returns a plain report."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from trunkline.check.results import (
     merged,
     with_vacuity,
 )
+from trunkline.check.runner import ReportProgress
 from trunkline.check.scenario import Scenario
 from trunkline.check.search import Exploration, explore, peak_memory_bytes
 from trunkline.check.shrink import Failure, explored_failure, shrink
 from trunkline.check.world import World
 
-Tell = Callable[[str], None]
-TELL_SECONDS = 0.5
+REPORT_SECONDS = 0.5  # between two reports of progress
 
 
 @dataclass(frozen=True)
 class SearchBounds:
-    """How far to look. None: as far as the scenario's own bounds go."""
+    """Limits of a search. None: only the scenario's own bounds."""
 
     max_states: int | None = None
     max_depth: int | None = None
@@ -45,8 +45,8 @@ class SchedulePlan:
     schedules: int
 
 
-def check_exhaustively(scenario: Scenario, bounds: SearchBounds, tell: Tell) -> ScenarioReport:
-    """Breadth-first, with liveness on the explored graph when nothing was cut off."""
+def check_exhaustively(scenario: Scenario, bounds: SearchBounds, report_progress: ReportProgress) -> ScenarioReport:
+    """Breadth-first, with liveness on the explored graph if it is complete."""
     world = World(scenario)
     explored = explore(
         world,
@@ -54,7 +54,7 @@ def check_exhaustively(scenario: Scenario, bounds: SearchBounds, tell: Tell) -> 
         max_depth=bounds.max_depth,
         symmetry=bool(scenario.symmetric),
         keep_edges=True,
-        on_progress=lambda progress: tell(f"{progress.distinct:,} states, depth {progress.depth}"),
+        on_progress=lambda progress: report_progress(f"{progress.distinct:,} states, depth {progress.depth}"),
     )
     failure = explored_failure(world, explored, bounds.heal_steps)
     report = ScenarioReport(
@@ -74,9 +74,11 @@ def check_exhaustively(scenario: Scenario, bounds: SearchBounds, tell: Tell) -> 
     return replace(report, violations=(_violation(scenario, failure),)) if failure else report
 
 
-def check_schedules(scenario: Scenario, plan: SchedulePlan, bounds: SearchBounds, tell: Tell) -> ScenarioReport:
-    """Random schedules of consecutive seeds, up to the first finding."""
-    found = _search(World(scenario), plan, bounds, tell)
+def check_schedules(
+    scenario: Scenario, plan: SchedulePlan, bounds: SearchBounds, report_progress: ReportProgress
+) -> ScenarioReport:
+    """Random schedules of consecutive seeds, until the first finding."""
+    found = _search(World(scenario), plan, bounds, report_progress)
     report = ScenarioReport(
         scenario=scenario.name,
         strategy=plan.strategy,
@@ -101,18 +103,24 @@ def check_schedules(scenario: Scenario, plan: SchedulePlan, bounds: SearchBounds
     return replace(report, violations=(violation,))
 
 
-def check_by_default(scenario: Scenario, bounds: SearchBounds, schedules: int, tell: Tell) -> ScenarioReport:
-    """Breadth-first up to the bound, then swarm schedules if that was not everything. Vacuity is a violation here."""
-    report = check_exhaustively(scenario, bounds, tell)
+def check_by_default(
+    scenario: Scenario, bounds: SearchBounds, schedules: int, report_progress: ReportProgress
+) -> ScenarioReport:
+    """Breadth-first up to the bound, then swarm schedules if states are left. Vacuity is a violation here."""
+    report = check_exhaustively(scenario, bounds, report_progress)
     if not report.complete and not report.violations:
-        report = merged([report, check_schedules(scenario, SchedulePlan("swarm", 0, schedules), bounds, tell)])
+        report = merged(
+            [report, check_schedules(scenario, SchedulePlan("swarm", 0, schedules), bounds, report_progress)]
+        )
     return with_vacuity(report)
 
 
-def hunt(mutant: Mutant, build: Callable[[], Scenario], bounds: SearchBounds, tell: Tell) -> MutantReport:
-    """Put the bug back and look for it within its budget."""
+def hunt(
+    mutant: Mutant, build: Callable[[], Scenario], bounds: SearchBounds, report_progress: ReportProgress
+) -> MutantReport:
+    """Search for a mutant within its budget."""
     with mutant.patch():
-        report, after = _within(build(), mutant.strategy, mutant.budget, bounds, tell)
+        report, after = _within(build(), mutant.strategy, mutant.budget, bounds, report_progress)
     violation = report.violations[0] if report.violations else None
     if violation is not None and violation.file is not None:
         violation = replace(violation, file=replace(violation.file, mutant=mutant.name))
@@ -124,37 +132,39 @@ def hunt(mutant: Mutant, build: Callable[[], Scenario], bounds: SearchBounds, te
         found_after=after if violation else None,
         finding=violation.finding if violation else None,
         expected=mutant.monitors,
-        trace_length=len(violation.file.actions) if violation and violation.file else 0,
+        steps=len(violation.file.actions) if violation and violation.file else 0,
         violation=violation,
     )
 
 
-def survive(scenario: Scenario, strategy: Strategy, budget: int, bounds: SearchBounds, tell: Tell) -> SurvivalReport:
-    """The correct code under the same search as its mutants, with a larger budget."""
-    report, reached = _within(scenario, strategy, budget, bounds, tell)
+def survive(
+    scenario: Scenario, strategy: Strategy, budget: int, bounds: SearchBounds, report_progress: ReportProgress
+) -> SurvivalReport:
+    """Search the correct code as its mutants are searched, with a larger budget."""
+    report, reached = _within(scenario, strategy, budget, bounds, report_progress)
     finding = report.violations[0].finding if report.violations else None
     return SurvivalReport(scenario.name, strategy, reached, report.complete, finding)
 
 
 def _within(
-    scenario: Scenario, strategy: Strategy, budget: int, bounds: SearchBounds, tell: Tell
+    scenario: Scenario, strategy: Strategy, budget: int, bounds: SearchBounds, report_progress: ReportProgress
 ) -> tuple[ScenarioReport, int]:
-    """A search with a budget of states or schedules, and how much of it was used."""
+    """A search with a budget of states or schedules, and how much of it the search used."""
     if strategy == "breadth":
-        report = check_exhaustively(scenario, replace(bounds, max_states=budget), tell)
+        report = check_exhaustively(scenario, replace(bounds, max_states=budget), report_progress)
         return report, report.states
-    report = check_schedules(scenario, SchedulePlan(strategy, 0, budget), bounds, tell)
+    report = check_schedules(scenario, SchedulePlan(strategy, 0, budget), bounds, report_progress)
     return report, report.schedules
 
 
-def _search(world: World, plan: SchedulePlan, bounds: SearchBounds, tell: Tell) -> RandomSearch:
-    told_at = 0.0
+def _search(world: World, plan: SchedulePlan, bounds: SearchBounds, report_progress: ReportProgress) -> RandomSearch:
+    reported_at = 0.0
 
     def progress(found: RandomSearch) -> None:
-        nonlocal told_at
-        if found.seconds - told_at >= TELL_SECONDS:
-            told_at = found.seconds
-            tell(f"{found.schedules:,} schedules, {found.distinct:,} states")
+        nonlocal reported_at
+        if found.seconds - reported_at >= REPORT_SECONDS:
+            reported_at = found.seconds
+            report_progress(f"{found.schedules:,} schedules, {found.distinct:,} states")
 
     return search(
         world,
@@ -173,12 +183,12 @@ def _liveness_text(explored: Exploration, failure: Failure | None) -> str:
     if explored.liveness.finding is None:
         return "rest can be reached from every state"
     if failure is None:
-        return "rest is out of reach only where no restart is left; the fair phase reaches it"
+        return "rest is unreachable only where no restart is left; the fair phase reaches it"
     return "violated"
 
 
 def _violation(scenario: Scenario, failure: Failure) -> ViolationReport:
-    """Shrink the run, then replay what is left of it for people to read."""
+    """Shrink the run and replay the result for the report."""
     shrunk = shrink(scenario, failure)
     small = shrunk.failure
     replay = replay_actions(small.world, small.actions, small.fair_steps)

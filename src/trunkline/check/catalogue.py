@@ -1,4 +1,4 @@
-"""What can be checked by name: the scenarios and the mutants."""
+"""The scenarios and mutants by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trunkline.check.scenario import Scenario
 
 
 class UnknownName(ValueError):
-    """No scenario or mutant has this name; the text suggests near ones."""
+    """No scenario or mutant has this name; the text suggests similar ones."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Catalogue:
 
 
 def shipped() -> Catalogue:
-    """Everything that comes with the package."""
+    """All scenarios and mutants of the package."""
     from trunkline.check.mutants import MUTANTS
     from trunkline.check.scenarios import SCENARIOS
 
@@ -40,6 +40,6 @@ def shipped() -> Catalogue:
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`trunkline check --list` lists them"
+    similar = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "`trunkline check --list` lists them"
     return f"unknown {kind} {name!r}: {hint}"

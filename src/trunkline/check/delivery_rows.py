@@ -1,8 +1,7 @@
-"""The rows of a checked delivery: what the source holds at each version, and which part of that is a destination's.
+"""The rows of a checked delivery: what the source holds at each version, and the part of each destination.
 
-A source is a script, known from the beginning: only how far it has come is explored. So a worker reads a window by
-looking into the script, and a monitor judges a table by the same. A row is known by its key and by the version that
-wrote it: that is its value.
+A source is a fixed script; the search explores only how far it has come. So a worker reads a window from the script,
+and a monitor judges a table by the same script. A row has a key, and its value is the version that wrote it.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Rows = tuple[Row, ...]  # sorted; a table without keys may hold one twice
 
 
 class Change(NamedTuple):
-    """What one row becomes in a version."""
+    """The change of one row in a version."""
 
     key: str
-    tenant: int = 0  # 0: it is deleted
+    tenant: int = 0  # 0: deleted
 
 
 class Edit(NamedTuple):
-    """What a flush does to one key: REMOVE without a row, REPLACE where the key was there before, else INSERT."""
+    """What a flush does to one key: remove it (no row), replace its row, or insert one."""
 
     key: str
     row: Row | None
@@ -43,9 +42,9 @@ class Edit(NamedTuple):
 
 
 class SourceScript(NamedTuple):
-    """``versions[v]``: all rows at version v, from 1 on. ``stops``: versions that no window may cross.
+    """``versions[v]``: all rows at version v, from 1. ``stops``: versions that no window may cross.
 
-    ``another``: what they are in the source's second life, which begins after version ``shared``.
+    ``another``: the versions of the source's second incarnation, which differ after version ``shared``.
     """
 
     versions: tuple[Rows, ...]
@@ -53,26 +52,26 @@ class SourceScript(NamedTuple):
     another: tuple[Rows, ...] = ()
     shared: int = 0
 
-    def mark(self, life: int, version: int) -> str:
-        """Where there is one life, no mark is known: destinations go by positions alone, as with an old release."""
+    def mark(self, incarnation: int, version: int) -> str:
+        """With one incarnation there are no marks: destinations use positions alone, as old releases do."""
         if not self.another or not version:
             return ""
-        return f"{version}'" if life and version > self.shared else f"{version}"
+        return f"{version}'" if incarnation and version > self.shared else f"{version}"
 
-    def lived(self, life: int) -> SourceScript:
-        """The history of one life."""
-        return SourceScript(self.another, self.stops) if life else self
+    def in_incarnation(self, incarnation: int) -> SourceScript:
+        """The script of one incarnation."""
+        return SourceScript(self.another, self.stops) if incarnation else self
 
     def of(self, mark: str) -> SourceScript:
-        """The history that has the version of this mark."""
-        return self.lived(1 if mark.endswith("'") else 0)
+        """The script that has the version of this mark."""
+        return self.in_incarnation(1 if mark.endswith("'") else 0)
 
     def part(self, tenants: tuple[int, ...], version: int) -> Rows:
         """The rows of some tenants at a version."""
         return tuple(row for row in self.versions[version] if row.tenant in tenants)
 
     def edits(self, tenants: tuple[int, ...], window: Span) -> tuple[Edit, ...]:
-        """How a destination of these tenants changes in a window. One that crosses a stop shows no removals."""
+        """The net changes of these tenants in a window. A window that crosses a stop misses removals."""
         before = {row.key: row for row in self.part(tenants, window.after)}
         after = {row.key: row for row in self.part(tenants, window.through)}
         crossed = any(window.after < stop < window.through for stop in self.stops)
@@ -81,8 +80,8 @@ class SourceScript(NamedTuple):
         return (*removed, *arrived)
 
 
-def history(first: tuple[Change, ...], *steps: tuple[Change, ...], stops: tuple[int, ...] = ()) -> SourceScript:
-    """Version 1 is ``first``, and each step makes one more."""
+def source_script(first: tuple[Change, ...], *steps: tuple[Change, ...], stops: tuple[int, ...] = ()) -> SourceScript:
+    """Version 1 is ``first``, and each step adds one."""
     versions: list[Rows] = [()]
     for version, changes in enumerate((first, *steps), start=1):
         rows = {row.key: row for row in versions[-1]}

@@ -1,7 +1,7 @@
-"""Makes the HTML page of one run that broke a property: a sequence diagram, and the state after each step.
+"""Renders the HTML page of a run that violates a property: a sequence diagram, and the state after each step.
 
-The page is one file that needs nothing else: no network, no fonts, no scripts but its own. Its policy lets no other
-script run, and all that comes from the run is escaped, so a payload can hold anything.
+The page is one self-contained file: no network, no fonts, no other scripts. Its policy allows only its own script, and
+all text from the run is escaped, so payloads may hold anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trunkline.check.views import Finding, ProcessView, StateView, StepView
 
 FAULT_WORDS = {
     "lose": "message lost",
-    "drop": "message given up",
+    "drop": "message dropped",
     "duplicate": "message doubled",
     "crash": "crash",
     "crash_in": "crash",
@@ -38,15 +38,15 @@ LEGEND_ICONS = (
     ("wipe", "restart on an empty disk"),
     ("rot", "data went bad"),
     ("timer", "timer"),
-    ("early_timer", "timer that did not wait"),
-    ("free_timer", "timer that need not wait"),
+    ("early_timer", "early timer"),
+    ("free_timer", "free timer"),
     ("operate", "an operation begins"),
     ("sync", "disk synced"),
 )
 LEGEND_PILLS = (
     ("phase", "a role changed its phase"),
     ("disk", "made durable"),
-    ("event", "told to monitors"),
+    ("event", "announced to monitors"),
     ("done", "operation completed"),
     ("bad", "the violation"),
 )
@@ -54,7 +54,7 @@ LEGEND_LINES = (
     ("arrived", '<path class="head" d="M40 7l-9-4v8z"/>', "delivered"),
     ("lost", '<path class="cross" d="M35 2l10 10m0-10l-10 10"/>', "lost"),
     ("pending", '<circle class="end" cx="40" cy="7" r="3.5"/>', "still in flight at the end"),
-    ("dropped", '<path d="M40 2v10"/>', "never taken by its target"),
+    ("dropped", '<path d="M40 2v10"/>', "never handled by its target"),
 )
 
 
@@ -63,12 +63,12 @@ def render(
 ) -> str:
     """The page as text. ``states`` holds the initial state and then the state after each step.
 
-    ``replay`` is the command that shows this run again; the page offers it to copy.
+    ``replay`` is the command that replays this run; the page offers it for copying.
     """
     if len(states) != len(steps) + 1:
-        raise ValueError(f"{len(steps)} steps need {len(steps) + 1} states, the initial one first, not {len(states)}")
+        raise ValueError(f"{len(steps)} steps need {len(steps) + 1} states, not {len(states)}")
     if [step.index for step in steps] != list(range(1, len(steps) + 1)):
-        raise ValueError("the steps must be numbered from 1 on")
+        raise ValueError("steps must be numbered from 1")
     drawing = draw(finding, steps, states)
     script = _part("js")
     return Template(_part("html")).substitute(
@@ -114,7 +114,7 @@ def _replay(command: str) -> str:
 
 
 def _names(drawing: Drawing, states: Sequence[StateView]) -> str:
-    """The head of each life line. A process that is down at first shows the roles that it has later."""
+    """The heads of the life lines. A process that is down at first shows its later roles."""
     roles = {process.name: "" for process in states[0].processes}
     for process in (process for state in states for process in state.processes if process.roles):
         roles[process.name] = roles[process.name] or ", ".join(role.name for role in process.roles)
@@ -126,7 +126,7 @@ def _names(drawing: Drawing, states: Sequence[StateView]) -> str:
 
 
 def _data(finding: Finding, steps: Sequence[StepView], states: Sequence[StateView]) -> str:
-    """The run as JSON. Each distinct process state is written once: most steps change only one process."""
+    """The run as JSON. Each distinct process state appears once: most steps change only one process."""
     numbers: dict[ProcessView, int] = {}
     shown = [
         {
@@ -143,7 +143,7 @@ def _data(finding: Finding, steps: Sequence[StepView], states: Sequence[StateVie
         "processes": [asdict(process) for process in numbers],
         "states": shown,
     }
-    # Inside a script element only `<` can end or change the text; JSON may spell it otherwise.
+    # Inside a script element only `<` is special, and JSON can escape it.
     return json.dumps(run, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

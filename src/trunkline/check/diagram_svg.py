@@ -1,14 +1,14 @@
-"""Draws a run as a sequence diagram in SVG: time goes down, one row per step, one life line per process.
+"""Draws a run as a sequence diagram in SVG: time runs down, one row per step, one life line per process.
 
                 n1                 n2
                 │                  │
-             ┌──┤ row.top          │        a step is a bar on its life line: what it handled arrives at the top,
-             └──┤ row.bottom       │        what it sent leaves at the bottom, its pills stand beside it
+             ┌──┤ row.top          │        a step is a bar on its life line: the message it handles arrives at the top,
+             └──┤ row.bottom       │        messages it sends leave at the bottom, its pills are beside it
                 │╲                 │
-                │  ╲───Write 3────▶┤        a label stands under the head of its arrow, in the row of the arrival,
-                │                  │        so that no two labels can meet
+                │  ╲───Write 3────▶┤        a label is under the head of its arrow, in the row of the arrival,
+                │                  │        so that labels never overlap
 
-Colours and fonts are the page's style sheet; everything that comes from the run is escaped here.
+The style sheet of the page has colours and fonts; all text from the run is escaped here.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from html import escape
 from trunkline.check.diagram_arrows import Arrow, MessageFate, trace_arrows
 from trunkline.check.views import Finding, RoleView, StateView, StepView
 
-FIRST = 108  # where the first life line stands: room for step numbers and half a name
+FIRST = 108  # x of the first life line: room for step numbers and half a name
 LAST = 212  # right of the last life line: room for its pills
-COLUMNS = ((4, 190), (6, 142))  # up to so many processes: so far apart
+COLUMNS = ((4, 190), (6, 142))  # up to so many processes: this distance
 COLUMN_OF_MANY = 124
-GAP = 30  # between two rows: the height that an arrow to the very next step falls
+GAP = 30  # between two rows: the height of an arrow to the next step
 BAR = 18  # a step's height without pills
 PILL = 20
 CAPTION = 21
 CHARACTER = 6.3  # the mean width of one character of a label
-LONGEST = 30  # characters of a pill or a label; the panel shows the rest
+LABEL_MAX = 30  # characters of a pill or a label; the panel shows the rest
 HUES = 7  # colours of messages in the style sheet
 STUB = 52  # the length of an arrow that never ended
 STUB_GAP = 15  # between several of them
@@ -46,8 +46,8 @@ ICONS = {  # kind of step: (class, path around 0,0)
     "sync": ("disk", "M-6-4A6 2.5 0 1 0 6-4A6 2.5 0 1 0-6-4V4A6 2.5 0 0 0 6 4V-4"),
     "operate": ("soft", "M-4-6L6 0L-4 6Z"),
 }
-BANDS = {"power_cut": "bad", "cut": "warn", "heal": "good"}  # what concerns the whole world crosses all life lines
-UNCAPTIONED = ("deliver", "duplicate", "lose", "drop")  # the label of the message says it
+BANDS = {"power_cut": "bad", "cut": "warn", "heal": "good"}  # actions of the whole world cross all life lines
+UNCAPTIONED = ("deliver", "duplicate", "lose", "drop")  # the label of the message is enough
 SYMBOLS = {"power_cut": "⚡ ", "cut": "✂ ", "heal": "✓ "}
 
 
@@ -62,7 +62,7 @@ class DiagramRow:
     step: StepView | None  # None: the initial state
     top: float
     bottom: float
-    texts: float  # where caption and pills begin: below the label of a message that came from their side
+    texts: float  # where caption and pills begin: below the label of a message from that side
     pills: tuple[Pill, ...]
 
 
@@ -70,7 +70,7 @@ class DiagramRow:
 class Drawing:
     svg: str
     width: int
-    lines: tuple[tuple[str, float], ...]  # each process and where its life line stands
+    lines: tuple[tuple[str, float], ...]  # each process and the x of its life line
 
 
 def draw(finding: Finding, steps: Sequence[StepView], states: Sequence[StateView]) -> Drawing:
@@ -91,7 +91,7 @@ class _Canvas:
         self.steps = steps
         self.states = states
         names = [process.name for process in states[0].processes]
-        column = next((width for most, width in COLUMNS if len(names) <= most), COLUMN_OF_MANY)
+        column = next((width for limit, width in COLUMNS if len(names) <= limit), COLUMN_OF_MANY)
         self.x: dict[str, float] = {name: FIRST + column * at for at, name in enumerate(names)}
         self.width = FIRST + column * (len(names) - 1) + LAST
         self.arrows = trace_arrows(steps, states)
@@ -99,7 +99,7 @@ class _Canvas:
         self.arrived = {arrow.ended_at: arrow for arrow in self.arrows if arrow.ended_at is not None}
         self.rows = self._rows()
         self.height = self.rows[-1].bottom + GAP + 12
-        kinds = dict.fromkeys(_first_word(arrow.message.label) for arrow in self.arrows)
+        kinds = dict.fromkeys(_message_kind(arrow.message.label) for arrow in self.arrows)
         self.hue = {kind: at % HUES for at, kind in enumerate(kinds)}
 
     def drawing(self) -> Drawing:
@@ -115,7 +115,7 @@ class _Canvas:
         )
         return Drawing(svg, self.width, tuple(self.x.items()))
 
-    # where things stand
+    # layout
 
     def _rows(self) -> list[DiagramRow]:
         rows = [DiagramRow(None, 14, 14 + BAR, 14, ())]
@@ -137,7 +137,7 @@ class _Canvas:
             yield Pill("bad", f"✗ {self.finding.monitor}")
 
     def _label_is_right(self, step: StepView) -> bool:
-        """Does the message come from the right, so that its label stands where the pills would?"""
+        """Whether the message comes from the right, so that its label is where the pills would be."""
         arrow = self.arrived.get(step.index)
         return arrow is not None and arrow.fate is not MessageFate.LOST and self._from(arrow) > self._to(arrow)
 
@@ -147,7 +147,7 @@ class _Canvas:
     def _to(self, arrow: Arrow) -> float:
         return self.x.get(arrow.message.target, 0.0)
 
-    # what is drawn
+    # drawing
 
     def _background(self, row: DiagramRow) -> str:
         index = row.step.index if row.step else 0
@@ -156,11 +156,11 @@ class _Canvas:
             styles.append(f"band-{BANDS[row.step.kind]}")
         if row.step and row.step is self.steps[-1]:
             styles.append("violated")
-        said = f"step {index}: {row.step.action}" if row.step else "initial state"
+        label = f"step {index}: {row.step.action}" if row.step else "initial state"
         top, height = row.top - GAP / 2 + 3, row.bottom - row.top + GAP - 6
         return (
             f'<rect class="{" ".join(styles)}" data-step="{index}" role="option" aria-selected="false" '
-            f'aria-label="{escape(said)}" x="4" y="{top:g}" width="{self.width - 8}" height="{height:g}" rx="6"/>'
+            f'aria-label="{escape(label)}" x="4" y="{top:g}" width="{self.width - 8}" height="{height:g}" rx="6"/>'
             f'<text class="number" data-step="{index}" x="40" y="{row.top + 13:g}">{index or "start"}</text>'
         )
 
@@ -186,7 +186,7 @@ class _Canvas:
         if arrow.fate is MessageFate.LOST:
             end_x = start_x + (target_x - start_x) * 0.62
         label = f"{arrow.message.label} ×2" if arrow.fate is MessageFate.DOUBLED else arrow.message.label
-        hue = self.hue[_first_word(arrow.message.label)]
+        hue = self.hue[_message_kind(arrow.message.label)]
         return (
             f'<g class="message m{hue} {arrow.fate.value}" data-from="{_index(arrow.sent_at)}" '
             f'data-to="{_index(arrow.ended_at)}"><title>{escape(arrow.message.detail)}</title>'
@@ -196,7 +196,7 @@ class _Canvas:
         )
 
     def _mark(self, row: DiagramRow) -> str:
-        """All that stands on life lines because of one step: its bar, its icons, its texts."""
+        """What one step draws on life lines: its bar, icons and texts."""
         step = row.step
         if step is None:
             return ""
@@ -204,7 +204,7 @@ class _Canvas:
         parts = [f"<title>{escape(step.action)}</title>"]
         if x is not None and step.kind not in ("lose", "drop"):
             parts.append(_bar(row, x, step.kind))
-        parts.extend(icon(kind, self.x[name], row.top + BAR / 2) for name, kind in self._also_ended(step))
+        parts.extend(icon(kind, self.x[name], row.top + BAR / 2) for name, kind in self._others_changed(step))
         x = FIRST / 2 if x is None else x
         pills_top = row.texts
         if step.kind not in UNCAPTIONED:
@@ -213,8 +213,8 @@ class _Canvas:
         parts.extend(_pill(pill, x + 12, pills_top + at * PILL) for at, pill in enumerate(row.pills))
         return f'<g class="mark" data-step="{step.index}">{"".join(parts)}</g>'
 
-    def _also_ended(self, step: StepView) -> Iterator[tuple[str, str]]:
-        """The processes that went down (or came up) in a step that names no process, or another one."""
+    def _others_changed(self, step: StepView) -> Iterator[tuple[str, str]]:
+        """Other processes that stopped or started in a step."""
         before, after = self.states[step.index - 1], self.states[step.index]
         for old, new in zip(before.processes, after.processes, strict=True):
             if old.up != new.up and new.name != step.process:
@@ -234,13 +234,13 @@ def _caption(step: StepView, x: float, y: float) -> str:
     if step.kind in BANDS:
         style, text = f"band {BANDS[step.kind]}", escape(SYMBOLS[step.kind] + step.action)
     else:
-        said = "crash inside this step" if step.kind == "crash_in" else step.action
-        style, text = ICONS.get(step.kind, ("soft", ""))[0], _shortened(said)
+        caption = "crash inside this step" if step.kind == "crash_in" else step.action
+        style, text = ICONS.get(step.kind, ("soft", ""))[0], _shortened(caption)
     return f'<text class="caption {style}" x="{x:g}" y="{y:g}">{text}</text>'
 
 
 def _pill(pill: Pill, x: float, y: float) -> str:
-    width = min(len(pill.text), LONGEST) * CHARACTER + 12
+    width = min(len(pill.text), LABEL_MAX) * CHARACTER + 12
     return (
         f'<g class="pill {pill.kind}"><title>{escape(pill.text)}</title>'
         f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{PILL - 3}" rx="8"/>'
@@ -250,7 +250,7 @@ def _pill(pill: Pill, x: float, y: float) -> str:
 
 
 def _label(arrow: Arrow, label: str, end_x: float, end_y: float, side: int) -> str:
-    """Beside the head, on the arrow's own side of the life line; after the end for what did not arrive."""
+    """Beside the head, on the arrow's side of the life line; after the end of an arrow that did not arrive."""
     if arrow.fate in (MessageFate.ARRIVED, MessageFate.DOUBLED):
         x, y, anchor = end_x - side * 8, end_y + 12, "end" if side > 0 else "start"
     else:
@@ -293,10 +293,10 @@ def _roles(name: str, state: StateView) -> Iterator[RoleView]:
 
 
 def _shortened(text: str) -> str:
-    return escape(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
+    return escape(text if len(text) <= LABEL_MAX else text[: LABEL_MAX - 1] + "…")
 
 
-def _first_word(label: str) -> str:
+def _message_kind(label: str) -> str:
     return label.split(" ", 1)[0].split("(", 1)[0]
 
 

@@ -1,6 +1,6 @@
-"""Disks of the checked world: one that keeps records, and one that keeps a node's streams as files keep them.
+"""Disks of the checked world: one for records, and one that models the files of a node's streams.
 
-Images are immutable. What is written and not yet synced is ``pending``; a power cut keeps any part of it.
+Images are immutable. Unsynced writes are ``pending``; any part of them may survive a power cut.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from trunkline.core.streams import (
     StreamTrimming,
 )
 
-ROTTEN = 2**32  # what a bad frame claims as its checksum: no crc32c is that large
-SUBSETS_MAX = 4  # with more writes pending than this, only prefixes and single losses are tried
+ROTTEN = 2**32  # the checksum of a bad frame: no crc32c is that large
+SUBSETS_MAX = 4  # with more pending writes, only prefixes and single losses are tried
 
 
 class Folded(NamedTuple):
-    """A durable value and the records that are written but not synced."""
+    """A durable value and the unsynced records."""
 
     value: Any
     pending: tuple[Record, ...] = ()
 
 
 class FoldingDisk:
-    """A disk whose content is a fold over records, such as the metadata store's."""
+    """A disk whose content is a fold over records, such as that of the metadata store."""
 
     def __init__(self, fold: Callable[[Any, Record], Any]) -> None:
         self._fold = fold
@@ -68,7 +68,7 @@ class FoldingDisk:
 
 
 class NoDisk:
-    """The disk of a process that keeps nothing."""
+    """The disk of a process that stores nothing."""
 
     def write(self, image: Any, record: Record) -> Hashable:
         raise AssertionError(f"a process without a disk wrote {record}")
@@ -90,17 +90,17 @@ class NoDisk:
 
 
 class StoredStream(NamedTuple):
-    """One stream on disk: the manifest's facts, and the slots of its file."""
+    """One stream on disk: its manifest, and the slots of its file."""
 
-    facts: StreamImage  # its frames are not used: the slots are the frames
+    facts: StreamImage  # its frames are unused: the slots hold them
     slots: tuple[Slot, ...] = ()
-    mark: int = 0  # how many slots the seal vouches for
+    mark: int = 0  # slots that were synced before the seal
 
 
 class NodeFiles(NamedTuple):
     streams: tuple[tuple[Key, StoredStream], ...] = ()
     tombstones: tuple[Key, ...] = ()
-    pending: tuple[tuple[Record, int], ...] = ()  # with the synced mark at the time of writing
+    pending: tuple[tuple[Record, int], ...] = ()  # each with the number of synced slots when it was written
 
 
 class StorageDisk:
@@ -147,7 +147,7 @@ class StorageDisk:
 
 
 def _kept_parts(pending: tuple[Any, ...]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Which of the pending writes survive: every subset if they are few, else prefixes and single losses."""
+    """The pending writes that may survive: every subset if they are few, else prefixes and single losses."""
     count = len(pending)
     if count <= SUBSETS_MAX:
         chosen: Iterator[tuple[int, ...]] = itertools.chain.from_iterable(
@@ -181,7 +181,7 @@ def _cut_images(image: NodeFiles) -> Iterator[tuple[str, NodeFiles]]:
                     for i, (other, _) in enumerate(image.pending)
                     if i > index and i in kept
                 )
-                if later:  # the file goes on behind it: its place is there, its bytes are not
+                if later:  # the file continues after it: its slot exists, its bytes do not
                     found = _put(found, record, mark, Condition.BAD)
                     torn = _put(torn, record, mark, Condition.BAD)
                 elif index == last + 1:
@@ -192,7 +192,7 @@ def _cut_images(image: NodeFiles) -> Iterator[tuple[str, NodeFiles]]:
 
 
 def _possible(pending: tuple[tuple[Record, int], ...], kept: tuple[int, ...]) -> bool:
-    """The manifest is written after a barrier: what it says of a stream is on disk only if the frames before it are."""
+    """The manifest is written after a barrier: it is on disk only if the frames before it are."""
     for at in kept:
         fact = pending[at][0]
         if isinstance(fact, StreamSealing | StreamEnding | StreamTrimming):
@@ -240,12 +240,12 @@ def _put_in_stream(files: StoredStream, record: Record, mark: int, condition: Co
 
 
 def _marked(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    """Slots after some were taken out: a mark counts slots, so it can only shrink."""
+    """Slots after some were removed: a mark counts slots, so it can only shrink."""
     return tuple(replace(slot, mark=min(slot.mark, index)) for index, slot in enumerate(slots))
 
 
 def _settled(image: NodeFiles) -> NodeFiles:
-    """The image after recovery has judged it: cut frames are gone, verdicts are kept with the stream."""
+    """The image after recovery: bad frames are removed, and the stream keeps the verdict."""
     return image._replace(streams=tuple((key, _judged(files)) for key, files in image.streams))
 
 

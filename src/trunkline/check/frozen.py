@@ -1,14 +1,14 @@
-"""Values of roles' fields: how they are compared, copied, renamed and written as text.
+"""Values of roles' fields: how to compare, copy, rename and print them.
 
 The rules of ``core.role``: fields hold ``None``, ``bool``, ``int``, ``str``, ``bytes``, enums, tuples, frozen structs,
 and lists, dicts and sets of those, or plain objects that obey the same rule.
 
-1. Two dicts that were filled in different orders are different: a role that walks its dict acts in that order, so
-   taking them as one would skip behaviour that ships. A role that wants them to be one keeps a sorted tuple or a set.
+1. Dicts with different insertion orders are different: a role may iterate over its dict, so merging them would skip
+   behaviour that ships. A role for which the order is irrelevant keeps a sorted tuple or a set.
 2. Sets are compared without order. A role never iterates over a set of strings.
-3. Frozen structs, frozen dataclasses and functions are shared between copies; everything else that can change is
-   copied. An object that is reached twice inside one role stays one object in its copy.
-4. Two roles never share an object that changes: each is copied alone.
+3. Frozen structs, frozen dataclasses and functions are shared between copies; all other objects are copied. An object
+   that a role references twice is one object in its copy.
+4. Roles never share a mutable object: each is copied alone.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def freeze(value: Any) -> Hashable:
 
 
 def clone(value: Any) -> Any:
-    """A copy that shares nothing that can change."""
+    """A copy that shares no mutable object."""
     return _Copier({}).copy(value)
 
 
 def rename(value: Any, names: Mapping[str, str]) -> Any:
-    """A copy in which each string that is a key of ``names`` is replaced, inside frozen structs as well."""
+    """A copy in which each string that is a key of ``names`` is replaced, also inside frozen structs."""
     return _Copier(names).copy(value)
 
 
 def text(value: Any) -> str:
-    """One line, the same under any hash seed. A value with a ``brief`` form of its own is shown in that."""
+    """One line, the same under any hash seed. A value with a ``brief`` method is shown by it."""
     if hasattr(value, "brief"):
         return str(value.brief())
     if isinstance(value, Enum):
@@ -75,7 +75,7 @@ def text(value: Any) -> str:
 
 
 def fields_of(value: Any) -> list[tuple[str, Any]]:
-    """The fields of a struct, a named tuple, a dataclass or a plain object, in the order of their definition."""
+    """The fields of a struct, a named tuple, a dataclass or a plain object, in definition order."""
     if isinstance(value, Struct):
         return [(name, getattr(value, name)) for name in value.__struct_fields__]
     if isinstance(value, tuple):
@@ -103,7 +103,7 @@ def _is_shared(value: Any) -> bool:
 
 
 class _Copier:
-    """One walk. With names it rebuilds frozen values too; without, it shares them."""
+    """One traversal. With names it rebuilds frozen values too; without, it shares them."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -130,7 +130,7 @@ class _Copier:
         return make(copies)
 
     def _rebuilt(self, value: Any) -> Any:
-        """A frozen value with renamed fields. Nothing is recomputed from them: it is a copy, not a construction."""
+        """A frozen value with renamed fields; no constructor recomputes anything from them."""
         made = object.__new__(type(value)) if not isinstance(value, Struct) else None
         renamed = {name: self.copy(each) for name, each in fields_of(value)}
         if made is None:

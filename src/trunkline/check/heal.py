@@ -1,16 +1,17 @@
 """The fair phase at the end of a schedule: faults stop, and the goal must be reached.
 
-No fault happens any more, cuts are healed, and every process that is down and may come back is started. From there the
-schedule is *fair*, because an unfair one starves timers and accuses correct code:
+No more faults happen, network cuts end, and every process that may restart does. From there the schedule is *fair*: an
+unfair one would starve timers and report correct code.
 
-1. A step that breaks a property is taken at once: all that is enabled is judged. Restarts and healing come next.
-2. Then whatever has waited longest: a message, a sync or the next operation. Among equals the process that was served
+1. A step that violates a property is taken at once, as all enabled steps are judged. Restarts and the end of a cut come
+   next.
+2. Then what has waited longest: a message, a sync or the next operation. Among equals, the process that was served
    longest ago is next.
-3. A timer fires only when nothing of the above is possible, and each timer in its turn.
-4. Where a step offers a choice, the option taken least often so far is taken.
+3. A timer fires only when nothing else is possible, each timer in turn.
+4. Of the options of a choice, the one taken least often is next.
 
-The phase ends well when no monitor is hot. It ends with a finding when a property breaks, when nothing more can happen
-while a monitor is hot, or after ``max_steps``.
+The phase succeeds when no monitor is hot. It ends with a finding when a property is violated, when nothing more can
+happen while a monitor is hot, or after ``max_steps``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PROGRESS = "Progress"
 
 @dataclass(frozen=True)
 class Healing:
-    """How a fair phase ended. ``action_ids`` were taken from ``start`` on, which is the healed state."""
+    """How a fair phase ended. ``action_ids`` begin at ``start``, the state after healing."""
 
     finding: Finding | None
     start: State
@@ -36,15 +37,15 @@ class Healing:
 
 
 class _Cause(NamedTuple):
-    """What the fair order needs to know of an action."""
+    """The properties of an action that the fair order uses."""
 
     rank: int  # 0: restart or heal, 1: anything that was waiting, 2: a timer
-    key: Action  # the action without the choices taken in it
+    key: Action  # the action without its choices
     process: str
 
 
 class Healer:
-    """Runs fair phases in one world; it remembers how to rank the world's actions, nothing else."""
+    """Runs fair phases in one world. It caches only the ranks of actions."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -69,7 +70,7 @@ class Healer:
             taken.append(action_id)
         finding, hot = world.violation(state), world.hot(state)
         if finding is None and hot:
-            finding = Finding(PROGRESS, f"not reached by {max_steps} fair steps: {'; '.join(hot)}")
+            finding = Finding(PROGRESS, f"not reached within {max_steps} fair steps: {'; '.join(hot)}")
         return Healing(finding, start, tuple(taken))
 
     def _cause(self, action_id: int) -> _Cause:
@@ -82,7 +83,7 @@ class Healer:
 
 
 class _FairOrder:
-    """The memory of one fair phase: what waits since when, and who was served when."""
+    """The memory of one fair phase: since when each action waits, and when each process was served."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -105,7 +106,7 @@ class _FairOrder:
         return action_id, state
 
     def _claim(self, option: tuple[_Cause, int, State]) -> tuple[int, int, int, int]:
-        """Smaller goes first."""
+        """The smallest goes first."""
         cause, action_id, _ = option
         waiting = self._timer_fired.get(cause.key, 0) if cause.rank == 2 else self._waiting_since[cause.key]
         return cause.rank, waiting, self._served.get(cause.process, 0), self._times_taken.get(action_id, 0)

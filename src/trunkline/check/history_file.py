@@ -1,24 +1,24 @@
-"""Histories: what clients did and were told, written by the clients themselves. One file for each client and log.
+"""Histories: the operations of clients and their answers, written by the clients. One file for each client and log.
 
     {"format":"trunkline-history","version":1,"client":"c1","log":"orders"}
     {"at":10,"begin":1,"op":"append","payloads":["c1/1","c1/2"]}
     {"at":25,"end":1,"glsn":7}
 
-``at`` is nanoseconds of the machine's monotonic clock: taken and written before the call, and after its answer. An
-operation without an end may have happened. Payloads are named by ids that are used once in the whole run.
+``at`` is nanoseconds of the machine's monotonic clock, read and written before the call and after its answer. An
+operation without an end may have happened. Each payload has an id that is unique in the whole run.
 
-| begins with                    | goes on with (``got``)     | ends with                                          |
+| begins with                    | continues with (``got``)   | ends with                                          |
 |--------------------------------|----------------------------|----------------------------------------------------|
 | append, payloads               |                            | glsn (of the first), refused (why), unknown (why)  |
 | read, glsn                     |                            | value, or unknown (why)                            |
 | tail                           |                            | glsn, or unknown                                   |
 | trim, point                    |                            | nothing, refused or unknown                        |
-| subscribe, start               | first, values              | nothing: it may be given up at any time            |
+| subscribe, start               | first, values              | nothing: it may stop at any time                   |
 | final                          | first, values              | glsn: the tail                                     |
 
-A value is the id of a payload, or says what else is there: ``junk``, ``trimmed``, ``lost``, ``unwritten``. ``values``
-stand at consecutive positions from ``first`` on; a subscription may leave JUNK out. ``final`` is the last reading of
-everything, when faults have stopped and nobody appends: it names every position from the trim point to the tail.
+A value is the id of a payload, or one of ``junk``, ``trimmed``, ``lost``, ``unwritten``. ``values`` are at consecutive
+positions from ``first``; a subscription may skip JUNK. ``final`` is a complete reading at the end, when faults and
+appends have stopped: it has every position from the trim point to the tail.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NOT_DATA = frozenset((JUNK, TRIMMED, LOST, UNWRITTEN))
 
 
 class HistoryError(ValueError):
-    """The history cannot be read; the text names file and line, and what is wrong with it."""
+    """The history cannot be read; the text names file and line, and what is wrong."""
 
 
 class HistoryHeader(Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +74,7 @@ class HistoryLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 class HistoryWriter:
     """Writes the history of one client on one log. Begin an operation before the call, end it after the answer.
 
-    A line is in the operating system's hands when a method returns, so that a killed client leaves its history.
+    The operating system has a line when its method returns, so a killed client leaves its history.
     """
 
     def __init__(self, directory: Path, client: str, log: str, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -103,7 +103,7 @@ class HistoryWriter:
         return self._begin(op="final")
 
     def got(self, number: int, first: int, values: Sequence[str]) -> None:
-        """A subscription or the final reading returned these."""
+        """A subscription or the final reading returned these values."""
         self._write(HistoryLine(self._clock_ns(), got=number, first=first, values=tuple(values)))
 
     def end(
@@ -138,7 +138,7 @@ class HistoryWriter:
 
 
 def read_lines(path: Path) -> tuple[HistoryHeader, Iterator[tuple[int, HistoryLine]]]:
-    """The header, and the numbered lines. A last line without its end was cut by a kill, and is left out."""
+    """The header and the numbered lines. A last line without a line end was cut by a kill, and is skipped."""
     with path.open("rb") as file:
         header = _decoded(path, 1, file.readline(), HistoryHeader)
     if (header.format, header.version) != (FORMAT, VERSION):

@@ -9,9 +9,9 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class Interner(Generic[Value]):
-    """Numbers values 0, 1, 2, ... in the order in which they are first seen; a number is never given again.
+    """Numbers values 0, 1, 2, ... in the order in which they are first seen.
 
-    ``values`` is public because the hot paths index it without a call. Nothing but ``intern`` may append to it.
+    ``values`` is public because the hot paths index it without a call. Only ``intern`` may append to it.
     """
 
     __slots__ = ("_numbers", "values")
@@ -28,7 +28,7 @@ class Interner(Generic[Value]):
         return number
 
     def find(self, value: Value) -> int | None:
-        """The value's number, or None when it was never seen."""
+        """The value's number, or None if it was never seen."""
         return self._numbers.get(value)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""Liveness on a fully explored graph: from every state, without another fault, a state of rest can be reached.
+"""Liveness on a complete graph: from every state, without another fault, a state of rest is reachable.
 
-A state is at rest when no monitor is hot. This asks whether the goal stays *reachable*; that every fair schedule in
-fact reaches it is asked by the fair phase at the end of random schedules.
+A state is at rest when no monitor is hot. This checks that the goal stays *reachable*; the fair phase at the end of
+random schedules checks that fair schedules reach it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trunkline.check.views import Finding
 
 @dataclass(frozen=True)
 class Liveness:
-    """``finding`` is None when rest can be reached from everywhere; otherwise ``trace`` leads to a state where not."""
+    """``finding`` is None if rest is always reachable; else ``actions`` lead to a state from which it is not."""
 
     finding: Finding | None
-    trace: tuple[Action, ...]
+    actions: tuple[Action, ...]
 
 
 class Graph:
-    """States by number and the steps between them that are no faults, in 8 bytes a step."""
+    """States by number, and the steps between them that are not faults, in 8 bytes per step."""
 
     def __init__(self) -> None:
         self._hot = bytearray()
@@ -30,7 +30,7 @@ class Graph:
         self._targets = array("I")
 
     def enter(self, *, hot: bool) -> None:
-        """The next number's state."""
+        """Add the state with the next number."""
         self._hot.append(hot)
 
     def connect(self, source: int, target: int) -> None:
@@ -38,7 +38,7 @@ class Graph:
         self._targets.append(target)
 
     def first_stuck(self) -> int | None:
-        """The least number from which no state of rest can be reached, or None."""
+        """The least number of a state from which no state of rest is reachable, or None."""
         stuck = bytearray(self._hot)
         begins, before = self._predecessors()
         reached = array("I", (number for number, hot in enumerate(self._hot) if not hot))
@@ -52,7 +52,7 @@ class Graph:
         return None if found < 0 else found
 
     def _predecessors(self) -> tuple[array[int], array[int]]:
-        """For each state the sources of its steps: ``before[begins[n] : begins[n + 1]]``."""
+        """The predecessors of state ``n``: ``before[begins[n] : begins[n + 1]]``."""
         begins = array("I", bytes(4 * (len(self._hot) + 2)))
         for target in self._targets:
             begins[target + 2] += 1

@@ -1,9 +1,9 @@
-"""What single processes can do, memoised: from a process's number and a cause to numbers of everything that changes."""
+"""The moves of single processes, memoised: from a process's number and a cause to the numbers of what changes."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, TypeVar
 
 from trunkline.check.actions import OF_TIMER, Action, is_fault
 from trunkline.check.budgets import Budget
@@ -19,15 +19,15 @@ from trunkline.check.verdicts import Verdicts
 class Move(NamedTuple):
     action: int
     process: int  # after the move
-    bundle: int  # what it sends
-    story: int  # what it tells
+    bundle: int  # messages that it sends
+    notices: int  # for monitors
 
 
 Moves = tuple[Move, ...]
 
 
 class Handled(NamedTuple):
-    """One cause: how it may go, and where it may break off."""
+    """One cause: its possible moves, and the crashes inside them."""
 
     moves: Moves
     crashes: Moves
@@ -40,26 +40,26 @@ class DeliveryMove(NamedTuple):
     process: int
     inbox: int  # after the move
     bundle: int
-    story: int
+    notices: int
 
 
 class FreeTimerMoves(NamedTuple):
-    """A timer that may fire at any moment, as long as one of these is left."""
+    """A timer that may fire at any moment while one of these budgets is left."""
 
-    places: tuple[int, ...]  # in Scenario.free_timers
+    indexes: tuple[int, ...]  # in Scenario.free_timers
     handled: Handled
 
 
 class DiskAfterPowerCut(NamedTuple):
-    """How a disk may be found after the power went."""
+    """One possible disk image after a power cut."""
 
     label: str
     process: int
-    story: int
+    notices: int
 
 
 class Local:
-    """One state of one process, and its moves as far as they were asked for. None: not asked yet."""
+    """One state of one process, and its moves so far computed. None: not computed yet."""
 
     __slots__ = (
         "arrivals",
@@ -84,11 +84,11 @@ class Local:
     def __init__(self, process: ProcessState, *, may_ignore: bool) -> None:
         self.process = process
         self.up = process.up
-        self.attention = may_ignore or not process.up  # messages to it may have to be dropped
+        self.attention = may_ignore or not process.up  # messages to it may have to be removed
         self.arrivals: dict[int, Handled] = {}  # by message
-        self.deliveries: dict[tuple[int, int], tuple[DeliveryMove, ...]] = {}  # by inbox and lasting cut
+        self.deliveries: dict[tuple[int, int], tuple[DeliveryMove, ...]] = {}  # by inbox and present cut
         self.doubles: dict[int, Moves] = {}
-        self.kept: dict[int, int] = {}  # by inbox: what of it is not ignored
+        self.kept: dict[int, int] = {}  # by inbox: the messages that it does not ignore
         self.waiting: tuple[Handled, ...] | None = None
         self.timers: tuple[Handled, ...] | None = None
         self.early_timers: tuple[Handled, ...] | None = None
@@ -101,8 +101,26 @@ class Local:
         self.power_cut: tuple[DiskAfterPowerCut, ...] | None = None
 
 
+Found = TypeVar("Found")
+
+
+def _memoised(compute: Callable[[LocalMoves, Local], Found]) -> Callable[[LocalMoves, Local], Found]:
+    """Keep the result in the attribute of ``Local`` with the same name."""
+    name = compute.__name__
+
+    def moves(self: LocalMoves, here: Local) -> Found:
+        found: Found | None = getattr(here, name)
+        if found is None:
+            found = compute(self, here)
+            if self.memo:
+                setattr(here, name, found)
+        return found
+
+    return moves
+
+
 class LocalMoves:
-    """``locals`` is indexed by a process's number. Without ``memo`` nothing is remembered between two questions."""
+    """``locals`` is indexed by a process's number. Without ``memo`` each call runs its handlers again."""
 
     def __init__(
         self,
@@ -119,7 +137,7 @@ class LocalMoves:
         self._network = network
         self._verdicts = verdicts
         self._coverage = coverage
-        self._memo = memo
+        self.memo = memo
         self._numbers: Interner[ProcessState] = Interner()
         self.locals: list[Local] = []
         self.actions: Interner[Action] = Interner()
@@ -138,7 +156,7 @@ class LocalMoves:
         return number
 
     def cause(self, action: Action, message: int | None) -> StepCause:
-        """What the process of an action is told; ``message`` is the number of the one that the action names, if any."""
+        """The cause in the process of an action; ``message`` is the number of the action's message, if any."""
         if message is not None:
             envelope = self._network.messages.values[message]
             return StepCause("deliver", envelope.target.role, Arrival(envelope.source, envelope.message))
@@ -147,34 +165,34 @@ class LocalMoves:
             return StepCause("timer", role, Alarm(key))
         return StepCause(action.kind)
 
-    # What a process can do. Without ``memo`` nothing is kept, so that each question runs its handlers again.
+    # Moves of a process
 
     def arrival(self, here: Local, message: int) -> Handled:
         handled = here.arrivals.get(message)
         if handled is None:
             action = Action("deliver", self._name(here), self._network.texts[message])
             handled = self._handled(here.process, self.cause(action, message), action)
-            if self._memo:
+            if self.memo:
                 here.arrivals[message] = handled
         return handled
 
     def deliveries(self, here: Local, inbox: int, budget: Budget) -> tuple[DeliveryMove, ...]:
-        """Every way in which a process that is up may take a message out of its inbox."""
+        """All deliveries of a message from the inbox of a running process."""
         key = (inbox, budget.cut_now)
         found = here.deliveries.get(key)
         if found is None:
             found = tuple(
-                DeliveryMove(move.action, move.process, self.kept(move.process, rest), move.bundle, move.story)
+                DeliveryMove(move.action, move.process, self.kept(move.process, rest), move.bundle, move.notices)
                 for message, rest in self._network.flights(inbox)
                 if self._network.channels[message] not in budget.blocked
                 for move in self.arrival(here, message).moves
             )
-            if self._memo:
+            if self.memo:
                 here.deliveries[key] = found
         return found
 
     def kept(self, process: int, inbox: int) -> int:
-        """An inbox without what a process that is up ignores for ever."""
+        """An inbox without the messages that a running process ignores for good."""
         here = self.locals[process]
         if not here.attention or not here.up:
             return inbox
@@ -185,132 +203,98 @@ class LocalMoves:
         return kept
 
     def doubled(self, here: Local, message: int) -> Moves:
-        """The moves of an arrival, as those of a message that stays in flight."""
+        """The moves of an arrival whose message stays in flight."""
         found = here.doubles.get(message)
         if found is None:
             moves = self.arrival(here, message).moves
             actions = [self.actions.values[move.action]._replace(kind="duplicate") for move in moves]
             pairs = zip(moves, actions, strict=True)
             found = tuple(move._replace(action=self.action(action)) for move, action in pairs)
-            if self._memo:
+            if self.memo:
                 here.doubles[message] = found
         return found
 
+    @_memoised
     def waiting(self, here: Local) -> tuple[Handled, ...]:
         """What a process can do by itself without time passing: sync its disk, begin its next operation."""
-        if here.waiting is not None:
-            return here.waiting
         found: list[Handled] = []
         if here.up and self._processes.unsynced(here.process):
             found.append(self._handled(here.process, StepCause("sync"), Action("sync", self._name(here))))
         if not self._scenario.eager_operations and self._processes.may_operate(here.process, gated=False):
             found.append(self._handled(here.process, StepCause("operate"), Action("operate", self._name(here))))
-        handled = tuple(found)
-        if self._memo:
-            here.waiting = handled
-        return handled
+        return tuple(found)
 
+    @_memoised
     def gated(self, here: Local) -> tuple[Handled, ...]:
-        """The next operation of a process, if it has to wait for others to end. Whether they have, others know."""
-        if here.gated is not None:
-            return here.gated
-        handled: tuple[Handled, ...] = ()
-        if self._processes.may_operate(here.process, gated=True):
-            handled = (self._handled(here.process, StepCause("operate"), Action("operate", self._name(here))),)
-        if self._memo:
-            here.gated = handled
-        return handled
+        """The next operation of a process, if it waits for others to end. The caller knows whether they have."""
+        if not self._processes.may_operate(here.process, gated=True):
+            return ()
+        return (self._handled(here.process, StepCause("operate"), Action("operate", self._name(here))),)
 
     def gate(self, here: Local) -> tuple[OperationEnd, ...]:
-        """What the operation of ``gated`` has to wait for."""
+        """The operations that ``gated`` waits for."""
         return self._processes.gate(here.process)
 
+    @_memoised
     def timers(self, here: Local) -> tuple[Handled, ...]:
-        if here.timers is not None:
-            return here.timers
-        found = self._fired(here, "timer")
-        if self._memo:
-            here.timers = found
-        return found
+        return self._fired(here, "timer")
 
+    @_memoised
     def early_timers(self, here: Local) -> tuple[Handled, ...]:
-        if here.early_timers is not None:
-            return here.early_timers
-        found = self._fired(here, "early_timer")
-        if self._memo:
-            here.early_timers = found
-        return found
+        return self._fired(here, "early_timer")
 
+    @_memoised
     def free_timers(self, here: Local) -> tuple[FreeTimerMoves, ...]:
-        if here.free_timers is not None:
-            return here.free_timers
         process, name, entries = here.process, self._name(here), self._scenario.free_timers
         found: list[FreeTimerMoves] = []
         for role, key in process.timers:
-            places = tuple(place for place, each in enumerate(entries) if each.matches(name, role, key))
-            if places:
+            indexes = tuple(index for index, each in enumerate(entries) if each.matches(name, role, key))
+            if indexes:
                 action = Action("free_timer", name, f"{role} {key}")
-                found.append(FreeTimerMoves(places, self._handled(process, self.cause(action, None), action)))
-        free = tuple(found)
-        if self._memo:
-            here.free_timers = free
-        return free
+                found.append(FreeTimerMoves(indexes, self._handled(process, self.cause(action, None), action)))
+        return tuple(found)
 
+    @_memoised
     def restart(self, here: Local) -> Handled:
-        if here.restart is not None:
-            return here.restart
-        found = self._handled(here.process, StepCause("restart"), Action("restart", self._name(here)))
-        if self._memo:
-            here.restart = found
-        return found
+        return self._handled(here.process, StepCause("restart"), Action("restart", self._name(here)))
 
+    @_memoised
     def wipe(self, here: Local) -> Handled:
-        if here.wipe is not None:
-            return here.wipe
-        found = self._handled(here.process, StepCause("wipe"), Action("wipe", self._name(here)))
-        if self._memo:
-            here.wipe = found
-        return found
+        return self._handled(here.process, StepCause("wipe"), Action("wipe", self._name(here)))
 
+    @_memoised
     def crash(self, here: Local) -> Moves:
         """The process ends between two steps."""
-        if here.crash is not None:
-            return here.crash
-        here.crash = ()
-        if here.up:
-            process, told = self._processes.ended(here.process, "crash")
-            self._count(told)
-            here.crash = (self._move(Action("crash", self._name(here)), process, (), told),)
-        return here.crash
+        if not here.up:
+            return ()
+        process, notices = self._processes.ended(here.process, "crash")
+        self._count(notices)
+        return (self._move(Action("crash", self._name(here)), process, (), notices),)
 
+    @_memoised
     def rot(self, here: Local) -> Moves:
-        if here.rot is not None:
-            return here.rot
         images = self._processes.spec(here.process).disk.after_rot(here.process.image)
         pairs = [
             (Action("rot", self._name(here), label), here.process._replace(image=image)) for label, image in images
         ]
-        here.rot = tuple(self._move(action, process, (), ()) for action, process in pairs)
-        return here.rot
+        return tuple(self._move(action, process, (), ()) for action, process in pairs)
 
+    @_memoised
     def power_cut(self, here: Local) -> tuple[DiskAfterPowerCut, ...]:
-        """Each image that may be found, once."""
-        if here.power_cut is not None:
-            return here.power_cut
-        told: tuple[Notice, ...] = ()
+        """Each possible image once."""
+        notices: tuple[Notice, ...] = ()
         process = here.process
         if process.up:
-            process, told = self._processes.ended(process, "power_cut")
-            self._count(told)
-        story = self._verdicts.story(told)
+            process, notices = self._processes.ended(process, "power_cut")
+            self._count(notices)
+        number_of_notices = self._verdicts.number_of(notices)
         labels: dict[Hashable, str] = {}
         for label, image in self._processes.spec(process).disk.after_power_cut(process.image):
             labels.setdefault(image, label)
         numbers = [(label, self.number(process._replace(image=image))) for image, label in labels.items()]
-        here.power_cut = tuple(DiskAfterPowerCut(label, number, story) for label, number in numbers)
-        return here.power_cut
+        return tuple(DiskAfterPowerCut(label, number, number_of_notices) for label, number in numbers)
 
-    # How it is found
+    # Computing moves
 
     def _ignores(self, here: Local, message: int) -> bool:
         source, target, content = self._network.messages.values[message]
@@ -326,27 +310,27 @@ class LocalMoves:
         crashes: list[Move] = []
         for outcome in self._processes.step(process, cause):
             taken = action._replace(choice=outcome.choice)
-            moves.append(self._move(taken, outcome.process, outcome.sent, outcome.told))
-            self._count(outcome.told)
+            moves.append(self._move(taken, outcome.process, outcome.sent, outcome.notices))
+            self._count(outcome.notices)
             for crash in outcome.crashes if crashable else ():
                 ended = Action("crash_in", action.actor, "", (), crash.effects, taken)
-                crashes.append(self._move(ended, crash.process, crash.sent, crash.told))
+                crashes.append(self._move(ended, crash.process, crash.sent, crash.notices))
                 name = cause.event.name if cause.event is not None else cause.kind
                 self._coverage.crash_points.add((action.actor, name, crash.effects))
-                self._count(crash.told[-1:])
+                self._count(crash.notices[-1:])
         return Handled(tuple(moves), tuple(crashes))
 
-    def _count(self, told: tuple[Notice, ...]) -> None:
-        for each in told:
+    def _count(self, notices: tuple[Notice, ...]) -> None:
+        for each in notices:
             if each.observed is not None:
                 event = each.observed.event
                 for seen in (event, event.result) if isinstance(event, Completed) else (event,):
                     name = type(seen).__name__
                     self._coverage.events[name] = self._coverage.events.get(name, 0) + 1
 
-    def _move(self, action: Action, process: ProcessState, sent: tuple[int, ...], told: tuple[Notice, ...]) -> Move:
-        bundle, story = self._network.bundle(sent), self._verdicts.story(told)
-        return Move(self.action(action), self.number(process), bundle, story)
+    def _move(self, action: Action, process: ProcessState, sent: tuple[int, ...], notices: tuple[Notice, ...]) -> Move:
+        bundle = self._network.bundle(sent)
+        return Move(self.action(action), self.number(process), bundle, self._verdicts.number_of(notices))
 
     def _name(self, here: Local) -> str:
         return self._processes.spec(here.process).name

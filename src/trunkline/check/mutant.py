@@ -1,4 +1,4 @@
-"""A known bug that can be put back on purpose, with the budget within which the checker must find it."""
+"""A mutant: the code with one known bug, and the budget within which the checker must find it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Strategy = Literal["breadth", "random", "pct", "swarm"]
 class Mutant:
     """One patch of one role or of one rule of the world.
 
-    ``patch`` is entered before the scenario is built and left after the last step, so it may replace methods of role
-    classes; leaving it must undo everything. ``budget`` counts states for ``breadth`` and schedules for the others.
+    ``patch`` is entered before the scenario is built and exited after the last step, so it may replace methods of role
+    classes; the exit must undo everything. ``budget`` counts states for ``breadth`` and schedules for the others.
     ``breaks`` names the numbered rules that the bug breaks, each as module and rule: ``"reader D1"``.
     """
 
@@ -23,7 +23,7 @@ class Mutant:
     summary: str
     scenario: str
     patch: Callable[[], AbstractContextManager[None]]
-    monitor: str | tuple[str, ...]  # the monitor that must object, or any of several
+    monitor: str | tuple[str, ...]  # the monitor that must report it, or any of several
     strategy: Strategy
     budget: int
     breaks: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Steps and states of a world told to people: numbers decoded into text. Never used while exploring."""
+"""Steps and states of a world as text, decoded from numbers. Not used while exploring."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trunkline.check.scenario import Completed
 from trunkline.check.verdicts import Verdicts
 from trunkline.check.views import MessageView, NamedTexts, ProcessView, RoleView, StateView, StepView
 
-# What a message is about, the most telling field first.
-_ABOUT = (
+# Fields that identify a message, the most significant first.
+_LABEL_FIELDS = (
     "frame",
     "existing",
     "glsn",
@@ -70,13 +70,13 @@ class Narrator:
         if before is None or action.kind in ("lose", "drop", "crash", "rot"):
             return StepView(index, action.text(), action.kind, action.actor or None, None, handled, notes=_note(action))
         outcome = self._outcome(before, step, message)
-        told: StepOutcome | Crash = outcome
+        shown: StepOutcome | Crash = outcome
         notes = outcome.notes
         if action.cause is not None:
-            told = next(each for each in outcome.crashes if each.effects == action.effects)
-            notes = (*notes, f"ended after {action.effects} effects")
+            shown = next(each for each in outcome.crashes if each.effects == action.effects)
+            notes = (*notes, f"crashed after {action.effects} effects")
         role = handled.target_role if handled is not None else step.subject.partition(" ")[0] or None
-        return self._step(index, action, role, handled, told, notes)
+        return self._step(index, action, role, handled, shown, notes)
 
     def _step(
         self,
@@ -84,11 +84,11 @@ class Narrator:
         action: Action,
         role: str | None,
         handled: MessageView | None,
-        told: StepOutcome | Crash,
+        shown: StepOutcome | Crash,
         notes: tuple[str, ...],
     ) -> StepView:
-        observed = [each.observed for each in told.told if each.observed is not None]
-        failures = tuple(each.finding.text for each in told.told if each.finding is not None)
+        observed = [each.observed for each in shown.notices if each.observed is not None]
+        failures = tuple(each.finding.text for each in shown.notices if each.finding is not None)
         return StepView(
             index,
             action.text(),
@@ -96,10 +96,10 @@ class Narrator:
             action.actor,
             role,
             handled,
-            sent=tuple(map(self._sent, told.sent)),
+            sent=tuple(map(self._sent, shown.sent)),
             announced=tuple(text(each.event) for each in observed if not isinstance(each.event, Completed)),
             completed=tuple(_completed(each.event) for each in observed if isinstance(each.event, Completed)),
-            persisted=told.persisted,
+            persisted=shown.persisted,
             notes=notes + failures,
         )
 
@@ -138,14 +138,14 @@ class Narrator:
 
 
 def label(message: Any) -> str:
-    """A message for an arrow: its type and what it is about, when that is short."""
+    """A message for an arrow: its type and its most significant field, if that is short."""
     name = type(message).__name__
     known = dict(fields_of(message))
-    about = next((known[field] for field in _ABOUT if field in known), None)
-    if about is None:
+    value = next((known[field] for field in _LABEL_FIELDS if field in known), None)
+    if value is None:
         return name
-    words = f"epoch {about.epoch}" if hasattr(about, "epoch") else text(about).split("=")[0]
-    return f"{name} {words}" if len(name) + len(words) < LABEL_LENGTH_MAX else name
+    shown = f"epoch {value.epoch}" if hasattr(value, "epoch") else text(value).split("=")[0]
+    return f"{name} {shown}" if len(name) + len(shown) < LABEL_LENGTH_MAX else name
 
 
 def _named(name: str, value: Any) -> NamedTexts:

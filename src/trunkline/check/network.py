@@ -1,9 +1,9 @@
-"""The network between processes, kept as one inbox per target: the messages in flight to it, as one interned number.
+"""The network between processes: one inbox per target with the messages in flight to it, as one interned number.
 
-Bag: any message may be next. FIFO: each ordered pair of processes is a channel and only its first message may be next.
+Bag: any message may be next. FIFO: each ordered pair of processes is a channel, and only its first message may be next.
 
-A message that is sent while ``copies`` identical ones (source, target, content) are in flight changes nothing. That
-keeps the retries of a correct protocol finite. With one copy, the usual bound, what is sent twice arrives once, unless
+Sending a message while ``copies`` identical ones (source, target, content) are in flight changes nothing. That keeps
+the retries of a correct protocol finite. With one copy, the default, a message that is sent twice arrives once, unless
 a fault doubles it (``duplicate``).
 """
 
@@ -40,7 +40,7 @@ Bundle = tuple[tuple[int, int], ...]  # what one step sends: (index of the targe
 class Network:
     """Interned messages and inboxes. An inbox is a tuple of message numbers: sorted, or under FIFO in channel order.
 
-    A number stands there as often as the message is in flight.
+    A number occurs once for each copy in flight.
 
     ``texts`` and ``channels`` are indexed by a message's number, ``bundles`` by a bundle's.
     """
@@ -54,7 +54,7 @@ class Network:
         self.messages: Interner[Envelope] = Interner()
         self.texts: list[str] = []
         self.channels: list[tuple[str, str]] = []
-        self._channel: list[int] = []  # the place of the source among the processes
+        self._channel: list[int] = []  # the index of the source process
         self._inboxes: Interner[tuple[int, ...]] = Interner()
         self._parcels: Interner[tuple[int, ...]] = Interner()
         self._bundles: Interner[Bundle] = Interner()
@@ -75,7 +75,7 @@ class Network:
         return number
 
     def bundle(self, messages: tuple[int, ...]) -> int:
-        """What one step sends, in order; 0 is nothing."""
+        """The messages of one step, in order; 0: none."""
         grouped: dict[int, list[int]] = {}
         for each in messages:
             grouped.setdefault(self._index_of[self.channels[each][1]], []).append(each)
@@ -83,7 +83,7 @@ class Network:
         return self._bundles.intern(tuple(sorted(parcels)))
 
     def inbox(self, messages: list[int]) -> int:
-        """The inbox that holds exactly these, in sending order where channels are FIFO."""
+        """The inbox with exactly these messages, in sending order if channels are FIFO."""
         key = self._channel.__getitem__ if self._fifo else None
         return self._inboxes.intern(tuple(sorted(messages, key=key)))
 
@@ -91,7 +91,7 @@ class Network:
         return self._inboxes.values[inbox]
 
     def add(self, inbox: int, parcel: int) -> int:
-        """The inbox after a parcel was sent to it."""
+        """The inbox with one more parcel."""
         key = (inbox, parcel)
         number = self._added.get(key)
         if number is None:
@@ -103,7 +103,7 @@ class Network:
         return self.inbox([each for each in self._inboxes.values[inbox] if each not in dropped])
 
     def flights(self, inbox: int) -> tuple[Flight, ...]:
-        """Every message that may be next, ordered by text: no order may hang on what was seen first."""
+        """All messages that may be next, ordered by text, so that the order does not depend on what was seen first."""
         found = self._flights.get(inbox)
         if found is None:
             nexts = sorted(self._next(inbox), key=self.texts.__getitem__)
@@ -111,13 +111,13 @@ class Network:
         return found
 
     def _without_one(self, inbox: int, message: int) -> int:
-        """The inbox with one copy less, the first of its channel."""
+        """The inbox without the first copy of a message."""
         left = list(self._inboxes.values[inbox])
         left.remove(message)
         return self.inbox(left)
 
     def _bounded(self, messages: Sequence[int]) -> tuple[int, ...]:
-        """Each message at most as often as it can be in flight, in the order of sending."""
+        """At most ``copies`` of each message, in sending order."""
         if self._copies == 1:
             return tuple(dict.fromkeys(messages))
         kept: list[int] = []

@@ -1,4 +1,4 @@
-"""Values of a process's steps: its whole state, what it is told, and every way in which that may go."""
+"""Values of a process's steps: its state, the cause of a step, and the possible outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trunkline.core.effects import Effect
 class ProcessState(NamedTuple):
     """The whole state of one process."""
 
-    place: int  # among the scenario's processes
+    spec_index: int  # among the scenario's processes
     up: bool
     incarnation: int
     start: int
@@ -26,11 +26,13 @@ class ProcessState(NamedTuple):
     withheld: tuple[tuple[str, Effect], ...] = ()  # (role, effect)
 
     def ended(self) -> ProcessState:
-        return ProcessState(self.place, False, self.incarnation, self.start, self.image, (), (), self.operations_begun)
+        return ProcessState(
+            self.spec_index, False, self.incarnation, self.start, self.image, (), (), self.operations_begun
+        )
 
 
 class StepCause(NamedTuple):
-    """What a process is told: exactly one of the handlers of one role, or of the host itself."""
+    """Why a process runs: one handler of one role, or the host itself."""
 
     kind: str  # deliver, timer, operate, sync, restart, wipe
     role: str = ""
@@ -38,29 +40,29 @@ class StepCause(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """One thing that monitors are told; a role's own failure ends the list."""
+    """One observed event, or the failure of a role, which ends the list."""
 
     observed: ObservedEvent | None
     finding: Finding | None = None
 
 
 class Crash(NamedTuple):
-    """The process ended after ``effects`` effects."""
+    """The process crashed after ``effects`` effects."""
 
     effects: int
     process: ProcessState
     sent: tuple[int, ...]
-    told: tuple[Notice, ...]
+    notices: tuple[Notice, ...]
     persisted: tuple[str, ...]
 
 
 class StepOutcome(NamedTuple):
-    """One way in which a step may go; ``crashes`` are the points where it may break off."""
+    """One outcome of a step; ``crashes`` are the points where it may crash."""
 
     choice: tuple[int, ...]
     process: ProcessState
     sent: tuple[int, ...]
-    told: tuple[Notice, ...]
+    notices: tuple[Notice, ...]
     persisted: tuple[str, ...]
     crashes: tuple[Crash, ...]
-    notes: tuple[str, ...]  # phase changes and choices, for people
+    notes: tuple[str, ...]  # phase changes and choices, for reports

@@ -1,14 +1,14 @@
-"""Processes: how one handles an event to its end, and where in that it may crash.
+"""Processes: how a step runs to completion, and where it may crash.
 
-A step of a process runs to completion. The handler's effects are carried out in order; a ``Choose`` is answered at
-once; messages to its own process and the next operation are handled after that, first come first served.
+The handler's effects are carried out in order; a ``Choose`` is answered at once; messages to the same process and the
+next operation follow, first come first served.
 
-A crash keeps what the disk was given and what went out, and loses everything else. Crash points are counted in
+A crash keeps what was written to the disk and what left the process, and loses everything else. Crash points count the
 effects that leave the process's memory: ``Persist``, ``Send`` to another process, ``Announce``, ``Complete``, and the
-beginning of an operation.
+begin of an operation.
 
-Group commit (``atomic_disk=False``): as long as the disk's image is not synced, whatever would leave the process is
-withheld in order, and goes out when it is synced. That holds for a process that restarts on an unsynced image, too.
+Group commit (``atomic_disk=False``): while the disk's image is unsynced, all effects that would leave the process are
+withheld in order; a sync releases them. This also applies to a process that restarts on an unsynced image.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ APPLICATION = "application"
 
 
 class _Point(NamedTuple):
-    """Where a step may break off: the process, and how much had gone out by then."""
+    """Where a step may crash: the process, and how much had left it by then."""
 
     process: ProcessState
     sent: int
-    told: int
+    notices: int
     persisted: int
 
 
 @dataclass
 class _Run:
-    """A step under way. Everything in it is a value, a list of values or a number, so that a choice can fork it."""
+    """A step in progress. It holds only values and containers of values, so that a choice can fork it."""
 
     process: ProcessState
     roles: dict[str, int]
@@ -72,7 +72,7 @@ class _Run:
     queue: deque[tuple[str, RoleEvent] | None]  # None: begin the next operation
     withheld: list[tuple[str, Effect]]
     sent: list[int]
-    told: list[Notice]
+    notices: list[Notice]
     points: list[_Point]
     choice: tuple[int, ...]
     notes: list[str]
@@ -86,19 +86,19 @@ class _Run:
             queue=deque(self.queue),
             withheld=list(self.withheld),
             sent=list(self.sent),
-            told=list(self.told),
+            notices=list(self.notices),
             points=list(self.points),
             notes=list(self.notes),
             persisted=list(self.persisted),
         )
 
     def mark(self) -> None:
-        """Something left the memory of the process: it may crash before and after it."""
-        self.points.append(_Point(self.process, len(self.sent), len(self.told), len(self.persisted)))
+        """An effect left the memory of the process: a crash may happen before and after it."""
+        self.points.append(_Point(self.process, len(self.sent), len(self.notices), len(self.persisted)))
 
 
 class Processes:
-    """Runs steps of the scenario's processes. Pure but for what it interns and the coverage it keeps."""
+    """Runs steps of the scenario's processes. Pure, except for interned values and coverage."""
 
     def __init__(self, scenario: Scenario, network: Network, roles: RoleSteps, coverage: Coverage) -> None:
         self._scenario = scenario
@@ -108,23 +108,22 @@ class Processes:
         self._names = {spec.name for spec in scenario.processes}
 
     def spec(self, process: ProcessState) -> ProcessSpec:
-        return self._scenario.processes[process.place]
+        return self._scenario.processes[process.spec_index]
 
-    def at_beginning(self, place: int) -> ProcessState:
-        """Not started yet."""
-        return ProcessState(place, False, 1, 0, self._scenario.processes[place].image)
+    def not_started(self, index: int) -> ProcessState:
+        return ProcessState(index, False, 1, 0, self._scenario.processes[index].image)
 
     def unsynced(self, process: ProcessState) -> bool:
         return not self._scenario.atomic_disk and not self.spec(process).disk.synced(process.image)
 
     def may_operate(self, process: ProcessState, *, gated: bool) -> bool:
-        """Whether it has another operation to begin now. ``gated``: one that others' operations must precede."""
+        """Whether it can begin its next operation now. ``gated``: one that waits for operations of others."""
         if not process.up or process.busy or process.operations_begun >= len(self.spec(process).operations):
             return False
         return bool(self.gate(process)) == gated
 
     def gate(self, process: ProcessState) -> tuple[OperationEnd, ...]:
-        """The operations that must have ended before the process may begin its next one."""
+        """The operations that must end before the process begins its next one."""
         return self.spec(process).operations[process.operations_begun].after
 
     def ignores(self, process: ProcessState, source: Address, role: str, message: Message) -> bool:
@@ -136,10 +135,10 @@ class Processes:
 
     def ended(self, process: ProcessState, kind: str) -> tuple[ProcessState, tuple[Notice, ...]]:
         """The process ends between two steps."""
-        return process.ended(), (self._told(process, "", ProcessEnded(kind)),)
+        return process.ended(), (self._notice(process, "", ProcessEnded(kind)),)
 
     def step(self, process: ProcessState, cause: StepCause) -> list[StepOutcome]:
-        """Every outcome, in the order of the options chosen. A failing role gives an outcome told last."""
+        """All outcomes, in the order of the chosen options. The failure of a role is the last notice of its outcome."""
         run = self._begin(process, cause)
         finished: list[_Run] = []
         failure = self._first(run, cause, finished)
@@ -148,19 +147,19 @@ class Processes:
         seen: set[Hashable] = set()
         return [self._outcome(each, cause, seen) for each in finished]
 
-    # How a step begins
+    # Beginning a step
 
     def _begin(self, process: ProcessState, cause: StepCause) -> _Run:
-        told: list[Notice] = []
+        notices: list[Notice] = []
         if cause.kind == "wipe":
-            told.append(self._told(process, "", ProcessEnded("wipe")))
+            notices.append(self._notice(process, "", ProcessEnded("wipe")))
             spec = self.spec(process)
             empty = spec.image if spec.blank is None else spec.blank
             process = process._replace(incarnation=process.incarnation + 1, image=empty)
         if cause.kind in ("restart", "wipe"):
             process = process._replace(up=True, start=process.start + 1)
         roles, timers = dict(process.roles), set(process.timers)
-        run = _Run(process, roles, timers, deque(), list(process.withheld), [], told, [], (), [], [])
+        run = _Run(process, roles, timers, deque(), list(process.withheld), [], notices, [], (), [], [])
         run.mark()
         return run
 
@@ -184,7 +183,7 @@ class Processes:
         try:
             boot = Boot(spec.name, process.incarnation, process.start, spec.disk.load(process.image))
             roles = spec.start(boot)
-        except Exception as error:  # a process that cannot read its own disk is a finding
+        except Exception as error:  # failing to read its own disk is a finding
             return Finding("RoleError", f"{spec.name} cannot start: {last_line(error)}")
         for name, role in roles.items():
             run.roles[name] = self._roles.intern(role)
@@ -201,10 +200,10 @@ class Processes:
         for role, effect in released:
             self._emit(run, role, effect)
 
-    # How it goes on
+    # Running it
 
     def _drain(self, run: _Run, finished: list[_Run]) -> Finding | None:
-        """Handle what waits inside the process, until nothing does; a choice goes on in a fork for each option."""
+        """Handle the events inside the process until none is left; a choice forks the run for each option."""
         for _ in range(INTERNAL_STEPS_MAX):
             if not run.queue:
                 finished.append(run)
@@ -220,7 +219,7 @@ class Processes:
                 return self._fork(run, role, answer, finished)
             if answer is not None:
                 return answer
-        return Finding("RoleError", f"no rest after {INTERNAL_STEPS_MAX} events inside one process")
+        return Finding("RoleError", f"one step takes more than {INTERNAL_STEPS_MAX} events inside its process")
 
     def _next_operation(self, run: _Run) -> tuple[str, RoleEvent] | None:
         return self._operation(run) if self.may_operate(run.process, gated=False) else None
@@ -229,12 +228,12 @@ class Processes:
         spec, begun = self.spec(run.process), run.process.operations_begun
         operation = spec.operations[begun]
         run.process = run.process._replace(operations_begun=begun + 1, busy=True)
-        run.told.append(self._told(run.process, operation.role, Invoked(begun + 1, operation.request)))
+        run.notices.append(self._notice(run.process, operation.role, Invoked(begun + 1, operation.request)))
         run.mark()
         return operation.role, Arrival(Address(spec.name, APPLICATION), operation.request)
 
     def _handle(self, run: _Run, role: str, event: RoleEvent) -> Choose | Finding | None:
-        """Run one handler and carry out its effects, but for a last ``Choose``, which is returned."""
+        """Run one handler and carry out its effects; a ``Choose`` at the end is returned instead."""
         before = run.roles[role]
         step = self._roles.step(before, event)
         if step.error is not None:
@@ -253,7 +252,10 @@ class Processes:
         kind = type(self._roles.roles[run.roles[role]]).__name__
         options = choose.options if self._scenario.every_choice else choose.options[:1]
         if not options or len(run.choice) == CHOICES_MAX:
-            return Finding("RoleError", f"{kind}: Choose {choose.key!r} has no options, or is never done choosing")
+            return Finding(
+                "RoleError",
+                f"{kind}: Choose {choose.key!r} has no options, or the step has more than {CHOICES_MAX} choices",
+            )
         for index, option in enumerate(options):
             self._coverage.choices.add((kind, choose.key, index))
             branch = run.fork()
@@ -295,14 +297,14 @@ class Processes:
         run.mark()
 
     def _emit(self, run: _Run, role: str, effect: Effect) -> None:
-        """Something leaves the process."""
+        """An effect leaves the process."""
         if isinstance(effect, Send):
             source = Address(self.spec(run.process).name, role)
             run.sent.append(self._network.message(source, effect.to, effect.message))
         elif isinstance(effect, Announce):
-            run.told.append(self._told(run.process, role, effect.event))
+            run.notices.append(self._notice(run.process, role, effect.event))
         elif isinstance(effect, Complete):
-            run.told.append(self._told(run.process, role, Completed(effect.operation, effect.result)))
+            run.notices.append(self._notice(run.process, role, Completed(effect.operation, effect.result)))
             run.process = run.process._replace(busy=False)
             if self._scenario.eager_operations:
                 run.queue.append(None)
@@ -310,10 +312,10 @@ class Processes:
             raise TypeError(f"not an effect: {effect!r}")
         run.mark()
 
-    # How it ends
+    # Ending it
 
     def _fail(self, run: _Run, failure: Finding, process: ProcessState, finished: list[_Run]) -> None:
-        run.told.append(Notice(None, failure))
+        run.notices.append(Notice(None, failure))
         run.process = process
         finished.append(run)
 
@@ -324,14 +326,14 @@ class Processes:
             withheld=tuple(run.withheld),
         )
         crashes = self._crashes(run, cause, seen)
-        told, persisted = tuple(run.told), tuple(run.persisted)
-        return StepOutcome(run.choice, process, tuple(run.sent), told, persisted, crashes, tuple(run.notes))
+        notices, persisted = tuple(run.notices), tuple(run.persisted)
+        return StepOutcome(run.choice, process, tuple(run.sent), notices, persisted, crashes, tuple(run.notes))
 
     def _crashes(self, run: _Run, cause: StepCause, seen: set[Hashable]) -> tuple[Crash, ...]:
-        """The points of this run that leave a world that no other point (of another choice, too) leaves.
+        """The crash points of this run whose world no other point, of any choice, leaves.
 
-        The last point is no crash inside the step: the step and then a crash reach the same. The first is one only
-        where the cause is used up by then: a message is gone, a start was counted.
+        A crash at the last point equals a crash after the step. One at the first point counts only where the cause is
+        already consumed: the message was delivered, the start was counted.
         """
         seen.add(self._left_by(run, run.points[-1]))
         if cause.kind in ("timer", "sync", "operate"):
@@ -342,16 +344,21 @@ class Processes:
             if left in seen:
                 continue
             seen.add(left)
-            told = (*run.told[: point.told], self._told(point.process, "", ProcessEnded("crash")))
+            notices = (*run.notices[: point.notices], self._notice(point.process, "", ProcessEnded("crash")))
             sent, persisted = tuple(run.sent[: point.sent]), tuple(run.persisted[: point.persisted])
-            crashes.append(Crash(effects, point.process.ended(), sent, told, persisted))
+            crashes.append(Crash(effects, point.process.ended(), sent, notices, persisted))
         return tuple(crashes)
 
     def _left_by(self, run: _Run, point: _Point) -> Hashable:
         process = point.process
-        return process.image, process.operations_begun, tuple(run.sent[: point.sent]), tuple(run.told[: point.told])
+        return (
+            process.image,
+            process.operations_begun,
+            tuple(run.sent[: point.sent]),
+            tuple(run.notices[: point.notices]),
+        )
 
-    def _told(self, process: ProcessState, role: str, event: Event) -> Notice:
+    def _notice(self, process: ProcessState, role: str, event: Event) -> Notice:
         return Notice(ObservedEvent(self.spec(process).name, role, event))
 
     def _note(self, role: str, event: RoleEvent, before: int, after: int) -> str:

@@ -1,6 +1,6 @@
-"""Random schedules: long runs through a world, each drawn from one seed, each ended by the fair phase of ``heal``.
+"""Random schedules: long runs through a world, each drawn from one seed and ended by the fair phase of ``heal``.
 
-A schedule is known by its strategy, its seed and its bounds alone: the same four give the same steps on any machine.
+Scenario, strategy, seed and bounds determine a schedule: the same four give the same steps on any machine.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from trunkline.check.world import State, World
 
 STEPS_MAX = 300
 HEAL_STEPS_MAX = 2000
-MIXES = 24  # variants that swarm draws from: each has a world with memoised steps of its own
-DISTINCT_MAX = 4_000_000  # states counted; beyond it the count stands still
-STEPS_KEPT_MAX = 150_000  # steps of roles that worlds may remember together (around 700 MiB) before they begin anew
+MIXES = 24  # variants that swarm draws from, each with its own world and memoised steps
+DISTINCT_MAX = 4_000_000  # counted states; beyond it counting stops
+STEPS_KEPT_MAX = 150_000  # memoised steps of all worlds together (about 700 MiB) before they are discarded
 
 
 @dataclass(frozen=True)
 class Walk:
-    """One schedule. ``world`` is the one it ran in: under ``swarm`` a variant of the scenario."""
+    """One schedule. ``world`` is the one it ran in: for ``swarm``, that of a variant of the scenario."""
 
     seed: int
     world: World
     action_ids: tuple[int, ...]  # up to the fair phase
-    healing_ids: tuple[int, ...]  # the fair phase; empty when a property broke before it
+    healing_ids: tuple[int, ...]  # the fair phase; empty if a property was violated before it
     finding: Finding | None
-    healed: bool  # True: the fair phase was entered, so a finding belongs to it
+    healed: bool  # True: the schedule reached the fair phase, so a finding belongs to it
 
     @property
     def steps(self) -> int:
@@ -41,20 +41,20 @@ class Walk:
 
     @property
     def actions(self) -> list[Action]:
-        """The schedule's own steps, without the fair phase (which follows from them)."""
+        """The schedule's own steps, without the fair phase, which they determine."""
         return [self.world.action(action_id) for action_id in self.action_ids]
 
 
 @dataclass
 class RandomSearch:
-    """What a number of schedules have seen together."""
+    """The totals of several schedules."""
 
     strategy: Strategy
     schedules: int = 0
     transitions: int = 0
     depth: int = 0
     distinct: int = 0
-    exact: bool = True  # False: ``distinct`` counts some states for each mix or renewed world, or stopped counting
+    exact: bool = True  # False: ``distinct`` counts some states once per world, or counting stopped
     seconds: float = 0.0
     walk: Walk | None = None  # the first schedule with a finding
     coverage: set[tuple[str, str, str]] = field(default_factory=set)
@@ -63,7 +63,7 @@ class RandomSearch:
 
 @dataclass(frozen=True)
 class _Mix:
-    number: int  # never given twice, so that states of two worlds are not taken for one another
+    number: int  # unique, so that states of two worlds are never mistaken for one another
     world: World
     healer: Healer
 
@@ -71,7 +71,7 @@ class _Mix:
 class Schedules:
     """Draws and runs schedules of one scenario under one strategy.
 
-    ``on_state`` is told each state met before the fair phase, with the number of its world.
+    ``on_state`` receives each state before the fair phase, with the number of its world.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Schedules:
         return self._worlds_made
 
     def seen(self) -> tuple[set[tuple[str, str, str]], dict[str, int]]:
-        """Coverage, and how often each event was told, over all schedules so far."""
+        """Coverage, and the number of steps with each event, over all schedules so far."""
         coverage, events = set(self._coverage), dict(self._events_seen)
         for mix in self._mixes.values():
             coverage |= mix.world.coverage
@@ -134,7 +134,7 @@ class Schedules:
         return coverage, events
 
     def _mix(self, random: Random) -> _Mix:
-        """The scenario's own world, or under ``swarm`` that of one of a fixed number of mixes (0 is the whole)."""
+        """The scenario's own world, or for ``swarm`` that of one of ``MIXES`` mixes (0: the scenario itself)."""
         if sum(mix.world.steps_computed for mix in self._mixes.values()) > STEPS_KEPT_MAX:
             self._coverage, self._events_seen = self.seen()
             self._mixes = {}

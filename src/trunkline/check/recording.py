@@ -78,9 +78,7 @@ def open_recording(path: Path) -> Recording:
     files = tuple(_scanned(each, projections) for each in paths)
     clusters = sorted({file.cluster for file in files if file.cluster})
     if len(clusters) > 1:
-        raise RecordingError(
-            f"files of {len(clusters)} clusters ({', '.join(clusters)}): judge each in its own directory"
-        )
+        raise RecordingError(f"files of {len(clusters)} clusters ({', '.join(clusters)}): judge each by itself")
     starts = [(file.process, file.start) for file in files]
     twice = next((each for each in starts if starts.count(each) > 1), None)
     if twice is not None:
@@ -97,9 +95,7 @@ def merged(recording: Recording) -> Iterator[Recorded]:
         if recorded.place.line == 1:
             if before is not None:
                 if before.start > file.start:
-                    raise RecordingError(
-                        f"{recorded.place}: {process} started, but start {before.start} came before it"
-                    )
+                    raise RecordingError(f"{recorded.place}: {process} started after its start {before.start}")
                 yield Recorded(recorded.at_ns, recorded.place, ObservedEvent(process, "", ProcessEnded("restart")))
             running[process] = file
             continue
@@ -130,9 +126,7 @@ def _projection(observed: ObservedEvent) -> Projection:
 def _header(path: Path, line: bytes) -> dict[str, Any]:
     value = _object(LineRef(path.name, 1), line)
     if value.get("format") != FORMAT or value.get("version") != VERSION:
-        raise RecordingError(
-            f'{path.name} line 1: not a recording (expected "format": "{FORMAT}", "version": {VERSION})'
-        )
+        raise RecordingError(f"{path.name} line 1: not a recording (expected {FORMAT}, version {VERSION})")
     for name, kind in (("process", str), ("start", int), ("cluster", str), ("at", int)):
         if not isinstance(value.get(name), kind):
             raise RecordingError(f"{path.name} line 1: the header lacks {name!r}")

@@ -1,11 +1,11 @@
-"""The monitors over a recording: every log in it, in one pass.
+"""Judges a recording with the monitors: all of its logs in one pass.
 
-Monitors know one log and number operations for each process. So events are split by log here, and operations, which
-roles number for themselves, get numbers of their own.
+A monitor knows one log and expects operation numbers that are unique per process. So events are split by log here, and
+operations, which each role numbers by itself, get new numbers.
 
-Projections are told in the order of their epochs, each once. A metadata store may show a projection to somebody before
-the process that put it there has written its line (it may be stopped just then), and the next coordinator tells it
-again. So a projection counts as told as soon as anything acts on it, or a later one is told.
+Monitors observe projections in the order of epochs, each once. A metadata store may show a projection to others before
+the process that stored it has written its line (it may be stopped just then), and the next coordinator announces it
+again. So a projection counts as announced as soon as an event acts on it, or a later one is announced.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from trunkline.core.projection import Projection
 
 @dataclass(frozen=True)
 class LogVerdict:
-    """What the monitors said of one log. A run in which nothing was committed or read proves nothing."""
+    """The verdict on one log. A recording without commits or reads proves nothing."""
 
     log: str
     events: int
-    committed: int  # frames, as often as an appender was told
-    read: int  # frames, as often as one was returned
+    committed: int  # frames, once per acknowledgement
+    read: int  # frames, once per read
     finding: Finding | None
-    place: LineRef | None  # of the event that broke the property; monitors of this log saw nothing after it
+    place: LineRef | None  # of the violating event, the last one that the monitors of this log observe
 
 
 @dataclass(frozen=True)
 class RecordingVerdict:
     files: int
-    cut: int  # files of processes that were killed, or still ran
+    cut: int  # files of processes that were killed or still run
     events: int
     logs: tuple[LogVerdict, ...]
     monitors: tuple[str, ...]
@@ -49,18 +49,18 @@ class RecordingVerdict:
 
 
 def judge_recording(recording: Recording) -> RecordingVerdict:
-    """Raises ``RecordingError`` for a recording that cannot be understood."""
+    """Raises ``RecordingError`` for an invalid recording."""
     judges: dict[str, _LogJudge] = {}
-    split = _Split()
+    splitter = _LogSplitter()
     events = 0
     for recorded in merged(recording):
         if isinstance(recorded.observed.event, ProcessEnded):
-            split.ended(recorded.observed.process)
+            splitter.ended(recorded.observed.process)
             for judge in judges.values():
                 judge.observe(recorded)
             continue
         events += 1
-        log, renumbered = split.log_of(recorded)
+        log, renumbered = splitter.log_of(recorded)
         if log is None:
             continue
         if log not in judges:
@@ -71,8 +71,8 @@ def judge_recording(recording: Recording) -> RecordingVerdict:
     return RecordingVerdict(len(recording.files), recording.cut, events, verdicts, names)
 
 
-class _Split:
-    """Which log an event is of. A result does not say: its operation does."""
+class _LogSplitter:
+    """Finds the log of an event. A result does not name its log: its operation does."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -110,9 +110,9 @@ class _LogJudge:
         self._log = log
         self._projections = projections
         self._epochs = sorted(projections)
-        self._next = 0  # index of the first epoch that was not told to the monitors
+        self._next = 0  # index of the first epoch that the monitors have not observed
         self._current: Projection | None = None
-        if self._epochs and self._epochs[0] > 1:  # recording began when the log was there already
+        if self._epochs and self._epochs[0] > 1:  # the log is older than the recording
             self._current = projections[self._epochs[0]]
             self._next = 1
         self._monitors = safety(self._current)
@@ -131,26 +131,26 @@ class _LogJudge:
             return
         if not _knows(self._current, event):
             acted_on = next((epoch for epoch in self._epochs if _knows(self._projections[epoch], event)), 0)
-            self._tell_through(acted_on, recorded)
+            self._announce_through(acted_on, recorded)
         self._committed += isinstance(event, Committed)
         self._read += isinstance(event, EntriesRead)
-        self._tell(recorded)
+        self._observe(recorded)
 
     def verdict(self) -> LogVerdict:
         return LogVerdict(self._log, self._events, self._committed, self._read, self._finding, self._place)
 
     def _projected(self, recorded: Recorded, projection: Projection) -> None:
-        self._tell_through(projection.epoch, recorded)
+        self._announce_through(projection.epoch, recorded)
         if self._projections.get(projection.epoch) != projection:
-            self._tell(recorded)  # another one of the same epoch (the monitors say so), or written since it was opened
+            self._observe(recorded)  # a fork, which the monitors report, or written since the recording was opened
 
-    def _tell_through(self, epoch: int, recorded: Recorded) -> None:
+    def _announce_through(self, epoch: int, recorded: Recorded) -> None:
         while self._next < len(self._epochs) and self._epochs[self._next] <= epoch:
             self._current = self._projections[self._epochs[self._next]]
             self._next += 1
-            self._tell(recorded._replace(observed=ObservedEvent("metadata", "register", Projected(self._current))))
+            self._observe(recorded._replace(observed=ObservedEvent("metadata", "register", Projected(self._current))))
 
-    def _tell(self, recorded: Recorded) -> None:
+    def _observe(self, recorded: Recorded) -> None:
         if self._finding is not None:
             return
         for index, monitor in enumerate(self._monitors):
@@ -162,7 +162,7 @@ class _LogJudge:
 
 
 def _knows(projection: Projection | None, event: Event) -> bool:
-    """Whether this projection, or an earlier one, has what the event acts on."""
+    """Whether this projection, or an earlier one, contains what the event acts on."""
     if isinstance(event, PositionsSkipped):
         trimmed = projection is not None and event.end <= projection.trim + 1
         return trimmed or (projection is not None and projection.gap_at(event.first) is not None)

@@ -1,4 +1,4 @@
-"""Run one known schedule again, step by step, and keep everything that a person wants to see of it."""
+"""Replays a schedule step by step and keeps the view of every step and state."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ class Replay:
     steps: tuple[StepView, ...]
     states: tuple[StateView, ...]
     finding: Finding | None
-    fair_from: int | None  # how many steps were taken before the fair phase; None: there was none
+    fair_from: int | None  # steps before the fair phase; None: no fair phase
 
 
 def replay_walk(walk: Walk) -> Replay:
-    """The steps of a schedule that was just drawn from its seed."""
+    """Replay a schedule that was drawn from a seed."""
     return _replay(walk.world, walk.action_ids, walk.finding, walk.healing_ids if walk.healed else None)
 
 
 def replay_file(world: World, file: ActionFile) -> Replay:
-    """Replay a file's actions in the world of the file's version of its scenario.
+    """Replay a file's actions in the world of ``ActionFile.version_of``.
 
-    Raises ``ActionFileError`` at the first line that cannot happen: a replay never skips anything.
+    Raises ``ActionFileError`` at the first action that cannot happen: a replay never skips one.
     """
     state, taken = world.initial(), list[int]()
     for offset, text in enumerate(file.actions):
         enabled = world.expand(state)
         following = next((each for each in enabled if world.action(each[0]).text() == text), None)
         if following is None:
-            raise ActionFileError(f"action {offset + 1} cannot happen there: {text}")
+            raise ActionFileError(f"action {offset + 1} cannot happen here: {text}")
         taken.append(following[0])
         state = following[1]
     return _replay_from(world, state, taken, file.fair_steps)
 
 
 def replay_actions(world: World, actions: Sequence[Action], fair_steps: int | None) -> Replay:
-    """Replay actions that are known to be enabled, as ``shrink`` returns them."""
+    """Replay actions that are all enabled, as ``shrink`` returns them."""
     state, taken = world.initial(), list[int]()
     for action in actions:
         action_id, state = next(each for each in world.expand(state) if world.action(each[0]) == action)
@@ -55,7 +55,7 @@ def replay_actions(world: World, actions: Sequence[Action], fair_steps: int | No
 
 
 def lines(replay: Replay) -> Iterable[str]:
-    """One line per step: its number, the action, and what came of it."""
+    """One line per step: its number, the action, and its outcome."""
     width = len(str(len(replay.steps)))
     for step in replay.steps:
         mark = "fair " if replay.fair_from is not None and step.index > replay.fair_from else ""
@@ -84,7 +84,7 @@ def _replay_from(world: World, state: State, taken: Sequence[int], fair_steps: i
 
 
 def _replay(world: World, taken: Sequence[int], finding: Finding | None, healing: Sequence[int] | None) -> Replay:
-    """Go through the action ids once more, this time decoding each step and state."""
+    """Run the actions again and decode each step and state."""
     state = world.initial()
     steps, states = list[StepView](), [world.describe(state)]
     for number, action_id in enumerate([*taken, *(healing or ())]):

@@ -1,4 +1,4 @@
-"""Results as text for people and as JSON for programs. Nothing here prints."""
+"""Results as text and as JSON. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Survivals = dict[tuple[str, str], SurvivalReport]  # by scenario and strategy
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns under their headings; those whose cells are all numbers are set right."""
+    """A table with headings; columns of numbers are right-aligned."""
     body = [list(row) for row in rows]
     widths = [max(len(row[at]) for row in [list(columns), *body]) for at in range(len(columns))]
     right = [bool(body) and all(_numeric(row[at]) for row in body) for at in range(len(columns))]
@@ -104,9 +104,9 @@ def bounds_text(scenario: Scenario) -> str:
         ("faults: " + ", ".join(budgets)) if scenario.faults != Faults() else "no faults",
     ]
     free = [f"{each.process}.{each.role} {each.key} {each.count} times" for each in scenario.free_timers]
-    given_up = [f"{each.source}>{each.target} {each.message} {each.count} times" for each in scenario.drops]
+    dropped = [f"{each.source}>{each.target} {each.message} {each.count} times" for each in scenario.drops]
     parts += ["free timers: " + ", ".join(free)] if free else []
-    parts += ["given up: " + ", ".join(given_up)] if given_up else []
+    parts += ["dropped: " + ", ".join(dropped)] if dropped else []
     parts += [f"{scenario.copies} copies of a message"] if scenario.copies > 1 else []
     return "; ".join(parts)
 
@@ -123,13 +123,13 @@ def mutant_table(reports: Sequence[MutantReport], survivals: Survivals, seconds:
             report.scenario,
             report.strategy,
             found_text(report),
-            str(report.trace_length) if report.violation else "-",
+            str(report.steps) if report.violation else "-",
             report.finding.monitor if report.finding else "-",
             survival_text(report, survivals),
         )
         for report in reports
     ]
-    columns = ("mutant", "scenario", "strategy", "found after", "trace", "monitor", "correct code survives")
+    columns = ("mutant", "scenario", "strategy", "found after", "steps", "monitor", "correct code survives")
     found = sum(report.found for report in reports)
     closing = f"{found} of {_count(len(reports), 'mutant')} found, {seconds:.1f} s"
     return table(columns, rows) + "\n\n" + closing
@@ -162,7 +162,7 @@ def survival_text(report: MutantReport, survivals: Survivals) -> str:
 
 
 def violation_text(scenario: str, violation: ViolationReport, commands: Sequence[str], page: str | None) -> str:
-    """Monitor, finding, the shrunk run, how to replay it, where its diagram is."""
+    """Monitor, finding, the shrunk run, the commands that replay it, and the path of its diagram."""
     parts = [f"VIOLATION in {scenario}: {violation.finding.monitor}", f"  {violation.finding.text}"]
     if violation.replay is not None:
         parts += ["", f"  {_count(len(violation.replay.steps), 'step')}:"]
@@ -175,7 +175,7 @@ def violation_text(scenario: str, violation: ViolationReport, commands: Sequence
 
 
 def _readable(replay: Replay) -> list[str]:
-    """Every step before the fair phase; of a long fair phase its beginning and its end, which is often a loop."""
+    """All steps before the fair phase; of a long fair phase its beginning and its end, which is often a loop."""
     shown = list(lines(replay))
     fair_from = len(shown) if replay.fair_from is None else replay.fair_from
     hidden = len(shown) - fair_from - FAIR_FIRST - FAIR_LAST
@@ -216,7 +216,7 @@ def mutant_json(report: MutantReport, survivals: Survivals) -> dict[str, Any]:
         "found": report.found,
         "found_after": report.found_after,
         "expected": list(report.expected),
-        "trace_length": report.trace_length,
+        "trace_length": report.steps,
         "violation": violation_json(report.violation) if report.violation else None,
         "survives": survives(report, survivals),
         "survival": {"reached": survival.reached, "exhausted": survival.complete},

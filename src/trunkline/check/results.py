@@ -1,4 +1,4 @@
-"""What a check found, as values of text and numbers only: they travel between processes and become tables or JSON."""
+"""Results of checks, as plain values: they pass between processes and become tables or JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SURVIVAL_FACTOR = 10  # the correct code must survive this many times a mutant's
 
 @dataclass(frozen=True)
 class ViolationReport:
-    """A finding with its shrunk run. ``seed`` and ``strategy`` name the schedule that it was shrunk from, if any."""
+    """A finding with its shrunk run. ``seed`` and ``strategy`` name the original schedule, if any."""
 
     finding: Finding
-    file: ActionFile | None  # None: there is no run to show (an event that was never seen)
+    file: ActionFile | None  # None: no run (an event was never seen)
     replay: Replay | None
     seed: int | None = None
     strategy: Strategy = "breadth"
@@ -28,7 +28,7 @@ class ViolationReport:
 
 @dataclass(frozen=True)
 class ScenarioReport:
-    """What was seen of one scenario."""
+    """The result of checking one scenario."""
 
     scenario: str
     strategy: str
@@ -36,11 +36,11 @@ class ScenarioReport:
     transitions: int = 0
     depth: int = 0
     schedules: int = 0
-    complete: bool = False  # every interleaving within the scenario's bounds was seen
-    exact: bool = True  # False: ``states`` is no exact count, as several workers or worlds counted each for itself
+    complete: bool = False  # every interleaving within the scenario's bounds was explored
+    exact: bool = True  # False: several workers or worlds counted ``states`` separately
     coverage: tuple[Pair, ...] = ()
     events_seen: tuple[tuple[str, int], ...] = ()
-    never_seen: tuple[str, ...] = ()  # events that the scenario says must happen sometimes
+    never_seen: tuple[str, ...] = ()  # events that the scenario requires
     liveness: str = "not judged"
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
@@ -51,7 +51,7 @@ class ScenarioReport:
 class MutantReport:
     """Whether one known bug was found. ``found_after`` counts states (breadth) or schedules.
 
-    ``trace_length`` is that of the shrunk run, without the fair phase that may follow it.
+    ``steps`` counts those of the shrunk run, without a fair phase.
     """
 
     mutant: str
@@ -61,7 +61,7 @@ class MutantReport:
     found_after: int | None
     finding: Finding | None
     expected: tuple[str, ...]
-    trace_length: int
+    steps: int
     violation: ViolationReport | None
 
     @property
@@ -81,7 +81,7 @@ class SurvivalReport:
 
 
 def with_vacuity(report: ScenarioReport) -> ScenarioReport:
-    """An event that must happen sometimes and never did is a violation: some monitor passed without being asked."""
+    """A required event that never happened is a violation: some monitor had nothing to judge."""
     if report.violations or not report.never_seen:
         return report
     findings = (Finding(VACUOUS, f"never saw {name}") for name in report.never_seen)
@@ -89,7 +89,7 @@ def with_vacuity(report: ScenarioReport) -> ScenarioReport:
 
 
 def merged(reports: Sequence[ScenarioReport]) -> ScenarioReport:
-    """One report of several parts of the same scenario's check. Violations of the first part that has any are kept."""
+    """One report of several parts of a scenario's check, with the violations of the first part that has any."""
     first = reports[0]
     seen: dict[str, int] = {}
     for report in reports:

@@ -1,4 +1,4 @@
-"""Steps of single roles: a handler is run once for each (local state, event) that differs, on a copy of the role."""
+"""Steps of single roles: a handler runs once for each distinct (local state, event), on a copy of the role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trunkline.core.role import Role
 
 
 class Start(NamedTuple):
-    """``on_start``. Each of these four has a name for coverage."""
+    """``on_start``. Each of these four kinds of event has a name for coverage."""
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ RoleEvent = Start | Arrival | Alarm | Chosen
 
 
 class RoleStep(NamedTuple):
-    """``after`` is the role's number after the step; ``error`` says that the role itself failed."""
+    """``after`` is the role's number after the step; ``error`` is set if the role itself failed."""
 
     after: int
     effects: tuple[Effect, ...]
@@ -74,17 +74,17 @@ class RoleStep(NamedTuple):
 
 @dataclass
 class Coverage:
-    """What was really run. A count is the number of distinct steps, not of the times that a step was taken."""
+    """What was run. Counts are of distinct steps, not of how often a step was taken."""
 
     pairs: set[tuple[str, str, str]] = field(default_factory=set)  # role class, phase, event name
     choices: set[tuple[str, str, int]] = field(default_factory=set)  # role class, key, index of the option
     crash_points: set[tuple[str, str, int]] = field(default_factory=set)  # process, event name, effects carried out
-    events: dict[str, int] = field(default_factory=dict)  # type names of events told to monitors
+    events: dict[str, int] = field(default_factory=dict)  # by type name: events that monitors observed
     steps_computed: int = 0
 
 
 class RoleSteps:
-    """Interned roles and their memoised steps. An interned role is never changed: handlers run on a copy."""
+    """Interned roles and their memoised steps. An interned role never changes: handlers run on a copy."""
 
     def __init__(self, coverage: Coverage, *, memo: bool) -> None:
         self._coverage = coverage
@@ -95,7 +95,7 @@ class RoleSteps:
         self._ignored: dict[tuple[int, Address, Message], bool] = {}
 
     def intern(self, role: Role) -> int:
-        """The number of a role's present state. The caller gives the object away."""
+        """The number of a role's state. The caller must not use the object afterwards."""
         number = self._numbers.intern(freeze(role))
         if number == len(self.roles):
             self.roles.append(role)
@@ -110,13 +110,13 @@ class RoleSteps:
         return step
 
     def ignores(self, role: int, source: Address, message: Message) -> bool:
-        says: Callable[[Address, Message], bool] | None = getattr(self.roles[role], "ignores", None)
-        if says is None:
+        ignores: Callable[[Address, Message], bool] | None = getattr(self.roles[role], "ignores", None)
+        if ignores is None:
             return False
         key = (role, source, message)
         ignored = self._ignored.get(key)
         if ignored is None:
-            ignored = self._ignored[key] = bool(says(source, message))
+            ignored = self._ignored[key] = bool(ignores(source, message))
         return ignored
 
     def renamed(self, role: int, names: dict[str, str]) -> int:
@@ -128,7 +128,7 @@ class RoleSteps:
         self._coverage.pairs.add((type(role).__name__, role.phase, event.name))
         try:
             effects = tuple(event.run(role))
-        except Exception as error:  # whatever a role raises is a finding about that role, not about the checker
+        except Exception as error:  # an exception is a finding about the role, not about the checker
             return RoleStep(number, (), Finding("RoleError", f"{type(role).__name__}: {last_line(error)}"))
         if any(isinstance(each, Choose) for each in effects[:-1]):
             return RoleStep(number, (), Finding("RoleError", f"{type(role).__name__}: Choose is not its last effect"))
@@ -136,7 +136,7 @@ class RoleSteps:
 
 
 def last_line(error: Exception) -> str:
-    """What was raised and where, without any path of this machine."""
+    """The exception and where it was raised, without machine-specific paths."""
     line = traceback.format_exception_only(error)[-1].strip()
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:

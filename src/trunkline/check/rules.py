@@ -1,8 +1,8 @@
-"""The table of rules: what the roles promise by number, and which known bug shows that the checker would notice.
+"""The table of rules: the numbered rules of the roles, each with the mutants that break it.
 
-A role's header lists its rules (`` D1  ...`` below a line ``Rules``). Each of them has one of two things: mutants that
-break it and are found (``Mutant.breaks``), or a sentence that says why no monitor can see it broken, in a dictionary
-``UNSEEN`` of one of the modules of ``check.mutants``. A rule is named by its module and its number: ``reader D1``.
+A role's header lists its rules (`` D1  ...`` below a line ``Rules``). Each rule has either mutants that break it
+(``Mutant.breaks``), or a sentence that says why no monitor can detect a breach, in the dictionary ``UNSEEN`` of a
+module of ``check.mutants``. The name of a rule is its module and its number: ``reader D1``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Rule:
     name: str  # module and number
     text: str
     mutants: tuple[str, ...] = ()
-    sentence: str = ""  # why it cannot be seen
+    sentence: str = ""  # why no monitor can detect a breach
 
     @property
     def missing(self) -> bool:
@@ -35,7 +35,7 @@ class Rule:
 
 
 class RulesError(ValueError):
-    """Mutants or sentences do not fit the rules; the text says which."""
+    """Mutants or sentences do not match the rules; the text names them."""
 
 
 def rules_of(module: str, header: str) -> dict[str, str]:
@@ -47,18 +47,18 @@ def rules_of(module: str, header: str) -> dict[str, str]:
 
 
 def table(texts: Mapping[str, str], mutants: Iterable[Mutant], unseen: Mapping[str, str]) -> tuple[Rule, ...]:
-    """A row for each rule. Raises ``RulesError`` for all that does not fit, but not for rules that have neither."""
+    """A row for each rule. Raises ``RulesError`` for mismatches, but not for rules with neither mutant nor sentence."""
     broken_by: dict[str, list[str]] = {}
     for mutant in mutants:
         for name in mutant.breaks:
             broken_by.setdefault(name, []).append(mutant.name)
     problems = [
-        f"{name}, which {names[0]} breaks, is no rule" for name, names in broken_by.items() if name not in texts
+        f"{names[0]} breaks {name}, which is not a rule" for name, names in broken_by.items() if name not in texts
     ]
-    problems += [f"{name}, which is called unseen, is no rule" for name in unseen if name not in texts]
-    problems += [f"{name} is called unseen, and {broken_by[name][0]} breaks it" for name in unseen if name in broken_by]
+    problems += [f"UNSEEN names {name}, which is not a rule" for name in unseen if name not in texts]
+    problems += [f"UNSEEN names {name}, but {broken_by[name][0]} breaks it" for name in unseen if name in broken_by]
     problems += [
-        f"the sentence of {name} says nothing: {sentence!r}"
+        f"the sentence of {name} is too short: {sentence!r}"
         for name, sentence in unseen.items()
         if len(sentence.split()) < SENTENCE_WORDS_MIN
     ]
@@ -68,7 +68,7 @@ def table(texts: Mapping[str, str], mutants: Iterable[Mutant], unseen: Mapping[s
 
 
 def shipped_table() -> tuple[Rule, ...]:
-    """The rules of every module of ``core``, with every mutant and every sentence that ships."""
+    """The rules of all modules of ``core``, with all mutants and sentences."""
     texts: dict[str, str] = {}
     for module in _modules(core):
         texts |= rules_of(module.__name__.rpartition(".")[2], module.__doc__ or "")
@@ -77,7 +77,7 @@ def shipped_table() -> tuple[Rule, ...]:
         sentences: Mapping[str, str] = getattr(module, "UNSEEN", {})
         twice = sorted(set(sentences) & set(unseen))
         if twice:
-            raise RulesError(f"two modules say why these cannot be seen: {', '.join(twice)}")
+            raise RulesError(f"two modules have a sentence for {', '.join(twice)}")
         unseen |= sentences
     return table(texts, bugs.MUTANTS, unseen)
 

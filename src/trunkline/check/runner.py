@@ -1,7 +1,7 @@
-"""Worker processes: independent tasks, a few at a time, each in a process of its own.
+"""Worker processes: independent tasks, a few at a time, each in its own process.
 
-A process per task gives back all memory when the task ends and makes its peak memory measurable. Workers are forked,
-so a task may be any closure; what it returns and reports is sent back pickled.
+A process per task frees all memory when the task ends and makes its peak memory measurable. Workers are forked, so a
+task may be any closure; its result and its reports return pickled.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-Tell = Callable[[str], None]
-Task = Callable[[Tell], Result]
+ReportProgress = Callable[[str], None]
+Task = Callable[[ReportProgress], Result]
 
-TERMINATE_SECONDS = 5.0  # how long a worker that was told to end may take before it is killed
+TERMINATE_SECONDS = 5.0  # a worker that has not ended by then is killed
 
 
 class WorkerFailed(RuntimeError):
-    """A worker raised or vanished (out of memory, say); the text says what is known."""
+    """A worker raised an exception or died (out of memory, for example); the text has the cause."""
 
 
 @dataclass
@@ -47,11 +47,10 @@ def run_tasks(
     on_result: Callable[[int, Result], None] | None = None,
     enough: Callable[[Result], bool] | None = None,
 ) -> list[Result | None]:
-    """Run all tasks, at most ``jobs`` at a time; the results in the order of the tasks.
+    """Run all tasks, at most ``jobs`` at a time; return their results in the order of the tasks.
 
-    When ``enough`` holds for a task's result, all tasks after it are ended or never begun (their result is None), and
-    those before it still finish: which results come back does not depend on which worker was quicker. However it
-    returns or raises, no worker is left behind.
+    When ``enough`` holds for a task's result, all tasks after it are stopped or never started (their result is None),
+    and those before it still finish: the results do not depend on which worker is faster. No worker outlives the call.
     """
     results: list[Result | None] = [None] * len(tasks)
     running: dict[Connection, _Worker] = {}
@@ -98,7 +97,7 @@ def _start(index: int, task: Task[Result]) -> _Worker:
 
 
 def _work(task: Task[Result], sender: Connection) -> None:
-    """The worker's whole life. An interrupt is the parent's to handle: it ends its workers."""
+    """Runs in the worker. It ignores interrupts: the parent handles them and ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         result = task(lambda text: sender.send(("progress", text)))
@@ -110,7 +109,7 @@ def _work(task: Task[Result], sender: Connection) -> None:
 
 
 def _receive(worker: _Worker) -> tuple[str | None, Any]:
-    """Either a line of progress or the result."""
+    """Either a progress text or the result."""
     try:
         kind, value = worker.results.recv()
     except EOFError:

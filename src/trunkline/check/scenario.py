@@ -1,6 +1,6 @@
-"""What a scenario is made of: processes, their operations, fault budgets, monitors and the goal.
+"""The parts of a scenario: processes, their operations, fault budgets, monitors and the goal.
 
-A scenario is plain data plus constructors of roles. It says nothing about how it is explored.
+A scenario is plain data plus constructors of roles. It does not determine how it is explored.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
 
 from trunkline.core.effects import Address, Event, Message, Record
-from trunkline.core.events import Completed as Completed  # its users find here what monitors see
+from trunkline.core.events import Completed as Completed  # re-exported: what monitors observe
 from trunkline.core.events import Invoked as Invoked
 from trunkline.core.events import ProcessEnded as ProcessEnded
 from trunkline.core.role import Role
 
 
 class Violation(Exception):
-    """A monitor's verdict: the property named by the monitor does not hold."""
+    """The monitor's property does not hold."""
 
 
 class ObservedEvent(Event, frozen=True):
-    """What monitors see: an event with the place where it happened."""
+    """What monitors observe: an event, and the process and role where it happened."""
 
     process: str
     role: str
@@ -30,7 +30,7 @@ class ObservedEvent(Event, frozen=True):
 
 
 class Monitor(Protocol):
-    """One property. Its state is an immutable, comparable value: the same monitor judges searches and traces."""
+    """One property. Its state is an immutable, comparable value: the same monitor judges searches and recordings."""
 
     @property
     def name(self) -> str: ...
@@ -38,12 +38,19 @@ class Monitor(Protocol):
     def initial(self) -> Hashable: ...
 
     def observe(self, state: Any, observed: ObservedEvent) -> Hashable:
-        """The state after this event; raises ``Violation`` when the property is broken."""
+        """The state after this event; raises ``Violation`` if it violates the property."""
         ...
 
     def hot(self, state: Any) -> str:
-        """Why the monitor may not rest here, or an empty string (liveness)."""
+        """Why the goal is not reached here, or an empty string (liveness)."""
         ...
+
+
+class SafetyMonitor:
+    """A monitor without a goal."""
+
+    def hot(self, state: Any) -> str:
+        return ""
 
 
 class DiskModel(Protocol):
@@ -60,21 +67,21 @@ class DiskModel(Protocol):
     def synced(self, image: Any) -> bool: ...
 
     def after_power_cut(self, image: Any) -> tuple[tuple[str, Hashable], ...]:
-        """Every image that may be found after the power went: what was not synced is lost in any prefix or subset."""
+        """All possible images after a power cut: any part of the unsynced writes is lost."""
         ...
 
     def after_rot(self, image: Any) -> tuple[tuple[str, Hashable], ...]:
-        """Every image in which one synced piece of data went bad; empty where rot is not modelled."""
+        """All images in which one synced piece of data is bad; empty if rot is not modelled."""
         ...
 
     def load(self, image: Any) -> Any:
-        """What a restarting process reads from the image: handed to ``ProcessSpec.start``."""
+        """What a starting process reads from the image: passed to ``ProcessSpec.start``."""
         ...
 
 
 @dataclass(frozen=True)
 class Boot:
-    """What a process is told when it starts."""
+    """The input of a starting process."""
 
     process: str
     incarnation: int  # how often the disk was formatted: 1, then +1 for each wipe
@@ -83,7 +90,7 @@ class Boot:
 
 
 class OperationEnd(NamedTuple):
-    """The end of an operation: of which process, and the number that its ``Complete`` gives it."""
+    """The end of an operation, by process and the number in its ``Complete``."""
 
     process: str
     operation: int
@@ -93,8 +100,8 @@ class OperationEnd(NamedTuple):
 class Operation:
     """One call of an application into a role of its own process.
 
-    ``after``: it begins at some moment after all of these operations, of any process, have ended: what their callers
-    were told is known when it begins.
+    ``after``: it begins at some moment after these operations, of any process, have ended: their results are known
+    when it begins.
     """
 
     role: str
@@ -109,13 +116,13 @@ class ProcessSpec:
     disk: DiskModel
     image: Hashable  # the disk's image at the beginning
     operations: tuple[Operation, ...] = ()
-    up: bool = True  # False: not started at the beginning (it may start by a restart)
-    blank: Hashable = None  # the image of an empty disk, found after a wipe; None: ``image`` is one
+    up: bool = True  # False: down at the beginning (a restart may start it)
+    blank: Hashable = None  # the image after a wipe; None: ``image``
 
 
 @dataclass(frozen=True)
 class NetworkCut:
-    """One way in which the network may be parted: messages from → to that do not pass while it lasts."""
+    """One possible network partition: messages from → to that are blocked while it lasts."""
 
     name: str
     blocked: tuple[tuple[str, str], ...]
@@ -127,12 +134,12 @@ class Faults:
 
     loss: int = 0  # a message vanishes
     duplicate: int = 0  # a message is delivered and stays
-    crash: int = 0  # a process ends, between any two effects (the operating system keeps its writes)
-    restart: int = 0  # an ended process starts again
-    wipe: int = 0  # an ended process starts again on an empty disk, as a new incarnation
-    power_cut: int = 0  # every process of `power_domain` ends at once; unsynced writes are lost in part
+    crash: int = 0  # a process ends between any two effects (the operating system keeps its writes)
+    restart: int = 0  # a process that ended restarts
+    wipe: int = 0  # a process that ended restarts on an empty disk, as a new incarnation
+    power_cut: int = 0  # all processes of `power_domain` end at once; unsynced writes are lost in part
     rot: int = 0  # one synced piece of data goes bad while its process is down
-    cut: int = 0  # the network is parted (healing it costs nothing)
+    cut: int = 0  # a network cut begins (its end costs nothing)
     early_timer: int = 0  # a timer fires although messages that can be delivered are in flight
 
 
@@ -141,10 +148,9 @@ NO_FAULTS = Faults()
 
 @dataclass(frozen=True)
 class FreeTimer:
-    """Timers that do not wait until nothing else can happen: ``count`` times in a run one of them fires at any moment.
+    """Timers that may fire at any moment, ``count`` times in a run, at no cost in ``early_timer``.
 
-    That costs no ``early_timer``; when ``count`` is used up they are timers like all others. Patterns are those of
-    ``fnmatch``.
+    When ``count`` is used up they are timers like all others. Patterns are those of ``fnmatch``.
     """
 
     process: str
@@ -158,10 +164,10 @@ class FreeTimer:
 
 @dataclass(frozen=True)
 class MessageDrop:
-    """Messages that their sender's host gives up ``count`` times in a run, at no cost in ``loss``.
+    """Messages that their sender's host may drop ``count`` times in a run, at no cost in ``loss``.
 
-    A host drops what a peer does not read, and the metadata service rations requests. ``message`` is the name of a
-    class; patterns are those of ``fnmatch``.
+    A host drops messages that a peer does not read, and the metadata service limits requests. ``message`` is the name
+    of a class; patterns are those of ``fnmatch``.
     """
 
     source: str
@@ -182,24 +188,24 @@ class Scenario:
     processes: tuple[ProcessSpec, ...]
     monitors: tuple[Monitor, ...]
     faults: Faults = NO_FAULTS
-    fifo: bool = False  # False: the network is a bag, any message may be next
-    atomic_disk: bool = True  # True: each Persist is synced at once; False: group commit, syncs are actions
+    fifo: bool = False  # False: a bag, any message may be next
+    atomic_disk: bool = True  # True: each Persist is synced at once; False: group commit, a sync is an action
     eager_operations: bool = True  # False: an idle process begins its next operation at any later moment
     every_choice: bool = True  # False: `Choose` takes the first option
     crashable: tuple[str, ...] = ()
     lossy: tuple[str, ...] = ()  # only messages to or from these may be lost or doubled; empty: all
     power_domain: tuple[str, ...] = ()
     cuts: tuple[NetworkCut, ...] = ()
-    stays_down: tuple[str, ...] = ()  # processes that healing does not restart
-    sometimes: tuple[str, ...] = ()  # names of events that a meaningful exploration must have seen
+    stays_down: tuple[str, ...] = ()  # processes that the fair phase does not restart
+    sometimes: tuple[str, ...] = ()  # names of events that must happen in some run
     symmetric: tuple[tuple[str, ...], ...] = ()  # sets of process names that may be swapped
     free_timers: tuple[FreeTimer, ...] = ()
     drops: tuple[MessageDrop, ...] = ()
-    copies: int = 1  # so many identical messages can be in flight at once; one more changes nothing
+    copies: int = 1  # at most so many identical messages are in flight
     smaller: tuple[Callable[[], Scenario], ...] = ()  # simpler versions, tried first when shrinking
 
 
 class Ignores(Protocol):
-    """A role may say that a message will be ignored for ever, so that the world can drop it at once."""
+    """A role may declare that it ignores a message for good, so that the world can remove it."""
 
     def ignores(self, source: Address, message: Message) -> bool: ...

@@ -1,10 +1,10 @@
-"""Exhaustive search: every state that a world can reach within its scenario's bounds.
+"""Exhaustive search: all states that a world can reach within its scenario's bounds.
 
-Breadth-first gives a shortest trace to a violation; depth-first needs a smaller frontier on deep graphs.
+Breadth-first finds a shortest run to a violation; depth-first needs a smaller frontier on deep graphs.
 
-Memory: a state that was seen is kept as 64 bits of its hash, its parent as 32 and the place of its action among the
-parent's as 16. Two states with the same hash would be taken as one: with ten million states the chance that this
-happens anywhere is about three in a million. Traces are found by walking the places again from the initial state.
+Memory: a seen state takes 64 bits for its hash, 32 for its parent and 16 for the index of its action there. Two
+states with the same hash count as one: with ten million states the chance of any collision is about three in a million.
+A run is reconstructed by following the indexes from the initial state.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ACTIONS_MAX = 1 << 16  # out of one state
 
 @dataclass(frozen=True)
 class Exploration:
-    """``complete``: every state within the scenario's bounds was reached and expanded. ``trace`` leads to ``finding``.
+    """``complete``: all states within the scenario's bounds were expanded. ``actions`` lead to ``finding``.
 
-    ``depth`` is the number of steps to the farthest state that was reached. ``memory_bytes`` is the process's peak.
+    ``depth`` is the number of steps to the farthest state. ``memory_bytes`` is the process's peak.
     """
 
     distinct: int
@@ -42,7 +42,7 @@ class Exploration:
     depth: int
     complete: bool
     finding: Finding | None
-    trace: tuple[Action, ...]
+    actions: tuple[Action, ...]
     seconds: float  # of CPU
     memory_bytes: int
     liveness: Liveness | None  # only with ``keep_edges``, on a complete graph without a finding
@@ -67,13 +67,13 @@ def explore(
     on_progress: Callable[[SearchProgress], None] | None = None,
     keep_edges: bool = False,
 ) -> Exploration:
-    """Explore until everything was seen, a property broke, or a bound was reached.
+    """Explore until all states are seen, a property is violated, or a limit is reached.
 
-    Raises ValueError when ``symmetry`` is asked for and the scenario turns out not to be symmetric.
+    Raises ValueError if ``symmetry`` is set and the scenario turns out not to be symmetric.
     """
     search = _Search(world, symmetry=symmetry, keep_edges=keep_edges)
     collecting = gc.isenabled()
-    gc.disable()  # states hold no cycles, and walking millions of them costs a third of the time
+    gc.disable()  # states hold no cycles, and collection of millions of them takes a third of the time
     try:
         return search.run(order, max_states, max_depth, on_progress)
     finally:
@@ -127,7 +127,7 @@ class _Search:
         return self._result(bad)
 
     def _visit(self, index: int, state: State) -> tuple[list[State], int | None]:
-        """Expand one state: the states that are new, and the number of the one that breaks a property."""
+        """Expand one state: the new states, and the number of the one that violates a property."""
         seen, key, graph, world = self._seen, self._key, self._graph, self._world
         entered: list[State] = []
         found = world.expand(state)
@@ -162,14 +162,14 @@ class _Search:
         if complete and self._graph is not None:
             stuck = self._graph.first_stuck()
             liveness = self._stuck(stuck)
-        trace, end = self._trace(bad) if bad is not None else ((), self._world.initial())
+        actions, end = self._path_to(bad) if bad is not None else ((), self._world.initial())
         return Exploration(
             distinct=len(self._parents),
             transitions=self._transitions,
             depth=self._depth,
             complete=complete,
             finding=self._world.violation(end),
-            trace=trace,
+            actions=actions,
             seconds=time.process_time() - self._started,
             memory_bytes=peak_memory_bytes(),
             liveness=liveness,
@@ -178,12 +178,12 @@ class _Search:
     def _stuck(self, number: int | None) -> Liveness:
         if number is None:
             return Liveness(None, ())
-        trace, state = self._trace(number)
+        actions, state = self._path_to(number)
         reasons = "; ".join(self._world.hot(state))
-        return Liveness(Finding("Progress", f"no way leads to rest any more: {reasons}"), trace)
+        return Liveness(Finding("Progress", f"rest is unreachable: {reasons}"), actions)
 
-    def _trace(self, number: int) -> tuple[tuple[Action, ...], State]:
-        """The actions from the initial state to a state, and that state."""
+    def _path_to(self, number: int) -> tuple[tuple[Action, ...], State]:
+        """The actions from the initial state to the state of this number, and that state."""
         places: list[int] = []
         while number:
             places.append(self._places[number])
@@ -200,7 +200,7 @@ class _Search:
 
 
 def _audited(world: World) -> Callable[[State], State]:
-    """The key of a state under the scenario's symmetry, with an eye on whether that symmetry is real."""
+    """The key of a state under the scenario's symmetry, with an audit of that symmetry."""
     symmetry = world.symmetry()
     audit = Audit(symmetry, world.scenario.name, world.expand)
 

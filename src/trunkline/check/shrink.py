@@ -1,8 +1,8 @@
-"""Make a failing run small enough to read.
+"""Makes a failing run small enough to read.
 
-First the scenario's smaller versions are explored breadth-first within a bound: a finding there comes with the shortest
-trace. Otherwise the run itself is thinned out by delta debugging: chunks of actions are left out, then single ones;
-an action that cannot happen any more is skipped, and the same monitor must still object.
+First it explores the scenario's smaller versions breadth-first within a limit: a finding there has a shortest run.
+Otherwise it reduces the run by delta debugging: it leaves out chunks of actions, then single ones, and skips actions
+that become impossible, as long as the same monitor reports a violation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Failure:
 class Shrunk:
     failure: Failure
     scenario: str
-    smaller: int | None  # which smaller version of the scenario it happens in; None: the scenario itself
+    smaller: int | None  # the index of the smaller version; None: the scenario itself
     attempts: int
 
 
@@ -46,10 +46,10 @@ def shrink(
     smaller_states: int = SMALLER_STATES_MAX,
     attempts_max: int = ATTEMPTS_MAX,
 ) -> Shrunk:
-    """The smallest failure of the same monitor that was found within the bounds.
+    """The smallest failure of the same monitor found within the limits.
 
-    ``scenario`` is the named one; the failure may have happened in a variant of it (a mix of ``swarm``). The variant is
-    left for the scenario itself if the run fails there too.
+    ``scenario`` is the named one; the failure may be of a variant of it (a mix of ``swarm``). If the run also fails in
+    the scenario itself, that replaces the variant.
     """
     for index, smaller in enumerate(scenario.smaller):
         found = _in_smaller(smaller(), failure, smaller_states)
@@ -63,14 +63,14 @@ def shrink(
 def explored_failure(world: World, explored: Exploration, heal_steps: int) -> Failure | None:
     """The finding of an exhaustive search as a run.
 
-    A state from which the graph has no way to rest counts only if the fair phase fails from it as well: that phase
+    A state from which rest is unreachable in the graph counts only if the fair phase also fails from it: that phase
     restarts processes for which the scenario has no restart left.
     """
     if explored.finding is not None:
-        return Failure(world, explored.trace, explored.finding)
+        return Failure(world, explored.actions, explored.finding)
     if explored.liveness is None or explored.liveness.finding is None:
         return None
-    stuck = Failure(world, explored.liveness.trace, explored.liveness.finding, heal_steps)
+    stuck = Failure(world, explored.liveness.actions, explored.liveness.finding, heal_steps)
     return _attempt(world, stuck.actions, stuck)
 
 
@@ -103,7 +103,7 @@ def _thin_out(scenario: str, failure: Failure, attempts_max: int) -> Shrunk:
 
 
 def _attempt(world: World, actions: Sequence[Action], failure: Failure) -> Failure | None:
-    """The failure that these actions lead to, if it is the same monitor's and the run is no longer than asked."""
+    """The failure that these actions lead to, if the same monitor reports it."""
     state, taken = world.initial(), list[Action]()
     finding = world.violation(state)
     for action in actions:

@@ -1,14 +1,14 @@
-"""How a random schedule picks its next step. One seed is one exact schedule: nothing but ``Random(seed)`` is asked.
+"""How a random schedule picks its next step. ``Random(seed)`` is the only source of randomness.
 
-random  Uniform over what is enabled without a fault; faults with a small probability that the seed draws as well.
-pct     Every process has a random priority and the highest that can act acts; at a few drawn moments the one that
-        would act falls to the lowest priority, and at a few others a fault happens. Finds bugs that need a few
-        exact orderings with a probability that does not shrink with the length of the run.
-swarm   Each seed draws its own mix: which fault budgets exist at all, bag or FIFO network, how likely each kind of
-        fault is. Then as ``random``.
+random  Uniform over enabled steps that are not faults; faults with a small probability, also drawn from the seed.
+pct     Each process has a random priority, and the highest that can act acts; at a few drawn moments that process drops
+        to the lowest priority, and at a few others a fault happens. Finds bugs that need a few exact orderings with a
+        probability that does not shrink with the length of the run.
+swarm   Each seed draws a mix: which fault budgets exist, bag or FIFO network, the likelihood of each kind of fault.
+        Then as ``random``.
 
-Under each of them a step that breaks a property is taken wherever one is enabled (``breaking``). A world computes all
-that is enabled and counts it as covered, so all of it has to be judged, not only the step that was drawn.
+With each strategy, an enabled step that violates a property is always taken (``breaking``). A world computes all
+enabled steps and counts them as covered, so all of them must be judged, not only the one that was drawn.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ FAULT_POINTS_MAX = 4
 
 
 def breaking(world: World, options: Sequence[Option]) -> Option | None:
-    """The first step after which a property is broken."""
+    """The first step that violates a property."""
     return next((option for option in options if world.violation(option[1]) is not None), None)
 
 
 class Picker(Protocol):
     def pick(self, step: int, options: Sequence[Option]) -> Option:
-        """The next step out of everything enabled, which is never nothing."""
+        """The next of the enabled steps, of which there is at least one."""
         ...
 
 
 class RandomPicker:
-    """Uniform over what is no fault. A fault is drawn by its kind first, so that common kinds do not drown rare ones.
+    """Uniform over steps that are not faults. A fault is drawn by kind first, so that rare kinds get their share.
 
-    Each kind's likelihood is drawn from ``likelihoods`` when the kind is first met.
+    Each kind's likelihood is drawn from ``likelihoods`` when the kind first occurs.
     """
 
     def __init__(self, world: World, random: Random, likelihoods: tuple[float, ...] = (1.0,)) -> None:
@@ -86,7 +86,7 @@ class PriorityPicker:
         random.shuffle(names)
         self._priority = {name: priority for priority, name in enumerate(names, start=1)}
         self._lowest = 0
-        # Nobody knows how long a run will be: its expected length is drawn as well, short ones as often as long ones.
+        # The length of a run is unknown, so its expected length is drawn as well, short as often as long.
         length = min(horizon, 1 << random.randint(2, max(2, horizon.bit_length())))
         self._changes = self._moments(length, CHANGE_POINTS_MAX)
         self._faults = self._moments(length, FAULT_POINTS_MAX)
@@ -107,16 +107,16 @@ class PriorityPicker:
         return self._random.choice([option for option in usual if self._rank(option) == best])
 
     def _rank(self, option: Option) -> int:
-        """What concerns the whole world (healing a cut) has no process and goes before all."""
+        """An action of the whole world (the end of a cut) has no process and comes first."""
         return self._priority.get(self._world.action(option[0]).actor, len(self._priority) + 1)
 
-    def _moments(self, length: int, most: int) -> frozenset[int]:
-        count = self._random.randint(0, most)
+    def _moments(self, length: int, count_max: int) -> frozenset[int]:
+        count = self._random.randint(0, count_max)
         return frozenset(self._random.randrange(length) for _ in range(count))
 
 
 def picker(strategy: Strategy, world: World, random: Random, horizon: int) -> Picker:
-    """``strategy`` must be one of the random ones; ``world`` is already the one that the seed drew."""
+    """``strategy`` is a random one; ``world`` is the one that the seed drew."""
     if strategy == "pct":
         return PriorityPicker(world, random, horizon)
     return RandomPicker(world, random, SWARM_LIKELIHOODS) if strategy == "swarm" else RandomPicker(world, random)
@@ -125,7 +125,7 @@ def picker(strategy: Strategy, world: World, random: Random, horizon: int) -> Pi
 def draw_mix(scenario: Scenario, random: Random) -> Scenario:
     """A variant with fewer kinds of faults and perhaps a FIFO network: each of its runs is a run of ``scenario``.
 
-    Restarts stay: they are no fault, and a process that cannot come back hides what restarts break.
+    Restarts stay: without them, bugs of restarts would go unnoticed.
     """
     names = [field.name for field in dataclasses.fields(Faults) if field.name != "restart"]
     left_out = {name: 0 for name in names if getattr(scenario.faults, name) and random.random() < 0.5}

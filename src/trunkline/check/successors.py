@@ -1,7 +1,7 @@
-"""The states that may follow a state: the hot path of every search.
+"""The successors of a state: the hot path of every search.
 
-Messages that no one will ever handle are not in flight: those that their target says it ignores, and those to a process
-that is down and cannot come back. They are taken out wherever a step could have made them so.
+Messages that can never be handled are removed from the network: those that their target ignores, and those to a process
+that is down and cannot restart. They are removed after each step that may have made them so.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Expansion = list[tuple[int, State]]
 
 
 class Successors:
-    """Lists what may follow, in an order that never varies: what is no fault first, then faults.
+    """Lists successors in a fixed order: first steps that are not faults, then faults.
 
-    Processes are known by their place: a state holds the process at ``place`` and its inbox at ``count + place``.
+    A state holds the process with index ``place`` at ``place`` and its inbox at ``count + place``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Successors:
         self._lossy = frozenset(scenario.lossy)
         self._power_places = tuple(places[name] for name in scenario.power_domain)
         self._losses: dict[int, int] = {}  # by message: the number of its action
-        self._drops: dict[int, tuple[int, ...]] = {}  # by message: places in Scenario.drops that it matches
+        self._drops: dict[int, tuple[int, ...]] = {}  # by message: indexes of matching Scenario.drops
         self._gated = any(each.after for spec in scenario.processes for each in spec.operations)
 
     def expand(self, state: State) -> Expansion:
@@ -70,24 +70,24 @@ class Successors:
         return found
 
     def begin(self, state: State, place: int) -> State:
-        """The state after the first start of a process; unchanged when that start can go several ways.
+        """The state after the first start of a process; unchanged if that start has several outcomes.
 
-        Such a process is started by a ``restart`` that costs nothing.
+        Such a process starts by a ``restart`` that costs nothing.
         """
         moves = self._moves.restart(self._moves.locals[state[place]]).moves
         return self._after(state, place, moves[0], state[-2]) if len(moves) == 1 else state
 
     def settled(self, state: State) -> State:
-        """The state without the messages that no process will ever handle."""
+        """The state without messages that can never be handled."""
         after = list(state)
         for place in range(self._count):
             after[self._count + place] = self._kept(place, state[place], state[self._count + place], state[-2])
         return tuple(after)
 
-    # What is no fault
+    # Steps that are not faults
 
     def _deliver(self, state: State, budget: Budget, found: Expansion) -> None:
-        """Every delivery. This is ``_after`` written out, as most of a search's time goes here."""
+        """All deliveries. ``_after`` is inlined here, where a search spends most of its time."""
         count, local, add = self._count, self._moves.locals, self._network.add
         bundles, verdicts, cut, env = self._network.bundles, self._verdicts, budget.cut_now, state[-2]
         for place in range(count):
@@ -100,7 +100,7 @@ class Successors:
             deliveries = here.deliveries.get((inbox, cut))
             if deliveries is None:
                 deliveries = self._moves.deliveries(here, inbox, budget)
-            for action, process, rest, bundle, story in deliveries:
+            for action, process, rest, bundle, notices in deliveries:
                 after = list(state)
                 after[place] = process
                 after[count + place] = rest
@@ -110,12 +110,12 @@ class Successors:
                         if local[state[target]].attention:
                             kept = self._kept(target, state[target], kept, env)
                         after[count + target] = kept
-                if story:
-                    after[-1] = verdicts.after(after[-1], story)
+                if notices:
+                    after[-1] = verdicts.after(after[-1], notices)
                 found.append((action, tuple(after)))
 
     def _wait(self, state: State, found: Expansion) -> None:
-        """What processes can do by themselves without time passing."""
+        """Steps that processes can take by themselves without time passing."""
         moves = self._moves
         for place in range(self._count):
             here = moves.locals[state[place]]
@@ -144,7 +144,7 @@ class Successors:
                     self._take(state, place, handled.moves, left.fired, found)
 
     def _let_in(self, state: State, here: Local) -> tuple[Handled, ...]:
-        """The next operation of a process, where those that it waits for have ended."""
+        """The next operation of a process, if those that it waits for have ended."""
         gated = self._moves.gated(here)
         return gated if gated and self._verdicts.have_ended(state[-1], self._moves.gate(here)) else ()
 
@@ -155,13 +155,13 @@ class Successors:
                 self._take(state, place, moves, env, found, everywhere=True)
 
     def _down(self, state: State) -> list[tuple[int, Local]]:
-        """Processes that are down and not for ever."""
+        """Processes that are down and may restart."""
         local = self._moves.locals
         down = [(place, local[state[place]]) for place in range(self._count) if not local[state[place]].up]
         return [(place, here) for place, here in down if place not in self._stays_down]
 
     def _never_started(self, place: int, here: Local) -> bool:
-        """It is to run from the beginning on, and its first start is still to come."""
+        """It is up from the beginning, and its first start is still to come."""
         return not here.process.start and place in self._starts_up
 
     # Faults
@@ -212,7 +212,7 @@ class Successors:
         return self._moves.action(lost)
 
     def _drop(self, state: State, budget: Budget, found: Expansion) -> None:
-        """A sender's host gives a message up. That it does so when the message is already in flight makes no odds."""
+        """A sender's host drops a message. Dropping it while it is in flight is equivalent."""
         for place in range(self._count, 2 * self._count):
             for message, rest in self._network.flights(state[place]):
                 env = next((budget.drops[each] for each in self._droppable(message) if each in budget.drops), None)
@@ -239,7 +239,7 @@ class Successors:
                     self._take(state, place, self._moves.doubled(here, message), env, found)
 
     def _arriving(self, state: State, place: int, here: Local, budget: Budget) -> list[tuple[int, int]]:
-        """The messages that can be delivered to one process now, each with the inbox that it leaves."""
+        """The messages that can be delivered to one process now, each with the remaining inbox."""
         if not here.up:
             return []
         channels, blocked = self._network.channels, budget.blocked
@@ -250,7 +250,7 @@ class Successors:
         return not self._lossy or not self._lossy.isdisjoint(self._network.channels[message])
 
     def _crash(self, state: State, budget: Budget, env: int, found: Expansion, *, idle: bool) -> None:
-        """Crashes between steps, then crashes inside of whatever may happen next."""
+        """Crashes between steps, then crashes inside the possible next steps."""
         moves = self._moves
         for place in self._crashable:
             here = moves.locals[state[place]]
@@ -297,7 +297,7 @@ class Successors:
                 self._take(state, place, self._moves.rot(here), env, found)
 
     def _cut_power(self, state: State, env: int, found: Expansion) -> None:
-        """All processes of the domain end at once; each disk is found in one of the ways it may be found."""
+        """All processes of the domain end at once; each disk keeps one of its possible images."""
         places, moves, names = self._power_places, self._moves, self._scenario.power_domain
         local = [moves.locals[state[place]] for place in places]
         for images in product(*(moves.power_cut(here) for here in local)):
@@ -305,12 +305,12 @@ class Successors:
             after[-2] = env
             for place, image in zip(places, images, strict=True):
                 after[place] = image.process
-                after[-1] = self._verdicts.after(after[-1], image.story)
+                after[-1] = self._verdicts.after(after[-1], image.notices)
             if after[: self._count] != list(state[: self._count]):
                 labels = "; ".join(f"{name}: {image.label}" for name, image in zip(names, images, strict=True))
                 found.append((moves.action(Action("power_cut", "", labels)), self.settled(tuple(after))))
 
-    # What a move leads to
+    # The state after a move
 
     def _take(
         self,
@@ -323,13 +323,13 @@ class Successors:
         inbox: int | None = None,
         everywhere: bool = False,
     ) -> None:
-        """Add the state after each move. ``everywhere``: a budget was spent that decides who can still come back."""
+        """Add the state after each move. ``everywhere``: the move may decide which processes can restart."""
         for move in moves:
             after = self._after(state, place, move, env, inbox)
             found.append((move.action, self.settled(after) if everywhere else after))
 
     def _after(self, state: State, place: int, move: Move, env: int, inbox: int | None = None) -> State:
-        """``inbox``: what is left of the process's own, when the move takes something out of it."""
+        """``inbox``: what remains of the process's inbox, if the move takes a message out of it."""
         count = self._count
         after = list(state)
         after[place] = move.process
@@ -338,13 +338,13 @@ class Successors:
         for target, parcel in self._network.bundles[move.bundle]:
             grown = self._network.add(after[count + target], parcel)
             after[count + target] = self._kept(target, state[target], grown, env)
-        if move.story:
-            after[-1] = self._verdicts.after(state[-1], move.story)
+        if move.notices:
+            after[-1] = self._verdicts.after(state[-1], move.notices)
         after[-2] = env
         return tuple(after)
 
     def _kept(self, place: int, process: int, inbox: int, env: int) -> int:
-        """What stays in flight to a process."""
+        """The inbox of a process without messages that it can never handle."""
         here = self._moves.locals[process]
         if not inbox or not here.attention:
             return inbox

@@ -1,13 +1,11 @@
-"""Symmetry: states that differ only in the names of alike processes are explored once.
+"""Symmetry: states that differ only in the names of interchangeable processes are explored once.
 
 ``Scenario.symmetric`` lists sets of processes that may be swapped. A state's key is the least of its renamings. A
-search keeps the state that it met first and only compares by key, so traces stay real and roles never see a value that
-they did not make.
+search keeps the state that it met first and compares by key, so runs stay real and roles never see a renamed value.
 
-A renaming replaces whole strings, wherever they are: in roles, disks, messages, timers, monitors. What hangs on a name
-in another way is not renamed: a field or a place in a tuple for each process, a name inside a longer string, an order
-that follows the names. A scenario that does so is not symmetric to this code, and taking its states as alike would skip
-behaviour. ``Audit`` watches for it.
+A renaming replaces whole strings everywhere: in roles, disks, messages, timers, monitors. Other dependences on a name
+are not renamed: a field or a tuple index per process, a name inside a longer string, an order that follows the names. A
+scenario with one is not symmetric here, and merging its states would skip behaviour. ``Audit`` detects that.
 """
 
 from __future__ import annotations
@@ -48,14 +46,14 @@ class Symmetry:
         ]
 
     def key(self, state: State) -> State:
-        """The same for all states that are alike, and only for those."""
+        """The same for all states that differ only in names, and only for those."""
         return min((renaming.apply(state) for renaming in self._renamings), default=state)
 
 
 class Audit:
-    """Compares states that a search takes as alike: they must be able to do the same.
+    """Compares states that a search merges: they must have the same successors.
 
-    It watches the first ``STATES_MAX`` states, which is a test and not a proof; a wrong renaming shows early.
+    It checks the first ``STATES_MAX`` states: a test, not a proof, but a wrong renaming shows early.
     """
 
     STATES_MAX = 20_000
@@ -68,7 +66,7 @@ class Audit:
         self._compared: set[State] = set()
 
     def meet(self, key: State, state: State) -> None:
-        """Raises ValueError when ``state`` has the key of an earlier state and can do something else."""
+        """Raises ValueError if ``state`` has the key of an earlier state, but other successors."""
         first = self._first.get(key)
         if first is None:
             if len(self._first) < self.STATES_MAX:
@@ -77,8 +75,8 @@ class Audit:
             self._compared.add(state)
             if self._future(state) != self._future(first):
                 raise ValueError(
-                    f"{self._name}: not symmetric: two states that differ only in names can do different things; "
-                    "something hangs on a process by its place, by an order, or by a part of a string"
+                    f"{self._name}: not symmetric: two states that differ only in names have different successors; "
+                    "something depends on the index of a process, on an order, or on a part of a string"
                 )
 
     def _future(self, state: State) -> list[State]:
@@ -86,7 +84,7 @@ class Audit:
 
 
 class _Renaming:
-    """One permutation of names, applied to numbers; each number is renamed once."""
+    """One permutation of names, applied to numbers, each of them once."""
 
     def __init__(
         self,
@@ -105,7 +103,7 @@ class _Renaming:
         self._moves = moves
         self._inboxes: dict[int, int] = {}
         self._messages: dict[int, int] = {}
-        self._told: dict[int, int] = {}
+        self._verdict_numbers: dict[int, int] = {}
         self._processes: dict[int, int] = {}
 
     def apply(self, state: Sequence[int]) -> State:
@@ -114,9 +112,9 @@ class _Renaming:
         for index, target in enumerate(self._target):
             renamed[target] = self._process(state[index], target)
             renamed[count + target] = self._inbox(state[count + index])
-        verdict = self._told.get(state[-1])
+        verdict = self._verdict_numbers.get(state[-1])
         if verdict is None:
-            verdict = self._told[state[-1]] = self._verdicts.renamed(state[-1], self._names)
+            verdict = self._verdict_numbers[state[-1]] = self._verdicts.renamed(state[-1], self._names)
         renamed[-1] = verdict
         return tuple(renamed)
 
@@ -144,7 +142,7 @@ class _Renaming:
             process, names = self._moves.locals[number].process, self._names
             renamed = self._processes[number] = self._moves.number(
                 process._replace(
-                    place=place,
+                    spec_index=place,
                     image=rename(process.image, names),
                     roles=tuple((name, self._roles.renamed(role, names)) for name, role in process.roles),
                     timers=tuple(sorted((role, names.get(key, key)) for role, key in process.timers)),
@@ -155,6 +153,6 @@ class _Renaming:
 
 
 def _name_maps(groups: tuple[tuple[str, ...], ...]) -> list[dict[str, str]]:
-    """Every way to swap names within their groups, the one that changes nothing first."""
+    """All permutations of names within their groups, the identity first."""
     ways = [[dict(zip(group, order, strict=True)) for order in permutations(group)] for group in groups]
     return [{name: to for part in parts for name, to in part.items()} for parts in product(*ways)] if groups else []

@@ -1,4 +1,4 @@
-"""The monitors of a scenario, run over interned states: what they have seen is one number in a state of the world."""
+"""The monitors of a scenario over interned states: their joint state is one number in a state of the world."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from trunkline.check.frozen import rename, text
 from trunkline.check.interner import Interner
 from trunkline.check.process_values import Notice
-from trunkline.check.scenario import Completed, Monitor, ObservedEvent, OperationEnd, Violation
+from trunkline.check.scenario import Completed, Monitor, ObservedEvent, OperationEnd, SafetyMonitor, Violation
 from trunkline.check.views import Finding, NamedTexts
 
 
-class _Acknowledged:
-    """No property, but a memory: which of the operations that others wait for have ended."""
+class _Acknowledged(SafetyMonitor):
+    """Not a property: remembers which operations have ended, of those that others wait for."""
 
     name = "Acknowledged"
 
@@ -29,12 +29,9 @@ class _Acknowledged:
             return state | {ended} if ended in self._awaited else state
         return state
 
-    def hot(self, state: frozenset[OperationEnd]) -> str:
-        return ""
-
 
 class Verdicts:
-    """A number stands for the states of all monitors together, or for the finding that ended the run."""
+    """A number is the joint state of all monitors, or the finding that ended the run."""
 
     def __init__(
         self, monitors: tuple[Monitor, ...], awaited: frozenset[OperationEnd] = frozenset(), *, memo: bool
@@ -47,25 +44,25 @@ class Verdicts:
         self._steps: list[dict[tuple[int, ObservedEvent], int | Finding]] = [{} for _ in monitors]
         self._after: dict[int, dict[int, int]] = {}
         self._hot: dict[int, tuple[str, ...]] = {}
-        self.stories: Interner[tuple[Notice, ...]] = Interner()  # what one step tells, in order
+        self._notices: Interner[tuple[Notice, ...]] = Interner()  # of one step, in order
         self.findings: dict[int, Finding] = {}
-        self.story(())
+        self.number_of(())
 
     def initial(self) -> int:
         pairs = zip(self._states, self._monitors, strict=True)
         return self._number(tuple(states.intern(monitor.initial()) for states, monitor in pairs))
 
-    def story(self, told: tuple[Notice, ...]) -> int:
-        """A step's events as a number; 0 is the empty story."""
-        return self.stories.intern(told)
+    def number_of(self, notices: tuple[Notice, ...]) -> int:
+        """The number of a step's notices; 0: none."""
+        return self._notices.intern(notices)
 
-    def after(self, verdict: int, story: int) -> int:
+    def after(self, verdict: int, notices: int) -> int:
         known = self._after.get(verdict)
         if known is None:
             known = self._after[verdict] = {}
-        number = known.get(story)
+        number = known.get(notices)
         if number is None or not self._memo:
-            number = known[story] = self._observe(verdict, self.stories.values[story])
+            number = known[notices] = self._observe(verdict, self._notices.values[notices])
         return number
 
     def have_ended(self, verdict: int, awaited: tuple[OperationEnd, ...]) -> bool:
@@ -74,11 +71,11 @@ class Verdicts:
         if isinstance(joint, Finding):
             return False
         ended = self._states[-1].values[joint[-1]]
-        assert isinstance(ended, frozenset), "operations that wait for others need the memory of those that ended"
+        assert isinstance(ended, frozenset), "operations that wait for others need the monitor _Acknowledged"
         return ended.issuperset(awaited)
 
     def hot(self, verdict: int) -> tuple[str, ...]:
-        """``Monitor: reason`` of each monitor that may not rest here."""
+        """``Monitor: reason`` of each hot monitor."""
         reasons = self._hot.get(verdict)
         if reasons is None:
             named = [(monitor.name, monitor.hot(state)) for monitor, state in self._decoded(verdict)]
@@ -92,7 +89,7 @@ class Verdicts:
         return tuple((monitor.name, text(state)) for monitor, state in self._decoded(verdict))
 
     def renamed(self, verdict: int, names: dict[str, str]) -> int:
-        """The same with processes renamed. A finding stays as it is: it ends the run."""
+        """The same with processes renamed. A finding is not renamed: it ends the run."""
         if verdict in self.findings:
             return verdict
         pairs = zip(self._states, self._decoded(verdict), strict=True)
@@ -111,12 +108,12 @@ class Verdicts:
             self.findings[number] = joint
         return number
 
-    def _observe(self, verdict: int, told: tuple[Notice, ...]) -> int:
+    def _observe(self, verdict: int, notices: tuple[Notice, ...]) -> int:
         joint = self._joint.values[verdict]
         if isinstance(joint, Finding):
             return verdict
         states = list(joint)
-        for each in told:
+        for each in notices:
             if each.observed is None:
                 return self._number(each.finding) if each.finding is not None else verdict
             for index, state in enumerate(states):

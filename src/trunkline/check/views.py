@@ -1,7 +1,7 @@
-"""What a person is shown of a run: findings, steps and states as plain text, decoded from the engine's integers.
+"""Views of a run for reports: findings, steps and states as plain text, decoded from the engine's integers.
 
-The engine makes these values (``World.explain`` and ``World.describe``); text reports and the HTML diagram only read
-them. Nothing here is used while exploring, so clarity goes before speed.
+``World.explain`` and ``World.describe`` make these values; text reports and the HTML diagram read them. They are not
+used while exploring.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NamedTexts = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """A monitor's verdict, or ``RoleError`` when a role itself failed."""
+    """The violation that a monitor reports, or ``RoleError`` if a role itself failed."""
 
     monitor: str
     text: str
@@ -21,7 +21,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class MessageView:
-    """One message on its way. ``message_id`` is the same at the send and at the delivery, loss or doubling of it."""
+    """One message. ``message_id`` is the same when it is sent and when it is delivered, lost or doubled."""
 
     message_id: int
     source: str
@@ -39,14 +39,14 @@ class StepView:
     index: int  # 1 for the first step after the initial state
     action: str  # the action's text, as an action file holds it
     kind: str  # the action's kind: "deliver", "lose", "timer", "crash", ...
-    process: str | None  # where it happened; None for what concerns the whole world (a cut, a power cut)
-    role: str | None  # the role that handled it, if one did
+    process: str | None  # None for an action of the whole world (a cut, a power cut)
+    role: str | None  # the role that handled it, if any
     handled: MessageView | None  # the message that was delivered, doubled or lost
     sent: tuple[MessageView, ...] = ()
-    announced: tuple[str, ...] = ()  # events told to monitors, as text
+    announced: tuple[str, ...] = ()  # events that monitors observe, as text
     completed: tuple[str, ...] = ()  # operations that ended, as text
     persisted: tuple[str, ...] = ()  # records made durable, as text
-    notes: tuple[str, ...] = ()  # anything else worth a line: phase changes, choices, processes a power cut ended
+    notes: tuple[str, ...] = ()  # phase changes, choices, processes that a power cut ended
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ProcessView:
 
 @dataclass(frozen=True)
 class StateView:
-    """One state of the world, decoded. ``network`` holds what is in flight."""
+    """One state of the world, decoded. ``network`` holds the messages in flight."""
 
     processes: tuple[ProcessView, ...]
     network: tuple[MessageView, ...]

@@ -1,7 +1,7 @@
-"""The commands of ``trunkline``. This package prints; nothing else in the project does."""
+"""The commands of ``trunkline``. Only this package prints."""
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 
 
 class WrongInput(Exception):
-    """What the user gave cannot be used; the text is the one line that is shown."""
+    """The user's input is not valid; the text is shown on one line."""

@@ -1,7 +1,7 @@
 """``trunkline append``: lines of standard input, or whole files, as entries.
 
-Line i lies before line i + 1, so one batch is under way at a time: appends in flight together may be committed in any
-order. ``--unordered`` gives that up for speed.
+Lines keep their order, so one batch is in flight at a time: concurrent appends may commit in any order.
+``--unordered`` gives up the order for speed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trunkline.client.cluster import Cluster
 from trunkline.client.log import Log
 from trunkline.errors import TrunklineError
 
-LINES_MAX = 5_000  # in a batch, unless --batch says otherwise
+LINES_MAX = 5_000  # in a batch, unless --batch is set
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 IN_FLIGHT_MAX = 16  # batches, with --unordered
@@ -37,28 +37,33 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         description="Append the lines of standard input, one entry each, or whole files with --file.",
         parents=[cluster_options()],
     )
-    parser.add_argument("log", metavar="LOG", help="its name")
+    parser.add_argument("log", metavar="LOG", help="the name of the log")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--file", nargs="+", type=Path, metavar="FILE", help="each file is one entry, byte for byte")
     source.add_argument("--delimiter", metavar="TEXT", help="what separates entries (default: a newline)")
     source.add_argument("--null", action="store_true", help="zero bytes separate entries")
     parser.add_argument(
-        "--batch", type=positive, metavar="N", help=f"entries in a batch (default: what is there, up to {LINES_MAX:,})"
+        "--batch",
+        type=positive,
+        metavar="N",
+        help=f"entries in a batch (default: what is available, up to {LINES_MAX:,})",
     )
-    parser.add_argument("--unordered", action="store_true", help="many batches at once: faster, in any order")
-    parser.add_argument("--expect", type=position, metavar="GLSN", help="only if the first entry gets this position")
-    parser.add_argument("--takeover", action="store_true", help="take a broadcast log from its present writer")
+    parser.add_argument("--unordered", action="store_true", help="several batches in flight: faster, but in any order")
+    parser.add_argument(
+        "--expect", type=position, metavar="GLSN", help="append only if the first entry gets this position"
+    )
+    parser.add_argument("--takeover", action="store_true", help="take over a broadcast log from its writer")
     parser.set_defaults(run=cluster_command(_append))
 
 
 async def _append(options: argparse.Namespace, cluster: Cluster) -> None:
     if options.expect is not None and options.unordered:
-        raise WrongInput("--expect names the position of the first entry: it does not go with --unordered")
+        raise WrongInput("--expect needs an order of entries: it cannot be used with --unordered")
     log = await cluster.log(options.log)
     settings = log.settings
     limit = options.batch or (LINES_MAX if settings.groups == 1 else min(LINES_MAX, settings.stripe_unit))
     chunks = _files(options.file) if options.file else _lines(_delimiter(options))
-    batches = _batches(chunks, limit, what_is_there=options.batch is None and not options.file)
+    batches = _batches(chunks, limit, available=options.batch is None and not options.file)
     done = Done()
     try:
         with Bar(f"append to {options.log}") as bar:
@@ -80,7 +85,7 @@ async def _append(options: argparse.Namespace, cluster: Cluster) -> None:
 
 
 class Done:
-    """What was committed so far."""
+    """What has been committed."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -99,7 +104,7 @@ class Done:
         return f"appended {plural(self.count, 'entry', 'entries')} {where}"
 
     def before_failure(self) -> str:
-        return f"before that, {self.text()}" if self.count else "nothing was appended before that"
+        return f"before the failure, {self.text()}" if self.count else "nothing was appended"
 
 
 async def _in_order(
@@ -109,11 +114,11 @@ async def _in_order(
     async for batch in batches:
         first = await _settle(log, batch, done, expect=expect, takeover=options.takeover)
         expect = None if expect is None else first + len(batch)
-        bar.tell(done.count)
+        bar.update(done.count)
 
 
 async def _settle(log: Log, batch: Sequence[bytes], done: Done, *, expect: int | None, takeover: bool) -> int:
-    """After Ctrl-C, wait a little for what is under way: then it can be told whether it was appended."""
+    """After Ctrl-C, wait briefly for the batch in flight, so that the outcome can be reported."""
     task = asyncio.create_task(log.append(batch, expect=expect, takeover=takeover))
     try:
         first = await asyncio.shield(task)
@@ -129,24 +134,24 @@ async def _settle(log: Log, batch: Sequence[bytes], done: Done, *, expect: int |
 async def _unordered(
     log: Log, batches: AsyncIterator[Sequence[bytes]], options: argparse.Namespace, done: Done, bar: Bar
 ) -> None:
-    under_way: deque[tuple[asyncio.Task[int], int]] = deque()
+    in_flight: deque[tuple[asyncio.Task[int], int]] = deque()
 
     async def oldest() -> None:
-        task, count = under_way.popleft()
+        task, count = in_flight.popleft()
         done.add(await task, count)
-        bar.tell(done.count)
+        bar.update(done.count)
 
     try:
         async for batch in batches:
-            under_way.append((asyncio.create_task(log.append(batch, takeover=options.takeover)), len(batch)))
-            if len(under_way) >= IN_FLIGHT_MAX:
+            in_flight.append((asyncio.create_task(log.append(batch, takeover=options.takeover)), len(batch)))
+            if len(in_flight) >= IN_FLIGHT_MAX:
                 await oldest()
-        while under_way:
+        while in_flight:
             await oldest()
     finally:
-        if under_way:
-            settled, _ = await asyncio.wait([task for task, _ in under_way], timeout=CLOSE_S)
-            for task, count in under_way:
+        if in_flight:
+            settled, _ = await asyncio.wait([task for task, _ in in_flight], timeout=CLOSE_S)
+            for task, count in in_flight:
                 if task in settled and task.exception() is None:
                     done.add(task.result(), count)
                 task.cancel()
@@ -167,9 +172,9 @@ def _delimiter(options: argparse.Namespace) -> bytes:
 
 
 async def _batches(
-    chunks: AsyncIterator[Sequence[bytes]], limit: int, *, what_is_there: bool
+    chunks: AsyncIterator[Sequence[bytes]], limit: int, *, available: bool
 ) -> AsyncIterator[list[bytes]]:
-    """Batches of ``limit`` entries, or fewer: where they are large, at the end, and where no more is there yet."""
+    """Batches of ``limit`` entries; fewer if they are large, at the end, and with ``available`` before a wait."""
     batch: list[bytes] = []
     size = 0
     async for chunk in chunks:
@@ -182,7 +187,7 @@ async def _batches(
             if len(batch) >= limit:
                 yield batch
                 batch, size = [], 0
-        if what_is_there and batch:
+        if available and batch:
             yield batch
             batch, size = [], 0
     if batch:
@@ -193,7 +198,7 @@ async def _files(paths: Sequence[Path]) -> AsyncIterator[list[bytes]]:
     for path in paths:
         try:
             if path.stat().st_size > ENTRY_BYTES_MAX:
-                raise WrongInput(f"{path} is larger than an entry may be ({ENTRY_BYTES_MAX:,} bytes): split it")
+                raise WrongInput(f"{path} is larger than {ENTRY_BYTES_MAX:,} bytes, the limit of an entry: split it")
             content = path.read_bytes()
         except OSError as error:
             raise WrongInput(f"cannot read {path}: {error.strerror}") from None
@@ -201,8 +206,8 @@ async def _files(paths: Sequence[Path]) -> AsyncIterator[list[bytes]]:
 
 
 async def _lines(delimiter: bytes) -> AsyncIterator[list[bytes]]:
-    """Complete entries, as many as can be had without waiting (within limits), and the last one at the end."""
-    rest = bytearray()  # of an entry that is not complete
+    """Complete entries, as many as are available without waiting, and at the end an unterminated one."""
+    rest = bytearray()  # the start of an incomplete entry
     seen = 0
     async for chunk in _standard_input():
         searched = max(len(rest) - len(delimiter) + 1, 0)
@@ -226,7 +231,7 @@ def _check_sizes(entries: Sequence[bytes], before: int) -> None:
 
 
 async def _standard_input() -> AsyncIterator[bytes]:
-    """What is there, as it comes. The loop goes on meanwhile, and Ctrl-C is heard."""
+    """Chunks as they arrive, without blocking the event loop, so that Ctrl-C works."""
     descriptor = sys.stdin.fileno()
     while True:
         await _readable(descriptor)
@@ -241,7 +246,7 @@ async def _readable(descriptor: int) -> None:
     ready = asyncio.Event()
     try:
         loop.add_reader(descriptor, ready.set)
-    except PermissionError:  # a file: there is nothing to wait for
+    except PermissionError:  # a regular file is always readable
         return
     try:
         await ready.wait()

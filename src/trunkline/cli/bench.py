@@ -1,4 +1,4 @@
-"""``trunkline bench``: how fast a running cluster is, measured in a log of its own that is deleted afterwards."""
+"""``trunkline bench``: measures a running cluster with a temporary log."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trunkline.client.log import Log
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser("bench", help="measure appends and reads of a cluster", parents=[cluster_options()])
-    parser.add_argument("--records", type=positive, default=100_000, metavar="N", help="in all (default: 100,000)")
+    parser.add_argument("--records", type=positive, default=100_000, metavar="N", help="in total (default: 100,000)")
     parser.add_argument("--size", type=positive, default=1024, metavar="BYTES", help="of a record (default: 1024)")
     parser.add_argument("--batch", type=positive, default=100, metavar="N", help="records in an append (default: 100)")
-    parser.add_argument("--clients", type=positive, default=8, metavar="N", help="appends at a time (default: 8)")
+    parser.add_argument("--clients", type=positive, default=8, metavar="N", help="concurrent appends (default: 8)")
     parser.add_argument("--policy", choices=POLICIES, default="chain", help="of the log (default: chain)")
     parser.set_defaults(run=cluster_command(_bench))
 
@@ -70,7 +70,7 @@ async def _append(log: Log, options: argparse.Namespace) -> tuple[float, list[fl
             began = time.perf_counter()
             await log.append([payload] * count)
             latencies.append(time.perf_counter() - began)
-            bar.tell(options.records - left)
+            bar.update(options.records - left)
 
     began = time.perf_counter()
     with Bar("append", options.records) as bar:
@@ -85,7 +85,7 @@ async def _read(log: Log, records: int) -> tuple[float, int]:
     with Bar("read", records) as bar:
         async for batch in log.batches(1, to_tail=True):
             count += len(batch)
-            bar.tell(count)
+            bar.update(count)
     return time.perf_counter() - began, count
 
 

@@ -1,4 +1,4 @@
-"""``trunkline check``: its options, and which check they ask for."""
+"""``trunkline check``: its options, and the check that they select."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ examples:
   trunkline check takeover --exhaustive              all interleavings within the scenario's bounds
   trunkline check takeover --schedules 100000 --strategy pct
   trunkline check takeover --seed 2483               replays one schedule exactly
-  trunkline check takeover --actions f.actions       replays a list of actions
-  trunkline check --mutants                          every known bug, put back on purpose, must be found
-  trunkline check --rules                            which known bug shows that each rule is watched
+  trunkline check takeover --actions f.actions       replays an action file
+  trunkline check --mutants                          finds every mutant: the code with one known bug
+  trunkline check --rules                            lists the mutants that break each rule
   trunkline check --recording ./recordings           judges what running processes recorded, with the same monitors
   trunkline check --history ./histories              judges the answers that clients received
 """
@@ -44,8 +44,10 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     mode.add_argument("--exhaustive", action="store_true", help="all interleavings within the scenario's bounds")
     mode.add_argument("--schedules", type=_positive, metavar="N", help="N random schedules")
     mode.add_argument("--seed", type=_natural, metavar="N", help="replay the schedule of one seed")
-    mode.add_argument("--actions", type=Path, metavar="FILE", help="replay a list of actions")
-    mode.add_argument("--mutants", nargs="*", metavar="NAME", help="put known bugs back: each must be found")
+    mode.add_argument("--actions", type=Path, metavar="FILE", help="replay an action file")
+    mode.add_argument(
+        "--mutants", nargs="*", metavar="NAME", help="search for mutants (default: all): each must be found"
+    )
     mode.add_argument("--recording", type=Path, metavar="PATH", help="judge a recording: a directory or one file")
     mode.add_argument("--history", type=Path, metavar="DIR", help="judge the histories that clients wrote")
     mode.add_argument("--list", action="store_true", help="list scenarios and mutants")
@@ -53,7 +55,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         "--rules", action="store_true", help="list the rules of the roles, and the mutants that break each"
     )
     parser.add_argument("--trace", dest="recording", type=Path, help=argparse.SUPPRESS)  # former name of --recording
-    parser.add_argument("--strategy", choices=("random", "pct", "swarm"), help="of random schedules (default: swarm)")
+    parser.add_argument("--strategy", choices=("random", "pct", "swarm"), help="for random schedules (default: swarm)")
     parser.add_argument("--first-seed", type=_natural, metavar="N", help="seed of the first schedule (default: 0)")
     parser.add_argument("--max-states", type=_positive, metavar="N", help="stop exhaustive search after N states")
     parser.add_argument("--max-depth", type=_positive, metavar="N", help="at most N steps in a run")
@@ -67,16 +69,14 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--jobs", type=_positive, default=cores(), metavar="N", help="worker processes (default: cores)"
     )
-    parser.add_argument(
-        "--out", type=local_path, metavar="DIR", help="where violations are written (default: ./check-out)"
-    )
-    parser.add_argument("--coverage", action="store_true", help="list the pairs of role state and event that were met")
+    parser.add_argument("--out", type=local_path, metavar="DIR", help="write violations there (default: ./check-out)")
+    parser.add_argument("--coverage", action="store_true", help="list the pairs of role state and event that occurred")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace, catalogue: Callable[[], Catalogue]) -> int:
-    _refuse_mixtures(options)
+    _reject_combinations(options)
     known = catalogue()
     output = Output(
         as_json=options.json, directory=options.out, coverage=options.coverage, max_steps=options.max_depth or STEPS_MAX
@@ -105,8 +105,7 @@ def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, 
     if options.seed is not None:
         return check_one.replay_seed(known, names[0], options.seed, options.strategy or "swarm", bounds, output)
     if options.mutants is not None:
-        asked = known, options.mutants, names
-        return check_many.mutants(*asked, bounds, options.jobs, output, with_rules=with_rules)
+        return check_many.mutants(known, options.mutants, names, bounds, options.jobs, output, with_rules=with_rules)
     chosen = names or list(known.scenarios)
     if options.exhaustive:
         return check_many.exhaustive(known, chosen, bounds, options.jobs, output)
@@ -119,8 +118,8 @@ def _dispatch(options: argparse.Namespace, known: Catalogue, output: Output, *, 
     return check_many.by_default(known, chosen, DEFAULT_SCHEDULES, bounds, options.jobs, output)
 
 
-def _refuse_mixtures(options: argparse.Namespace) -> None:
-    """Options that argparse cannot know to be at odds."""
+def _reject_combinations(options: argparse.Namespace) -> None:
+    """Reject combinations that argparse does not."""
     if options.seed is not None and len(options.scenarios) != 1:
         raise WrongInput("--seed needs exactly one scenario")
     if options.actions is not None and len(options.scenarios) > 1:

@@ -1,4 +1,4 @@
-"""The checks that search: over scenarios, over schedules, over mutants; spread over worker processes."""
+"""Searches over scenarios, schedules and mutants, spread over worker processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from trunkline.check.campaign import (
 from trunkline.check.catalogue import Catalogue
 from trunkline.check.mutant import Mutant, Strategy
 from trunkline.check.results import SURVIVAL_FACTOR, MutantReport, ScenarioReport, SurvivalReport, merged, with_vacuity
-from trunkline.check.runner import Task, Tell, run_tasks
+from trunkline.check.runner import ReportProgress, Task, run_tasks
 from trunkline.check.scenario import Scenario
 from trunkline.cli.check_output import Output
 
 Result = TypeVar("Result")
 
-CHUNK_SCHEDULES_MIN = 200  # fewer schedules than this are not worth a worker of their own
+CHUNK_SCHEDULES_MIN = 200  # fewer schedules do not justify another worker
 
 
 def by_default(
@@ -46,7 +46,7 @@ def exhaustive(known: Catalogue, names: Sequence[str], bounds: SearchBounds, job
 
     tasks = [partial(_exhaustively, known.scenario(name), bounds) for name in names]
     with output.progress(names) as progress:
-        reports = _all(run_tasks(tasks, jobs=jobs, on_progress=progress.tell, on_result=progress.done))
+        reports = _all(run_tasks(tasks, jobs=jobs, on_progress=progress.show, on_result=progress.done))
     if output.as_json:
         output.print_json({"scenarios": [report.scenario_json(each) for each in reports]})
     for each in reports:
@@ -101,7 +101,7 @@ def _protocol_mutants(
     tasks += [partial(survive, known.scenario(name), how, budget, bounds) for (name, how), budget in budgets.items()]
     titles = [mutant.name for mutant in chosen] + [f"correct {name} ({how})" for name, how in budgets]
     with output.progress(titles) as progress:
-        results = _all(run_tasks(tasks, jobs=jobs, on_progress=progress.tell, on_result=progress.done))
+        results = _all(run_tasks(tasks, jobs=jobs, on_progress=progress.show, on_result=progress.done))
     hunts = [each for each in results if isinstance(each, MutantReport)]
     survivals = {(each.scenario, each.strategy): each for each in results if isinstance(each, SurvivalReport)}
     keyed: report.Survivals = {(name, str(how)): each for (name, how), each in survivals.items()}
@@ -113,9 +113,9 @@ def _protocol_mutants(
     return good, {"mutants": [report.mutant_json(each, keyed) for each in hunts]}
 
 
-def _exhaustively(scenario: Scenario, bounds: SearchBounds, tell: Tell) -> ScenarioReport:
-    """Only a complete search can say that something never happens."""
-    found = check_exhaustively(scenario, bounds, tell)
+def _exhaustively(scenario: Scenario, bounds: SearchBounds, report_progress: ReportProgress) -> ScenarioReport:
+    """Only a complete search can prove that an event never happens."""
+    found = check_exhaustively(scenario, bounds, report_progress)
     return with_vacuity(found) if found.complete else found
 
 
@@ -131,7 +131,7 @@ def _survival_budgets(mutants: Sequence[Mutant]) -> dict[tuple[str, Strategy], i
 def _table_of(names: Sequence[str], tasks: Sequence[Task[ScenarioReport]], jobs: int, output: Output) -> int:
     started = time.monotonic()
     with output.progress(names) as progress:
-        reports = _all(run_tasks(tasks, jobs=jobs, on_progress=progress.tell, on_result=progress.done))
+        reports = _all(run_tasks(tasks, jobs=jobs, on_progress=progress.show, on_result=progress.done))
     _print_table(reports, time.monotonic() - started, output)
     return _exit_code(reports)
 
@@ -139,7 +139,7 @@ def _table_of(names: Sequence[str], tasks: Sequence[Task[ScenarioReport]], jobs:
 def _scenario_schedules(
     known: Catalogue, name: str, plan: SchedulePlan, bounds: SearchBounds, jobs: int, output: Output
 ) -> ScenarioReport:
-    """Seeds in consecutive chunks, one worker each; the first seed with a finding wins, whoever was quicker."""
+    """Consecutive chunks of seeds, one worker each; the lowest seed with a finding wins."""
     chunks = max(1, min(jobs, plan.schedules // CHUNK_SCHEDULES_MIN))
     edges = [plan.first_seed + plan.schedules * at // chunks for at in range(chunks + 1)]
     plans = [SchedulePlan(plan.strategy, first, end - first) for first, end in pairwise(edges)]
@@ -149,7 +149,7 @@ def _scenario_schedules(
         parts = run_tasks(
             tasks,
             jobs=jobs,
-            on_progress=progress.tell,
+            on_progress=progress.show,
             on_result=progress.done,
             enough=lambda part: bool(part.violations),
         )

@@ -1,4 +1,4 @@
-"""The checks of one run: replay a seed or a list of actions. And the list of what there is."""
+"""Replays of one run, by seed or by action file; and the lists of scenarios, mutants and rules."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def list_all(known: Catalogue, output: Output) -> int:
 
 
 def list_rules(output: Output) -> int:
-    """Fails where a rule has neither a mutant nor a sentence."""
+    """Fails if a rule has neither a mutant nor a sentence."""
     rows = rules.shipped_table()
     if output.as_json:
         output.print_json({"rules": [{**vars(rule), "mutants": list(rule.mutants)} for rule in rows]})
     else:
         cells = [(rule.name, ", ".join(rule.mutants) or rule.sentence or "MISSING") for rule in rows]
-        output.print(report.table(("rule", "mutants that break it, or why none can be seen"), cells))
+        output.print(report.table(("rule", "mutants that break it, or why no monitor can tell"), cells))
         output.print("\n" + rules.closing_line(rows))
     return 1 if any(rule.missing for rule in rows) else 0
 
@@ -102,9 +102,7 @@ def _show(replay: Replay, title: str, output: Output) -> int:
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongInput(f"{path}: {_reason(error)}") from None
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "not a text file"
+    except OSError as error:
+        raise WrongInput(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise WrongInput(f"{path}: not a text file") from None

@@ -1,4 +1,4 @@
-"""Where the results of ``trunkline check`` go: standard output, progress on standard error, files for violations."""
+"""The output of ``trunkline check``: results on standard output, progress on standard error, files for violations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trunkline.cli import WrongInput
 
 DEFAULT_DIRECTORY = Path("check-out")
 REFRESH_SECONDS = 0.2
-PAGE_FAIR_STEPS = 60  # of a fair phase that are drawn: thousands make a page of many megabytes
+PAGE_FAIR_STEPS = 60  # of a fair phase in a diagram: thousands would take many megabytes
 
 
 class Output:
@@ -43,7 +43,7 @@ class Output:
         return ProgressDisplay(titles)
 
     def violations(self, found: ScenarioReport) -> None:
-        """Write each violation's files and tell of it."""
+        """Write the files of each violation and print it."""
         for number, violation in enumerate(found.violations):
             stem = f"{found.scenario}-{violation.finding.monitor}" + (f"-{number}" if number else "")
             actions, page = self._write(stem, found.scenario, violation, self._directory or DEFAULT_DIRECTORY)
@@ -52,7 +52,7 @@ class Output:
                 self.print(report.violation_text(found.scenario, violation, commands, page) + "\n")
 
     def mutant_files(self, found: MutantReport) -> None:
-        """Mutants are meant to fail: their runs are written only when a directory was named."""
+        """Mutants are expected to fail: their runs are written only if a directory is given."""
         if found.violation is not None and self._directory is not None:
             self._write(found.mutant, found.scenario, found.violation, self._directory)
 
@@ -63,7 +63,7 @@ class Output:
     def _write(
         self, stem: str, scenario: str, violation: ViolationReport, directory: Path
     ) -> tuple[str | None, str | None]:
-        """The paths of the list of actions and of the page with the diagram."""
+        """The paths of the action file and of the diagram."""
         if violation.file is None or violation.replay is None:
             return None, None
         actions, page = directory / f"{stem}.actions", directory / f"{stem}.html"
@@ -93,7 +93,7 @@ class Output:
 
 
 class ProgressDisplay:
-    """Tells on standard error what runs: a line per finished task and, on a terminal, one that is rewritten."""
+    """Shows progress on standard error: a line per finished task and, on a terminal, a status line."""
 
     def __init__(self, titles: Sequence[str]) -> None:
         self._titles = titles
@@ -108,7 +108,7 @@ class ProgressDisplay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._clear()
 
-    def tell(self, index: int, text: str) -> None:
+    def show(self, index: int, text: str) -> None:
         self._latest[index] = text
         now = time.monotonic()
         if self._terminal and now - self._shown_at >= REFRESH_SECONDS:

@@ -1,4 +1,4 @@
-"""``trunkline completion``: a script that teaches a shell the commands and their options."""
+"""``trunkline completion``: a completion script for a shell."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 SHELLS: Final = ("bash", "zsh", "tcsh")
 DESCRIPTION: Final = """\
-Print a script that completes commands, options and file names in a shell. Load it where the shell starts, and again
-after an update."""
+Print a script that completes commands, options and file names in a shell. Load it at the start of the
+shell, and create it again after an update."""
 EXAMPLES: Final = """\
 examples:
   trunkline completion bash > ~/.local/share/bash-completion/completions/trunkline
@@ -31,7 +31,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _completion(options: argparse.Namespace) -> int:
-    import shtab  # here alone: no other command waits for it
+    import shtab  # only this command needs it
 
     from trunkline.cli.main import whole_parser
 

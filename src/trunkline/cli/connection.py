@@ -1,11 +1,10 @@
-"""What commands share that talk to a cluster: its options, the connection, and how a command is run."""
+"""Shared by the commands that use a cluster: options, the connection, and how a command runs."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,13 +21,13 @@ from trunkline.net.addresses import PORT_MAX
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 5.0
-CLOSE_S = 2.0  # after Ctrl-C or a failure: what appends under way are given to settle
-SUGGEST_S = 2.0  # to look for the log that was meant
+CLOSE_S = 2.0  # after Ctrl-C or a failure: the wait for appends in flight
+SUGGEST_S = 2.0  # the time to find a similar name
 GROUP = "the cluster"
 
 
 def cluster_options() -> argparse.ArgumentParser:
-    """A parent for the parsers of commands that talk to a cluster."""
+    """A parent parser for commands that use a cluster."""
     parent = json_option()
     group = parent.add_argument_group(GROUP)
     group.add_argument(
@@ -37,7 +36,7 @@ def cluster_options() -> argparse.ArgumentParser:
         help="coordinators (environment: TRUNKLINE_CONNECT; default: 127.0.0.1:7400)",
     )
     add_security_options(group)
-    group.add_argument("--timeout", metavar="S", help="seconds a call may take, 0: for ever (TRUNKLINE_TIMEOUT; 30)")
+    group.add_argument("--timeout", metavar="S", help="limit of a call in seconds, 0: none (TRUNKLINE_TIMEOUT; 30)")
     group.add_argument(
         "--config",
         metavar="FILE",
@@ -47,20 +46,22 @@ def cluster_options() -> argparse.ArgumentParser:
 
 
 def add_security_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--token-file", metavar="FILE", help="holds the cluster's secret (or TRUNKLINE_TOKEN itself)")
-    group.add_argument("--tls-ca", metavar="FILE", help="who signed the cluster's certificates (TRUNKLINE_TLS_CA)")
-    group.add_argument("--tls-cert", metavar="FILE", help="certificate to show (TRUNKLINE_TLS_CERT)")
+    group.add_argument("--token-file", metavar="FILE", help="contains the cluster's token (or set TRUNKLINE_TOKEN)")
+    group.add_argument(
+        "--tls-ca", metavar="FILE", help="the authority of the cluster's certificates (TRUNKLINE_TLS_CA)"
+    )
+    group.add_argument("--tls-cert", metavar="FILE", help="the certificate of this process (TRUNKLINE_TLS_CERT)")
     group.add_argument("--tls-key", metavar="FILE", help="its key (TRUNKLINE_TLS_KEY)")
 
 
 def configuration(options: argparse.Namespace) -> ConnectionConfig:
     keys = ("connect", "token_file", "timeout", "tls_ca", "tls_cert", "tls_key", "config")
-    return load({key: getattr(options, key, None) for key in keys}, os.environ, home=Path.home())
+    return load({key: getattr(options, key, None) for key in keys}, home=Path.home())
 
 
 @asynccontextmanager
 async def connected(config: ConnectionConfig) -> AsyncIterator[Cluster]:
-    """Somebody waits at a terminal: what is known to fail fails at once."""
+    """A user waits at a terminal, so a connection that cannot succeed fails at once."""
     timeout = config.timeout_s
     connect_timeout = min(CONNECT_TIMEOUT_S, timeout or CONNECT_TIMEOUT_S)
     options = ClientOptions(timeout=timeout, connect_timeout=connect_timeout, token=config.token, name="cli")
@@ -79,7 +80,7 @@ async def connected(config: ConnectionConfig) -> AsyncIterator[Cluster]:
 def cluster_command(
     work: Callable[[argparse.Namespace, Cluster], Awaitable[int | None]],
 ) -> Callable[[argparse.Namespace], int]:
-    """Run it with a connection; no answer means exit code 0."""
+    """Run ``work`` with a connection; ``None`` means exit code 0."""
 
     async def run(options: argparse.Namespace) -> int:
         async with connected(configuration(options)) as cluster:
@@ -87,14 +88,14 @@ def cluster_command(
                 return await work(options, cluster) or 0
             except NoSuchLog as error:
                 name = str(getattr(options, "log", "") or getattr(options, "name", ""))
-                error.args = (f"{error}{await _like(name, cluster)}",)
+                error.args = (f"{error}{await _similar_log(name, cluster)}",)
                 raise
 
     return lambda options: run_loop(run(options))
 
 
-async def _like(name: str, cluster: Cluster) -> str:
-    """The log that was probably meant. Not knowing it is no reason to fail otherwise."""
+async def _similar_log(name: str, cluster: Cluster) -> str:
+    """A hint with the most similar name of a log, if there is one."""
     with contextlib.suppress(TrunklineError, TimeoutError):
         async with asyncio.timeout(SUGGEST_S):
             return did_you_mean(name, await cluster.logs())
@@ -102,7 +103,7 @@ async def _like(name: str, cluster: Cluster) -> str:
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Ctrl-C cancels the work, so that it can say how far it came; a second one ends it at once."""
+    """Ctrl-C cancels the work, so that it can report its progress; a second one ends it at once."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
 
@@ -118,7 +119,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside, Ctrl-C raises at once: a write to a pipe that nobody reads would otherwise block it out."""
+    """Inside, Ctrl-C raises at once, even in a write that blocks on a full pipe."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

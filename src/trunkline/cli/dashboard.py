@@ -1,4 +1,4 @@
-"""``trunkline dashboard``: one page to watch a cluster and its pipelines."""
+"""``trunkline dashboard``: a web page that shows a cluster and its pipelines."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ examples:
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "dashboard",
-        help="serve one page to watch a cluster, its logs and its pipelines",
+        help="serve a web page that shows a cluster, its logs and its pipelines",
         parents=[cluster_options()],
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--listen", default=LISTEN, metavar="ADDR", help=f"where the page is (default: {LISTEN})")
+    parser.add_argument("--listen", default=LISTEN, metavar="ADDR", help=f"address of the page (default: {LISTEN})")
     parser.add_argument(
         "--deliver",
         nargs="+",
         action="extend",
         default=[],
         metavar="CONTROL_STORE",
-        help="control stores of pipelines: sqlite:PATH, postgres:DSN (its password by libpq's own means)",
+        help="control stores of pipelines: sqlite:PATH, postgres:DSN (libpq finds the password, such as in PGPASSFILE)",
     )
     parser.add_argument(
         "--check-out",
         type=Path,
         metavar="DIR",
-        help=f"counterexamples of `trunkline check` (default: ./{CHECK_OUT}, if it is there)",
+        help=f"counterexamples of `trunkline check` (default: ./{CHECK_OUT}, if it exists)",
     )
-    add_allow_host_option(parser, "another name by which the page may be asked for, such as that of a proxy")
+    add_allow_host_option(parser, "another host name of the page, such as that of a reverse proxy")
     parser.add_argument(
         "--open",
         action="store_true",
-        help="no login: whoever reaches the page may look, token or not",
+        help="no login: the page is open to all who can reach it, even if the cluster has a token",
     )
-    parser.add_argument("--read-only", action="store_true", help="the page pauses and resumes nothing")
+    parser.add_argument("--read-only", action="store_true", help="the page cannot pause or resume destinations")
     add_parent_option(parser)
     parser.set_defaults(run=_dashboard)
 
@@ -65,7 +65,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 def _dashboard(options: argparse.Namespace) -> int:
     end_with(options.parent)
     if options.check_out is not None and not options.check_out.is_dir():
-        raise WrongInput(f"there is no folder {options.check_out}; leave --check-out out, or make it")
+        raise WrongInput(f"there is no directory {options.check_out}; create it, or omit --check-out")
     config = DashboardConfig(
         connection=configuration(options),
         listen=options.listen,
@@ -79,8 +79,8 @@ def _dashboard(options: argparse.Namespace) -> int:
     with_login = bool(config.connection.token) and not config.open
     if not is_loopback(parse_address(config.listen)[0]) and not with_login:
         print(
-            "trunkline: everybody who reaches this address sees what the logs hold"
-            + ("" if config.read_only else ", and may pause destinations (--read-only forbids that)"),
+            "trunkline: this address is open to other machines, without a login: they can read the logs"
+            + ("" if config.read_only else " and pause destinations (--read-only prevents that)"),
             file=sys.stderr,
         )
 
@@ -90,7 +90,7 @@ def _dashboard(options: argparse.Namespace) -> int:
         else:
             print(f"dashboard: {url}")
             if with_login:
-                print("log in there with the cluster's token (--open asks for none)")
+                print("log in with the cluster's token (--open disables the login)")
         sys.stdout.flush()
 
     return run_loop(_serve(config, listening))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from trunkline.config import secret
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
 from trunkline.delivery.config.discovery import from_template
 from trunkline.delivery.control.contract import NoControlStore
 from trunkline.delivery.control.store import ControlStore, open_control_store
-from trunkline.errors import ConfigError, Refused
+from trunkline.errors import Refused
 
 
 class NeverRan(Refused):
@@ -47,9 +47,7 @@ def _password(pipeline: Pipeline) -> str | None:
     variable = pipeline.control.password_env
     if variable is None:
         return None
-    if not (password := os.environ.get(variable)):
-        raise ConfigError(f"control.password_env: the environment has no {variable}, or it is empty; set it")
-    return password
+    return secret(variable, "the password of the control store")
 
 
 def known_destinations(pipeline: Pipeline, file: Path) -> dict[str, DestinationConfig]:

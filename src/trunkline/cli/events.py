@@ -1,4 +1,4 @@
-"""``trunkline events``: what happened to nodes and logs, as a coordinator remembers it."""
+"""``trunkline events``: the recent events of nodes and logs, as a coordinator recorded them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MARKS: Final = {"good": "+", "info": " ", "warn": "!", "bad": "X"}
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "events",
-        help="show what happened lately to nodes and logs",
-        description="Show what happened lately, the oldest first: + is well, ! needs a look, X is bad.",
+        help="show recent events of nodes and logs",
+        description="Show recent events, the oldest first: + is good, ! is a warning, X is bad.",
         parents=[cluster_options()],
     )
-    parser.add_argument("--hide-logs", action="store_true", help="only what happened to nodes and coordinators")
+    parser.add_argument("--hide-logs", action="store_true", help="only events of nodes and coordinators")
     parser.set_defaults(run=cluster_command(_events))
 
 

@@ -1,4 +1,4 @@
-"""Examples for ``--help``, of every command that has none of its own. A test runs each of them through the parser."""
+"""Examples for ``--help``. A test parses each of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ EXAMPLES: Final[dict[str, str]] = {
     "down": "trunkline down --dir ./cluster",
     "status": """\
 trunkline status
-trunkline status --dir ./cluster                   with process ids; finds the address itself
+trunkline status --dir ./cluster                   with process ids; the address is found there
 trunkline status --connect 10.0.0.1:7400 --json""",
     "events": """\
 trunkline events
-trunkline events --hide-logs                       only what happened to nodes and coordinators""",
+trunkline events --hide-logs                       only events of nodes and coordinators""",
     "log create": """\
 trunkline log create orders                            three copies, many writers
 trunkline log create events --policy broadcast         one writer at a time, fewer round trips
@@ -22,7 +22,7 @@ trunkline log create wide --groups 2 --replicas 2      needs four nodes""",
     "log describe": "trunkline log describe orders",
     "log seal": "trunkline log seal orders",
     "log reopen": "trunkline log reopen orders",
-    "log trim": "trunkline log trim orders 1000                     positions 1 to 1000 go",
+    "log trim": "trunkline log trim orders 1000                     deletes positions 1 to 1000",
     "log delete": "trunkline log delete orders --yes",
     "log declare-lost": "trunkline log declare-lost orders --end 1001 --yes",
     "append": """\
@@ -63,7 +63,7 @@ trunkline tail orders --follow                     until Ctrl-C""",
 
 
 def add_examples(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> None:
-    """Give every command its example; one that has an epilog keeps it."""
+    """Add the examples to every command without an epilog."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():

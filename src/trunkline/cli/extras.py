@@ -1,10 +1,10 @@
-"""The packages that only some commands need, and what happens where they are not installed."""
+"""The packages that only some commands need, and the message if they are not installed."""
 
 from __future__ import annotations
 
 from typing import Final
 
-EXTRA: Final = (  # what `pip install trunkline[delivery]` brings
+EXTRA: Final = (  # installed by `pip install trunkline[delivery]`
     "deltalake",
     "duckdb",
     "duckdb_extension_ducklake",
@@ -21,12 +21,12 @@ EXTRA: Final = (  # what `pip install trunkline[delivery]` brings
 
 
 def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
-    """What to install, if the command lacks one of them; else it is a bug of ours."""
+    """What to install; None if the missing module is not one of these, which is a bug."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRA:
         return None
     return (
-        f"`{command}` needs the package {package}, which is not installed; install all it needs: "
+        f"`{command}` needs the package {package}, which is not installed; install it with: "
         "pip install 'trunkline[delivery]'"
     )
 

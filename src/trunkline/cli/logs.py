@@ -1,4 +1,4 @@
-"""``trunkline log ...`` and ``trunkline reconfigure``: making, describing and changing logs."""
+"""``trunkline log ...`` and ``trunkline reconfigure``: create, describe and change logs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ from trunkline.errors import NoSuchLog, Refused
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     log = commands.add_parser("log", help="create, list, describe, seal, reopen, trim or delete logs")
     actions = log.add_subparsers(required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="make a log", parents=[cluster_options()])
+    create = actions.add_parser("create", help="create a log", parents=[cluster_options()])
     create.add_argument("name", metavar="NAME", help="up to 128 letters, digits, '.', '_', '-'")
     create.add_argument(
         "--policy", choices=POLICIES, help="chain: many writers; broadcast: one (default: the cluster's)"
     )
-    create.add_argument("--replicas", type=positive, default=3, metavar="N", help="copies aimed at (default: 3)")
+    create.add_argument("--replicas", type=positive, default=3, metavar="N", help="copies of each entry (default: 3)")
     create.add_argument(
-        "--min-replicas", type=positive, default=1, metavar="N", help="copies that will do (default: 1)"
+        "--min-replicas",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="copies that suffice to accept appends (default: 1)",
     )
     create.add_argument("--groups", type=positive, default=1, metavar="N", help="replica groups (default: 1)")
     create.add_argument(
@@ -36,7 +40,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         type=positive,
         default=1024,
         metavar="N",
-        help="positions in a row of one group (1024)",
+        help="consecutive positions in one group (1024)",
     )
     create.set_defaults(run=cluster_command(_create))
     listing = actions.add_parser("list", help="list the logs", parents=[cluster_options()])
@@ -45,25 +49,25 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     describe.set_defaults(run=cluster_command(_describe))
     seal = _of_one(actions, "seal", "make a log read-only")
     seal.set_defaults(run=cluster_command(_seal))
-    reopen = _of_one(actions, "reopen", "let a sealed log be appended to again")
+    reopen = _of_one(actions, "reopen", "accept appends to a sealed log again")
     reopen.set_defaults(run=cluster_command(_reopen))
     trim = _of_one(actions, "trim", "delete the entries up to a position")
-    trim.add_argument("glsn", type=position, metavar="GLSN", help="the last position to go")
+    trim.add_argument("glsn", type=position, metavar="GLSN", help="the last position to delete")
     trim.set_defaults(run=cluster_command(_trim))
-    delete = _of_one(actions, "delete", "delete a log for ever; its name is not used again")
-    delete.add_argument("--yes", action="store_true", help="really")
+    delete = _of_one(actions, "delete", "delete a log permanently; its name cannot be reused")
+    delete.add_argument("--yes", action="store_true", help="confirm")
     delete.set_defaults(run=cluster_command(_delete))
-    lost = _of_one(actions, "declare-lost", "give up an open segment that has no intact member left")
-    lost.add_argument("--end", type=position, required=True, metavar="GLSN", help="readers see a gap up to before it")
-    lost.add_argument("--yes", action="store_true", help="really")
+    lost = _of_one(actions, "declare-lost", "give up an open segment that has no intact replica left")
+    lost.add_argument("--end", type=position, required=True, metavar="GLSN", help="the first position after the gap")
+    lost.add_argument("--yes", action="store_true", help="confirm")
     lost.set_defaults(run=cluster_command(_declare_lost))
-    reconfigure = _of_one(commands, "reconfigure", "end a log's open segment and begin another")
+    reconfigure = _of_one(commands, "reconfigure", "end a log's open segment and open another")
     reconfigure.set_defaults(run=cluster_command(_reconfigure))
 
 
 def _of_one(actions: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=text, parents=[cluster_options()])
-    parser.add_argument("name", metavar="LOG", help="its name")
+    parser.add_argument("name", metavar="LOG", help="the name of the log")
     assert isinstance(parser, argparse.ArgumentParser)
     return parser
 
@@ -78,7 +82,7 @@ async def _create(options: argparse.Namespace, cluster: Cluster) -> None:
     if options.json:
         print_json({"log": options.name, "epoch": epoch, "policy": policy, "existed": existed, "groups": last.groups})
         return
-    exists = " exists already, with the same settings" if existed else ""
+    exists = " already exists, with the same settings" if existed else ""
     print(f"log {options.name}{exists}: {policy}, {members(last)}")
     for text in warnings(log_status(view)):
         print(text)
@@ -99,7 +103,7 @@ async def _list(options: argparse.Namespace, cluster: Cluster) -> None:
     elif logs:
         print(log_table(logs))
     else:
-        print("no logs yet; make one with `trunkline log create NAME`")
+        print("no logs yet; create one with `trunkline log create NAME`")
 
 
 async def _describe(options: argparse.Namespace, cluster: Cluster) -> None:
@@ -134,10 +138,10 @@ async def _seal(options: argparse.Namespace, cluster: Cluster) -> None:
     end = view.last.end
     if end is None:
         end = (await (await cluster.log(options.name)).seal()).end
-    _say_sealed(options, end)
+    _print_sealed(options, end)
 
 
-def _say_sealed(options: argparse.Namespace, end: int) -> None:
+def _print_sealed(options: argparse.Namespace, end: int) -> None:
     if options.json:
         print_json({"log": options.name, "end": end})
     else:
@@ -147,9 +151,9 @@ def _say_sealed(options: argparse.Namespace, end: int) -> None:
 async def _reopen(options: argparse.Namespace, cluster: Cluster) -> None:
     view = await cluster.describe(options.name)
     if view.last.is_open:
-        raise Refused(f"log {options.name} is open; `trunkline reconfigure {options.name}` begins a new segment")
+        raise Refused(f"log {options.name} is open; `trunkline reconfigure {options.name}` opens a new segment")
     await (await cluster.log(options.name)).reopen()
-    await _say_opened(options, cluster)
+    await _print_opened(options, cluster)
 
 
 async def _reconfigure(options: argparse.Namespace, cluster: Cluster) -> None:
@@ -157,10 +161,10 @@ async def _reconfigure(options: argparse.Namespace, cluster: Cluster) -> None:
     if not view.last.is_open:
         raise Refused(f"log {options.name} is sealed; `trunkline log reopen {options.name}` opens it")
     await (await cluster.log(options.name)).reopen()
-    await _say_opened(options, cluster)
+    await _print_opened(options, cluster)
 
 
-async def _say_opened(options: argparse.Namespace, cluster: Cluster) -> None:
+async def _print_opened(options: argparse.Namespace, cluster: Cluster) -> None:
     last = segment_status((await cluster.describe(options.name)).last)
     if options.json:
         print_json({"log": options.name, "segment": last})
@@ -173,13 +177,13 @@ async def _trim(options: argparse.Namespace, cluster: Cluster) -> None:
     if options.json:
         print_json({"log": options.name, "trim": point})
     else:
-        lowered = " (a batch is not cut)" if point < options.glsn else ""
+        lowered = " (batches are not split)" if point < options.glsn else ""
         print(f"log {options.name} is trimmed to {point}{lowered}")
 
 
 async def _delete(options: argparse.Namespace, cluster: Cluster) -> None:
     if not options.yes:
-        raise WrongInput(f"this deletes every entry of {options.name} for ever; say --yes if that is meant")
+        raise WrongInput(f"this deletes every entry of {options.name} permanently; add --yes to confirm")
     await (await cluster.log(options.name)).delete()
     if options.json:
         print_json({"log": options.name, "deleted": True})
@@ -190,7 +194,7 @@ async def _delete(options: argparse.Namespace, cluster: Cluster) -> None:
 async def _declare_lost(options: argparse.Namespace, cluster: Cluster) -> None:
     if not options.yes:
         raise WrongInput(
-            f"entries of {options.name} before {options.end} may be lost for ever; say --yes if that is meant"
+            f"this may lose entries of {options.name} before {options.end} permanently; add --yes to confirm"
         )
     await (await cluster.log(options.name)).declare_lost(options.end)
-    await _say_opened(options, cluster)
+    await _print_opened(options, cluster)

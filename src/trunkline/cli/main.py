@@ -1,9 +1,8 @@
 """Entry point of ``trunkline``: parses the command line and turns outcomes into exit codes.
 
-Exit codes: 0 all is well, 1 it was refused or failed (of `check`: a violation was found, of `deliver verify`: a
-difference), 2 the input or the configuration was wrong, 3 the cluster, source or store could not be reached (of
-`check`: the checker itself failed), 4 it may have happened or not, 130 interrupted. One line on standard error says
-what was wrong, with `--json` as an object.
+Exit codes: 0 success, 1 rejected or failed (`check`: a violation was found, `deliver verify`: a difference), 2 invalid
+input or configuration, 3 the cluster, source or store is unreachable (`check`: the checker itself failed), 4 the
+outcome is unknown, 130 interrupted. One line on standard error describes the error, with `--json` as an object.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-import trunkline
 from trunkline.cli import INTERRUPTED, WrongInput
 from trunkline.cli.examples import add_examples
 from trunkline.cli.extras import missing_extra
 from trunkline.cli.parser import Parser, no_command
 from trunkline.errors import ConfigError, OutcomeUnknown, TrunklineError, Unreachable
+from trunkline.version import version
 
 if TYPE_CHECKING:
     from trunkline.check.catalogue import Catalogue
@@ -32,8 +31,8 @@ UNREACHABLE = 3
 CHECKER_FAILED = 3
 UNKNOWN = 4
 
-# Which module has a command, in the order of --help. A command loads its own module and no other: an append does not
-# wait for the checker to be loaded, nor a check for the network.
+# The module of each command, in the order of --help. A command loads only its own: an append does not wait until the
+# checker is loaded, nor a check for the network.
 MODULES = {
     "up": "up",
     "down": "up",
@@ -65,7 +64,7 @@ class CheckerFailed(Exception):
 
 
 def main(arguments: Sequence[str] | None = None, catalogue: Callable[[], Catalogue] | None = None) -> int:
-    """Run one command; the return value is the process's exit code. ``catalogue``: what ``check`` checks."""
+    """Run one command and return its exit code. ``catalogue`` is what ``check`` explores."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
     try:
@@ -73,37 +72,37 @@ def main(arguments: Sequence[str] | None = None, catalogue: Callable[[], Catalog
         code: int = _check(options, catalogue) if given[0] == "check" else options.run(options)
         sys.stdout.flush()
     except WrongInput as error:
-        _complain("WrongInput", str(error), as_json)
+        _print_error("WrongInput", str(error), as_json)
         return WRONG_INPUT
     except TrunklineError as error:
-        _complain(type(error).__name__, str(error), as_json)
+        _print_error(type(error).__name__, str(error), as_json)
         return _exit_code(error)
     except ModuleNotFoundError as error:
         missing = missing_extra(error, f"trunkline {given[0]}")
         if missing is None:
             raise
-        _complain("ConfigError", missing, as_json)
+        _print_error("ConfigError", missing, as_json)
         return WRONG_INPUT
     except CheckerFailed as error:
         print(f"trunkline: the checker itself failed\n{error}", file=sys.stderr)
         return CHECKER_FAILED
     except KeyboardInterrupt:
-        _complain("Interrupted", "interrupted", as_json)
+        _print_error("Interrupted", "interrupted", as_json)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output left; keep the interpreter from complaining about it once more at exit.
+        # The reader of the output closed it; prevent a second error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return REFUSED
-    except OSError as error:  # of this machine: no space, no permission, no file. A network's are told by the client
+    except OSError as error:  # of this machine, such as no space; the client handles errors of the network
         if error.strerror is None:
             raise
         what = f"{error.filename}: " if error.filename is not None else ""
-        _complain(type(error).__name__, f"{what}{error.strerror}", as_json)
+        _print_error(type(error).__name__, f"{what}{error.strerror}", as_json)
         return REFUSED
     return code
 
 
-def _complain(kind: str, message: str, as_json: bool) -> None:
+def _print_error(kind: str, message: str, as_json: bool) -> None:
     text = json.dumps({"error": kind, "message": message}) if as_json else f"trunkline: {message}"
     print(text, file=sys.stderr)
 
@@ -125,8 +124,8 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of one command; all commands are loaded only where none is named."""
-    parser = Parser(prog="trunkline", description="A replicated log. The protocol code that ships is what is checked.")
+    """The parser of one command, or of all commands if none is named."""
+    parser = Parser(prog="trunkline", description="A replicated log of changes, and its delivery to many tables.")
     if command and command not in MODULES and not command.startswith("-"):
         parser.error(no_command(command, MODULES))
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
@@ -141,7 +140,7 @@ def _parser(command: str = "") -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(f"trunkline {trunkline.__version__}")
+        print(f"trunkline {version()}")
         parser.exit()
 
 

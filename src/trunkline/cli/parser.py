@@ -1,4 +1,4 @@
-"""The parser of every command: what is wrong is one line, with the word that was probably meant."""
+"""The parser of every command: an error is one line, with the most similar word."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, NoReturn
 
 from trunkline.cli import WrongInput
 
-ALIKE = 0.7  # lower: words are suggested that nobody meant; higher: a letter too many in a short word is not known
-EXAMPLE = "example"  # how an epilog begins that is printed as it is
+ALIKE = 0.7  # too low: unrelated words are suggested; too high: none for a typo in a short word
+EXAMPLE = "example"  # an epilog that starts with it is printed unchanged
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """What to add to a message about an unknown word; empty where nothing is like it."""
+    """A hint for a message about an unknown word; empty if no word is similar."""
     close = difflib.get_close_matches(word, [each for each in words if each != word], n=1, cutoff=ALIKE)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; ``--help`` is there for the rest."""
+    """Reports an error in one line, without the usage."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": HelpFormatter, **keywords})
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """What nobody knows is an error of the command that was given it, not of ``trunkline`` as a whole."""
+        """An unknown argument is an error of its command, not of ``trunkline``."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(self._unknown(unknown))
@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         if option is None:
             return f"unexpected argument {' '.join(unknown)}"
         if any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
-            return f"unknown option {option} before the command; options go behind it"
+            return f"unknown option {option} before the command; put it after the command"
         return f"unknown option {option}{did_you_mean(option, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -60,7 +60,7 @@ def no_command(name: str, names: Iterable[str]) -> str:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps descriptions, and leaves examples as they are."""
+    """Wraps descriptions, but not examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith(EXAMPLE):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def local_path(text: str) -> Path:
-    """For what a command makes: a URL would become a local folder called ``s3:``."""
+    """Reject URLs: one would become a local directory called ``s3:``."""
     if "://" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is a URL; give a path of this machine")
+        raise argparse.ArgumentTypeError(f"{text!r} is a URL; use a local path")
     return Path(text)

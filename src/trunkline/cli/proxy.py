@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import sys
 from typing import Any
 
@@ -14,7 +13,7 @@ from trunkline.cli.connection import CONNECT_TIMEOUT_S, cluster_options, configu
 from trunkline.cli.serve import add_allow_host_option, add_parent_option, end_with
 from trunkline.cli.tables import print_json
 from trunkline.client.cluster import ClientOptions, Cluster
-from trunkline.config import TOKEN_BYTES_MAX, ConnectionConfig
+from trunkline.config import TOKEN_BYTES_MAX, ConnectionConfig, secret
 from trunkline.errors import ConfigError
 from trunkline.proxy.limits import KEY_WINDOW, STOP_S_MAX
 from trunkline.proxy.server import ProxyServer
@@ -45,20 +44,20 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="require the token in this environment variable: `Authorization: Bearer ...`",
     )
-    add_allow_host_option(parser, "another name by which the proxy may be asked for; with a token any may")
+    add_allow_host_option(parser, "another host name of the proxy; with a token every name is accepted")
     parser.add_argument(
         "--allow-origin",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="let pages of this origin ask from a browser, such as https://shop.example; may be repeated",
+        help="accept requests from web pages of this origin, such as https://shop.example; may be repeated",
     )
     parser.add_argument(
         "--key-window",
         type=positive,
         default=KEY_WINDOW,
         metavar="N",
-        help=f"positions for which idempotency keys are remembered; the same for all proxies (default: {KEY_WINDOW})",
+        help=f"positions back to which idempotency keys count; the same for all proxies (default: {KEY_WINDOW})",
     )
     add_parent_option(parser)
     parser.set_defaults(run=_run)
@@ -80,9 +79,9 @@ def _run(options: argparse.Namespace) -> int:
 def _token(variable: str | None) -> str:
     if variable is None:
         return ""
-    token = os.environ.get(variable, "").strip()
+    token = secret(variable, "the token of the proxy").strip()
     if not token or len(token.encode()) > TOKEN_BYTES_MAX:
-        raise ConfigError(f"--token-env {variable}: the variable must hold a token of 1 to {TOKEN_BYTES_MAX} bytes")
+        raise ConfigError(f"--token-env: {variable} must contain a token of 1 to {TOKEN_BYTES_MAX} bytes")
     return token
 
 
@@ -97,19 +96,19 @@ async def _serve(config: ProxyConfig, connection: ConnectionConfig, *, as_json: 
 
     async def start() -> None:
         await server.start()
-        _tell(server.address, as_json=as_json)
+        _announce(server.address, as_json=as_json)
 
     try:
         return await lifetime.run(start())
     finally:
         await server.stop()
-        with contextlib.suppress(TimeoutError):  # what the cluster does not settle in time stays unknown
+        with contextlib.suppress(TimeoutError):  # the outcome of other appends stays unknown
             async with asyncio.timeout(STOP_S_MAX):
                 await cluster.close()
         lifetime.close()
 
 
-def _tell(address: str, *, as_json: bool) -> None:
+def _announce(address: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"listen": address})
     else:

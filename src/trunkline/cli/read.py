@@ -1,4 +1,4 @@
-"""``trunkline read``, ``tail``, ``subscribe``, ``peek`` and ``fill``: what is in a log."""
+"""``trunkline read``, ``tail``, ``subscribe``, ``peek`` and ``fill``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trunkline.errors import NotWritten, Trimmed
 
 TAIL = 10
 READ = """\
-Print entries, one on each line. Where there are none, a line on standard error says why. To begin right behind the last
-entry is well (exit code 0): nothing has come yet. To begin or end further out, or in what was trimmed, is not (1).
+Print entries, one per line. If there are none, a line on standard error explains why. A read that starts at the tail
+succeeds (exit code 0): there are no new entries. A range beyond the tail or below the trim point fails (exit code 1).
 """
 
 Show = Callable[[Batch], bytes]
@@ -30,7 +30,7 @@ Work = Callable[[argparse.Namespace, Cluster], Awaitable[int | None]]
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    read = _of_log(commands, "read", "print entries, one on each line")
+    read = _of_log(commands, "read", "print entries, one per line")
     read.description = READ
     read.add_argument("--from", dest="start", type=position, metavar="A", help="first position (default: the oldest)")
     read.add_argument("--to", dest="until", type=position, metavar="B", help="last position (default: the newest)")
@@ -38,33 +38,33 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     read.set_defaults(run=cluster_command(_read))
     tail = _of_log(commands, "tail", "print the last entries")
     tail.add_argument("-n", dest="number", type=count, default=TAIL, metavar="N", help=f"how many (default: {TAIL})")
-    tail.add_argument("--follow", "-f", action="store_true", help="then wait for those that come")
+    tail.add_argument("--follow", "-f", action="store_true", help="then print new entries as they arrive")
     _add_raw(tail)
     tail.set_defaults(run=_until_interrupted(_tail))
-    subscribe = _of_log(commands, "subscribe", "print entries as they come, without end")
+    subscribe = _of_log(commands, "subscribe", "print entries as they arrive, until Ctrl-C")
     subscribe.add_argument("--from", dest="start", type=position, metavar="A", help="from here (default: the oldest)")
     _add_raw(subscribe)
     subscribe.set_defaults(run=_until_interrupted(_subscribe))
-    peek = _of_log(commands, "peek", "print the next position that will be handed out, and the tail")
+    peek = _of_log(commands, "peek", "print the next position to be assigned, and the tail")
     peek.set_defaults(run=cluster_command(_peek))
-    fill = _of_log(commands, "fill", "settle a position whose writer is gone")
+    fill = _of_log(commands, "fill", "fill a position that its writer did not complete")
     fill.add_argument("glsn", type=position, metavar="GLSN", help="the position")
     fill.set_defaults(run=cluster_command(_fill))
 
 
 def _of_log(commands: argparse._SubParsersAction[Any], name: str, text: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=text, parents=[cluster_options()])
-    parser.add_argument("log", metavar="LOG", help="its name")
+    parser.add_argument("log", metavar="LOG", help="the name of the log")
     assert isinstance(parser, argparse.ArgumentParser)
     return parser
 
 
 def _add_raw(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--raw", action="store_true", help="print the bytes alone, with nothing between entries")
+    parser.add_argument("--raw", action="store_true", help="print only the bytes, without separators")
 
 
 def _until_interrupted(work: Work) -> Callable[[argparse.Namespace], int]:
-    """Ctrl-C is how such a command ends: nothing needs to be said of it."""
+    """Ctrl-C ends such a command, without a message."""
     run = cluster_command(work)
 
     def quietly(options: argparse.Namespace) -> int:
@@ -79,7 +79,7 @@ def _until_interrupted(work: Work) -> Callable[[argparse.Namespace], int]:
 async def _read(options: argparse.Namespace, cluster: Cluster) -> None:
     start, until = options.start, options.until
     if until is not None and start is not None and until < start:
-        raise WrongInput(f"--to {until} lies before --from {start}; both ends are part of what is read")
+        raise WrongInput(f"--to {until} is before --from {start}; both ends are inclusive")
     log = await cluster.log(options.log)
     batches = log.batches(start, until, to_tail=True)
     show = _show(options)
@@ -89,11 +89,11 @@ async def _read(options: argparse.Namespace, cluster: Cluster) -> None:
         found += len(batch)
     _flush()
     if not found or (until is not None and batches.next_glsn <= until):
-        await _say_what_is_missing(options, cluster, log, found)
+        await _explain_missing(options, cluster, log, found)
 
 
-async def _say_what_is_missing(options: argparse.Namespace, cluster: Cluster, log: Log, found: int) -> None:
-    """What was asked for by its position and is not there is an error. That there is nothing new is none."""
+async def _explain_missing(options: argparse.Namespace, cluster: Cluster, log: Log, found: int) -> None:
+    """A position that does not exist is an error; the absence of new entries is not."""
     name, start, until = options.log, options.start, options.until
     tail, trim = await log.tail(), (await cluster.describe(name)).trim
     if until is not None and until <= trim:
@@ -110,18 +110,18 @@ def _end(name: str, tail: int) -> str:
 
 
 def _why_nothing(name: str, trim: int, tail: int, start: int | None, until: int | None) -> str:
-    """Of a read that found no entry, though nothing is wrong with it."""
+    """Why a valid read found no entry."""
     first, last = max(start or 1, trim + 1), min(until or tail - 1, tail - 1)
     if first <= last:
         where = f"{first} is a hole" if first == last else f"{first} to {last} are holes"
-        return f"{where}: no entry of {name} is there, and none ever will be"
+        return f"{where}: {name} will never have an entry there"
     if trim and trim + 1 == tail:
-        return f"the entries of {name} are trimmed up to {trim}, and none came since"
-    return _end(name, tail) + (f"; nothing is at {tail} yet" if tail > 1 else "")
+        return f"{name} is trimmed up to {trim}, and has no newer entries"
+    return _end(name, tail) + (f"; position {tail} is not written yet" if tail > 1 else "")
 
 
 def _note(options: argparse.Namespace, text: str) -> None:
-    """Something to know, beside what is printed."""
+    """Print a note on standard error."""
     print(json.dumps({"note": text}) if options.json else f"trunkline: {text}", file=sys.stderr)
 
 
@@ -131,7 +131,7 @@ async def _tail(options: argparse.Namespace, cluster: Cluster) -> None:
     tail = await log.tail()
     start = await _start_of_last(log, oldest, tail, options.number)
     if options.follow:
-        await _print_endlessly(log, start, options)
+        await _follow(log, start, options)
     elif start < tail:
         show = _show(options)
         async for batch in log.batches(start, tail - 1, to_tail=True):
@@ -142,7 +142,7 @@ async def _tail(options: argparse.Namespace, cluster: Cluster) -> None:
 
 
 async def _start_of_last(log: Log, oldest: int, tail: int, number: int) -> int:
-    """Where the last ``number`` entries begin. Holes count for nothing, so it may take more than one look."""
+    """The position of the first of the last ``number`` entries. Holes do not count, so this may read twice or more."""
     reach = number
     while True:
         start = max(oldest, tail - reach)
@@ -159,10 +159,10 @@ async def _subscribe(options: argparse.Namespace, cluster: Cluster) -> None:
     log = await cluster.log(options.log)
     if options.start is not None and options.start > (tail := await log.tail()):
         _note(options, f"{_end(options.log, tail)}; waiting for {options.start}")
-    await _print_endlessly(log, options.start, options)
+    await _follow(log, options.start, options)
 
 
-async def _print_endlessly(log: Log, start: int | None, options: argparse.Namespace) -> None:
+async def _follow(log: Log, start: int | None, options: argparse.Namespace) -> None:
     show = _show(options)
     async for batch in log.batches(start):
         _write(show(batch))
@@ -183,7 +183,7 @@ async def _fill(options: argparse.Namespace, cluster: Cluster) -> None:
     if options.json:
         print_json({"log": options.log, "glsn": options.glsn, "hole": hole})
     else:
-        print(f"position {options.glsn} {'is a hole now' if hole else 'holds an entry'}")
+        print(f"position {options.glsn} {'is now a hole' if hole else 'has an entry'}")
 
 
 # ------------------------------------------------------------------------------------------------------ on the screen
@@ -191,7 +191,7 @@ async def _fill(options: argparse.Namespace, cluster: Cluster) -> None:
 
 def _show(options: argparse.Namespace) -> Show:
     if options.json and options.raw:
-        raise WrongInput("--json and --raw do not go together")
+        raise WrongInput("--json and --raw exclude each other")
     if options.json:
         return _json_lines
     return _raw if options.raw else _lines
@@ -226,13 +226,13 @@ def _json_line(entry: Entry) -> bytes:
 
 
 def _header(value: bytes) -> str | dict[str, str]:
-    """As the proxy shows it: a text, or an object that says that it is none."""
+    """As in the proxy: text, or an object that names the encoding."""
     shown, encoding = _text(value)
     return shown if encoding == "utf-8" else {encoding: shown}
 
 
 def _text(payload: bytes) -> tuple[str, str]:
-    """As text where it is text."""
+    """UTF-8 if possible, else base64."""
     try:
         return payload.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """``trunkline serve node`` and ``trunkline serve coordinator``: one server process, in the foreground.
 
-``python -m trunkline.cli.serve`` is the same without the rest of the command line: a server does not load the checker.
+``python -m trunkline.cli.serve`` is the same, but does not load the other commands.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trunkline.net.http_names import OwnNames
 from trunkline.net.tls import client_tls, server_tls
 from trunkline.observing.log_lines import LOG_FORMATS, begin_logging
 from trunkline.observing.targets import observe_address
-from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
+from trunkline.runtime.coordinator import CoordinatorServerConfig, run_coordinator
 from trunkline.runtime.node import NodeConfig, run_node
 from trunkline.storage.options import REMOVED, StorageOptions
 
@@ -44,32 +44,36 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 def add_servers(servers: argparse._SubParsersAction[Any]) -> None:
     node = servers.add_parser("node", help="run a storage node")
-    node.add_argument("--dir", type=local_path, required=True, help="its data; formatted when it is empty")
+    node.add_argument("--dir", type=local_path, required=True, help="data directory; formatted if it is empty")
     node.add_argument("--name", required=True, help="unique in the cluster")
     node.add_argument("--listen", default="127.0.0.1:7401", metavar="ADDR", help="default: 127.0.0.1:7401")
-    node.add_argument("--advertise", default="", metavar="ADDR", help="where others reach it (default: --listen)")
+    node.add_argument(
+        "--advertise", default="", metavar="ADDR", help="the address for clients and other servers (default: --listen)"
+    )
     node.add_argument("--coordinators", default="127.0.0.1:7400", metavar="ADDR[,ADDR]", help="default: 127.0.0.1:7400")
-    node.add_argument("--zone", default="", help="what fails together; replicas are put into distinct zones")
+    node.add_argument("--zone", default="", help="failure domain; replicas are placed in different zones")
     add_storage_options(node)
     _add_common(node)
     node.set_defaults(run=_node)
     coordinator = servers.add_parser("coordinator", help="run a coordinator")
     coordinator.add_argument(
-        "--dir", type=local_path, help="of the embedded metadata store, and of what happened lately"
+        "--dir", type=local_path, help="directory of the embedded metadata store and of recent events"
     )
-    coordinator.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd instead")
+    coordinator.add_argument("--etcd", default="", metavar="URL[,URL]", help="store the metadata in etcd instead")
     coordinator.add_argument("--name", default="coordinator", help="unique among the coordinators")
     coordinator.add_argument("--listen", default="127.0.0.1:7400", metavar="ADDR", help="default: 127.0.0.1:7400")
     coordinator.add_argument(
-        "--default-policy", choices=POLICIES, default="chain", help="of logs that are created without one"
+        "--default-policy", choices=POLICIES, default="chain", help="the policy of logs that are created without one"
     )
-    coordinator.add_argument("--tick-ms", type=positive, default=500, metavar="N", help="between looks at the duties")
+    coordinator.add_argument(
+        "--tick-ms", type=positive, default=500, metavar="N", help="interval of the background duties"
+    )
     _add_common(coordinator)
     coordinator.set_defaults(run=_coordinator)
 
 
 def add_storage_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sync", choices=SYNC_POLICIES, default="always", help="when appends are put on disk")
+    parser.add_argument("--sync", choices=SYNC_POLICIES, default="always", help="when appends are synced to disk")
     parser.add_argument(
         "--storage",
         action="append",
@@ -84,7 +88,9 @@ def _storage_keys() -> list[str]:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
+    parser.add_argument(
+        "--lease-ms", type=positive, default=3000, metavar="N", help="a node that is silent for longer counts as failed"
+    )
     parser.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --recording DIR`")
     add_observe_option(parser)
     add_log_format_option(parser)
@@ -97,9 +103,9 @@ def add_observe_option(parser: argparse.ArgumentParser) -> None:
         "--observe",
         default="",
         metavar="[HOST:]PORT",
-        help="serve /metrics, /healthz and /readyz there (host: 127.0.0.1; port 0: any; default: nowhere)",
+        help="serve /metrics, /healthz and /readyz there (host: 127.0.0.1; port 0: any free port; default: off)",
     )
-    add_allow_host_option(parser, "another name by which --observe may be asked for, such as a target of Prometheus")
+    add_allow_host_option(parser, "another host name for --observe, such as that of a Prometheus target")
 
 
 def add_allow_host_option(parser: argparse.ArgumentParser, text: str) -> None:
@@ -107,16 +113,16 @@ def add_allow_host_option(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def add_log_format_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-format", choices=LOG_FORMATS, default="text", help="of log lines (default: text)")
+    parser.add_argument("--log-format", choices=LOG_FORMATS, default="text", help="format of log lines (default: text)")
 
 
 def add_parent_option(parser: argparse.ArgumentParser) -> None:
-    """For supervisors and tests: end when that process does, however it ends."""
+    """For supervisors and tests: end when the parent process ends."""
     parser.add_argument("--parent", type=positive, help=argparse.SUPPRESS)
 
 
 def storage_options(sync: str, given: list[str]) -> StorageOptions:
-    """Raises ``ConfigError``, which names the key."""
+    """Raises ``ConfigError`` with the name of the key."""
     values: dict[str, object] = {"sync": sync}
     for each in given:
         key, equals, value = each.partition("=")
@@ -154,7 +160,7 @@ def _node(options: argparse.Namespace) -> int:
 
 def _coordinator(options: argparse.Namespace) -> int:
     _begin(options, "coordinator")
-    config = CoordinatorConfig(
+    config = CoordinatorServerConfig(
         listen=options.listen,
         directory=options.dir,
         etcd=tuple(_listed(options.etcd)),
@@ -173,13 +179,13 @@ def _coordinator(options: argparse.Namespace) -> int:
 
 def _begin(options: argparse.Namespace, kind: str) -> None:
     if options.observe:
-        OwnNames(observe_address(options.observe)[0], options.allow_host)  # what is wrong is said before all else
+        OwnNames(observe_address(options.observe)[0], options.allow_host)  # report an error before anything starts
     end_with(options.parent)
     begin_logging(sys.stderr, options.log_format, {"process": kind, "name": options.name})
 
 
 def _serve(options: argparse.Namespace, work: Coroutine[Any, Any, int]) -> int:
-    """Where lines are JSON, the last one is, too."""
+    """With JSON log lines, a fatal error is one, too."""
     try:
         return run_loop(work)
     except TrunklineError as error:
@@ -190,23 +196,23 @@ def _serve(options: argparse.Namespace, work: Coroutine[Any, Any, int]) -> int:
 
 
 def end_with(parent: int | None) -> None:
-    """Have the kernel kill this process when its parent dies: a supervisor leaves nothing behind."""
+    """Let the kernel kill this process when its parent dies."""
     if parent is None:
         return
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked
+    if os.getppid() != parent:  # the parent died before the call
         sys.exit(1)
 
 
 def _tls(options: argparse.Namespace) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """For those who dial us, and for whom we dial. All three files or none."""
+    """For accepted and for outgoing connections. All three files are set, or none."""
     files = configuration(options)
     given = [files.tls_ca, files.tls_cert, files.tls_key]
     if not any(given):
         return None, None
     if not all(given):
-        raise ConfigError("a server that speaks TLS needs --tls-ca, --tls-cert and --tls-key")
+        raise ConfigError("a server with TLS needs --tls-ca, --tls-cert and --tls-key")
     authority, certificate, key = (Path(each) for each in given)
     return server_tls(certificate, key, authority), client_tls(authority, certificate, key)
 

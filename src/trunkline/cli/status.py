@@ -1,4 +1,4 @@
-"""``trunkline status``: who runs, where the logs are, and what is wrong with them."""
+"""``trunkline status``: the coordinators, nodes and logs of a cluster, and their problems."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from trunkline.core.status import ClusterStatus, LogStatus, NodeStatus, Register
 from trunkline.errors import ProtocolError, Refused, Unreachable
 from trunkline.runtime.local_files import ClusterRecord, LocalFiles
 
-SEGMENTS_MANY = 10_000  # of a log: it is time to trim it
-NODE_S = 2.0  # what a node is given to tell of itself
+SEGMENTS_MANY = 10_000  # a log with more should be trimmed
+NODE_S = 2.0  # timeout of a status request
 
 
 class ShownNode(RegisteredNode, frozen=True):
@@ -46,7 +46,7 @@ class ShownCluster(ClusterStatus, frozen=True):
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser("status", help="show the cluster, its nodes and its logs", parents=[cluster_options()])
-    parser.add_argument("--dir", type=Path, help="of a cluster of this machine: connects to it and shows process ids")
+    parser.add_argument("--dir", type=Path, help="directory of a local cluster: connect to it, and show process ids")
     parser.set_defaults(run=_status)
 
 
@@ -56,7 +56,7 @@ def _status(options: argparse.Namespace) -> int:
     if options.dir is not None:
         record = LocalFiles(options.dir).running()
         if record is None:
-            raise Unreachable(f"nothing runs in {options.dir}; start it with `trunkline up --dir {options.dir}`")
+            raise Unreachable(f"no cluster runs in {options.dir}; start it with `trunkline up --dir {options.dir}`")
         config = replace(config, connect=(record.connect,))
 
     async def ask() -> ShownCluster:
@@ -113,21 +113,21 @@ def status_text(status: ShownCluster) -> str:
     if len(status.coordinators) > 1:
         parts.append(coordinator_table(status.coordinators))
     parts.append(node_table(status.nodes))
-    parts += [f"REFUSED: {each.name or 'a stranger'} at {each.address}: {each.why}" for each in status.refused]
+    parts += [f"REFUSED: {each.name or 'an unknown client'} at {each.address}: {each.why}" for each in status.refused]
     if logs:
         parts.append(log_table(logs))
         if status.logs_left_out:
             left_out = plural(status.logs_left_out, "more log is", "more logs are")
-            parts.append(f"{left_out} not shown, and not in trouble")
+            parts.append(f"{left_out} not shown; they have no problems")
         parts += [text for log in logs for text in warnings(log)]
     else:
-        parts.append("no logs yet; make one with `trunkline log create NAME`")
+        parts.append("no logs yet; create one with `trunkline log create NAME`")
     return "\n\n".join(parts)
 
 
 def _coordinator_line(status: ShownCluster) -> str:
     pid = f", process {status.pid}" if status.pid else ""
-    active = "active" if status.active else f"standby; active is {status.active_coordinator or 'nobody'}"
+    active = "active" if status.active else f"standby; active is {status.active_coordinator or 'none'}"
     where = f" at {status.address}" if status.address else ""
     return f"cluster {status.cluster}, coordinator {status.name}{where} ({active}{pid})"
 
@@ -168,7 +168,7 @@ def log_table(logs: Iterable[LogStatus]) -> str:
 
 
 def members(segment: SegmentStatus) -> str:
-    """Groups with their members from head to tail."""
+    """The replica groups, each from head to tail."""
     return " / ".join(
         " > ".join(member.node + ("+joining" if member.joining else "") for member in group) for group in segment.groups
     )
@@ -179,8 +179,8 @@ def warnings(log: LogStatus) -> list[str]:
     found = []
     if log.blocked:
         found.append(
-            f"BLOCKED: {log.name} waits for a member of its open segment to come back; "
-            "`trunkline log declare-lost` gives it up"
+            f"BLOCKED: {log.name} waits for a replica of its open segment to return; "
+            "`trunkline log declare-lost` gives the segment up"
         )
     if log.refused:
         found.append(f"REFUSED: {log.refused}")
@@ -188,7 +188,7 @@ def warnings(log: LogStatus) -> list[str]:
     found += [f"lost: {log.name}, positions {first} to {end - 1}" for first, end in log.gaps]
     if log.segments_total >= SEGMENTS_MANY:
         found.append(
-            f"long: {log.name} has {log.segments_total:,} segments, and each change of its map costs more; trim it"
+            f"long: {log.name} has {log.segments_total:,} segments, which makes changes of its map slow; trim it"
         )
     return found
 
@@ -199,12 +199,10 @@ def _missing_copies(log: LogStatus) -> list[str]:
         copies = segment.copies()
         which = f"{log.name}, segment {segment.index}"
         if copies == 1 and log.replicas > 1:
-            found.append(f"NO REDUNDANCY: {which} has one copy; add a node, or bring lost ones back")
+            found.append(f"NO REDUNDANCY: {which} has one copy; add a node, or restart the lost ones")
         elif 0 < copies < log.replicas:
             found.append(f"fewer copies: {which} has {copies} of {log.replicas}")
     found.sort(key=lambda text: not text.startswith("NO"))
     if (more := log.problems_total - len(found)) > 0:
-        found.append(
-            f"fewer copies: {log.name} has {plural(more, 'more segment')} with fewer copies than it should have"
-        )
+        found.append(f"fewer copies: {log.name} has {plural(more, 'more segment')} with too few copies")
     return found

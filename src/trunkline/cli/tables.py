@@ -1,4 +1,4 @@
-"""How commands show things: tables, sizes, JSON, and a bar for long work."""
+"""Output of commands: tables, sizes, JSON, and a progress bar."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import msgspec
 from trunkline.plural import plural as plural
 
 REFRESH_S = 0.2
-BAR_AFTER_S = 1.0  # work that is done sooner shows no bar
+BAR_AFTER_S = 1.0  # shorter work shows no bar
 BAR_CHARACTERS = 30
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as what is in them; numbers to the right."""
+    """Columns fit their contents; numbers are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(text) for text in column) for column in zip(headings, *cells, strict=True)]
     numeric = [bool(rows) and all(_is_number(row[at]) for row in rows) for at in range(len(headings))]
@@ -47,7 +47,7 @@ def _cell(value: object) -> str:
 
 
 def size(count_bytes: int | None) -> str:
-    """A number of bytes in the unit that suits it."""
+    """A number of bytes in a suitable unit."""
     if count_bytes is None:
         return "-"
     amount = float(count_bytes)
@@ -59,9 +59,9 @@ def size(count_bytes: int | None) -> str:
 
 
 def json_option() -> argparse.ArgumentParser:
-    """A parent for the parsers of commands."""
+    """A parent parser with ``--json``."""
     parent = argparse.ArgumentParser(add_help=False)
-    parent.add_argument("--json", action="store_true", help="print JSON, errors as well")
+    parent.add_argument("--json", action="store_true", help="print JSON, also for errors")
     return parent
 
 
@@ -70,7 +70,7 @@ def print_json(value: object) -> None:
 
 
 class Bar:
-    """Tells on standard error how far long work is. It shows only on a terminal, and only when the work takes long."""
+    """Shows the progress of long work on standard error, if that is a terminal."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self._what = what
@@ -87,7 +87,7 @@ class Bar:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
 
-    def tell(self, done: int) -> None:
+    def update(self, done: int) -> None:
         now = time.monotonic()
         if self._shows and now - self._began >= BAR_AFTER_S and now - self._shown_at >= REFRESH_S:
             self._shown_at = now

@@ -34,7 +34,7 @@ from trunkline.cli.serve import (
 )
 from trunkline.cli.tables import json_option, plural, print_json
 from trunkline.client.cluster import Cluster
-from trunkline.config import VARIABLES, ConnectionConfig
+from trunkline.config import ENVIRONMENT, VARIABLES, ConnectionConfig
 from trunkline.errors import Refused, Unreachable
 from trunkline.observing.targets import TARGETS, read_targets
 from trunkline.runtime.local_cluster import STOP_S, LocalCluster, LocalClusterConfig
@@ -49,8 +49,8 @@ from trunkline.runtime.local_files import (
 
 DIRECTORY = Path("cluster")
 DASHBOARD = "127.0.0.1:7480"
-UP_S = 60.0  # a cluster that is not up then is taken down again
-LOOK_S = 0.05
+UP_S = 60.0  # a cluster that is not up by then is stopped
+POLL_S = 0.05
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 EXAMPLES = """\
 examples:
@@ -64,23 +64,27 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     up = commands.add_parser(
         "up",
         help="run a cluster on this machine",
-        description="Run a cluster on this machine: one coordinator and some nodes. What dies is started again.",
+        description="Run a cluster on this machine: a coordinator and several nodes. Processes that die are restarted.",
         epilog=EXAMPLES,
         parents=[json_option()],
     )
-    _add_directory(up, "holds all data (default: ./cluster)")
-    up.add_argument("--nodes", type=positive, metavar="N", help="default: those that are there, or 3")
-    up.add_argument("--port", type=port, default=7400, help="of the coordinator; nodes take the next. 0: any")
-    up.add_argument("--policy-defaults", choices=POLICIES, default="chain", help="of logs created without --policy")
-    up.add_argument("--detach", action="store_true", help="return when the cluster is up, and let it run")
-    up.add_argument("--no-restart", action="store_true", help="leave what dies dead")
-    up.add_argument("--etcd", default="", metavar="URL[,URL]", help="keep the metadata in an etcd")
+    _add_directory(up, "directory of all data (default: ./cluster)")
+    up.add_argument("--nodes", type=positive, metavar="N", help="default: the existing ones, or 3")
+    up.add_argument(
+        "--port", type=port, default=7400, help="port of the coordinator; nodes use the next; 0: any free port"
+    )
+    up.add_argument("--policy-defaults", choices=POLICIES, default="chain", help="policy of logs created without one")
+    up.add_argument("--detach", action="store_true", help="return when the cluster is up; it runs in the background")
+    up.add_argument("--no-restart", action="store_true", help="do not restart processes that die")
+    up.add_argument("--etcd", default="", metavar="URL[,URL]", help="store the metadata in etcd")
     up.add_argument("--record", type=local_path, metavar="DIR", help="record for `trunkline check --recording DIR`")
-    up.add_argument("--lease-ms", type=positive, default=3000, metavar="N", help="how long a silent node is live")
+    up.add_argument(
+        "--lease-ms", type=positive, default=3000, metavar="N", help="a node that is silent for longer counts as failed"
+    )
     up.add_argument(
         "--observe",
         action="store_true",
-        help=f"each process serves /metrics, /healthz and /readyz on a free port; {TARGETS} in --dir says where",
+        help=f"each process serves /metrics, /healthz and /readyz on a free port; {TARGETS} in --dir lists them",
     )
     up.add_argument(
         "--dashboard",
@@ -94,8 +98,8 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     add_parent_option(up)
     add_security_options(up.add_argument_group("security"))
     up.set_defaults(run=_up)
-    down = commands.add_parser("down", help="stop a cluster of this machine", parents=[json_option()])
-    _add_directory(down, "of the cluster (default: ./cluster)")
+    down = commands.add_parser("down", help="stop a local cluster", parents=[json_option()])
+    _add_directory(down, "directory of the cluster (default: ./cluster)")
     down.set_defaults(run=_down)
 
 
@@ -107,7 +111,7 @@ def _add_directory(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _up(options: argparse.Namespace) -> int:
-    storage_options(options.sync, options.storage)  # what is wrong with them is better said here than by every node
+    storage_options(options.sync, options.storage)  # report an error once, not from every node
     end_with(options.parent)
     if options.detach:
         return asyncio.run(_detach(options))
@@ -132,7 +136,7 @@ def _config(options: argparse.Namespace, security: ConnectionConfig) -> LocalClu
         observe=options.observe,
         node_options=(*node, *both),
         coordinator_options=(*coordinator, *both),
-        environment={VARIABLES["token"]: security.token} if security.token else {},
+        environment={**ENVIRONMENT, VARIABLES["token"]: security.token},  # other users can read command lines
     )
 
 
@@ -159,7 +163,7 @@ async def _in_foreground(options: argparse.Namespace) -> int:
             failed.cancel()
         async with _page(options, replace(security, connect=(cluster.connect,))) as page:
             cluster.mark_up(page)
-            _say_up(options, cluster.files)
+            _print_up(options, cluster.files)
             return await stopped
     finally:
         await cluster.stop()
@@ -167,7 +171,7 @@ async def _in_foreground(options: argparse.Namespace) -> int:
 
 @contextlib.asynccontextmanager
 async def _page(options: argparse.Namespace, connection: ConnectionConfig) -> AsyncIterator[str]:
-    """The dashboard, if it is wanted: its address, else nothing."""
+    """Serve the dashboard, if requested, and yield its address."""
     if options.dashboard is None:
         yield ""
         return
@@ -201,30 +205,30 @@ def _on_signals(cluster: LocalCluster, stopped: asyncio.Future[int]) -> None:
 
 
 async def wait_live(cluster: LocalCluster, security: ConnectionConfig) -> None:
-    """Until every node is registered and live."""
+    """Return when every node is registered and live."""
     wanted = {child.name for child in cluster.children.values() if child.kind == "node"}
     config = replace(security, connect=(cluster.connect,), timeout_s=UP_S)
     while True:
         with contextlib.suppress(Unreachable):
             async with connected(config) as client:
                 while not wanted <= await _live_nodes(client):
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(POLL_S)
                 return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def _live_nodes(client: Cluster) -> set[str]:
     return {node.name for node in (await client.status(logs=False)).nodes if node.live}
 
 
-def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:
+def _print_up(options: argparse.Namespace, files: LocalFiles) -> None:
     record = files.record()
     assert record is not None
     nodes = [each for each in record.processes if each.kind == "node"]
     if options.json:
-        told: dict[str, Any] = {"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]}
-        told |= {"observe": read_targets(files.root)} if options.observe else {}
-        print_json({**told, "dashboard": record.dashboard} if record.dashboard else told)
+        facts: dict[str, Any] = {"connect": record.connect, "pid": record.pid, "nodes": [each.name for each in nodes]}
+        facts |= {"observe": read_targets(files.root)} if options.observe else {}
+        print_json({**facts, "dashboard": record.dashboard} if record.dashboard else facts)
     else:
         print(f"up: {plural(len(nodes), 'node')}, connect to {record.connect}")
         if record.connect != "127.0.0.1:7400":
@@ -243,7 +247,7 @@ def _say_up(options: argparse.Namespace, files: LocalFiles) -> None:
 
 
 async def _detach(options: argparse.Namespace) -> int:
-    """The same in a process of its own session; this one leaves when that one says that the cluster is up."""
+    """Run the same in a background process with its own session; return when the cluster is up."""
     files = LocalFiles(options.dir)
     running = files.running()
     if running is not None:
@@ -259,15 +263,15 @@ async def _detach(options: argparse.Namespace) -> int:
         while process.returncode is None:
             record = files.record()
             if record is not None and record.up and record.pid == process.pid:
-                _say_up(options, files)
+                _print_up(options, files)
                 return 0
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
     except asyncio.CancelledError:
         process.terminate()
         await process.wait()
         raise
-    said = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    raise Refused(said[-1].removeprefix("trunkline: ") if said else f"the supervisor ended; see {path}")
+    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    raise Refused(lines[-1].removeprefix("trunkline: ") if lines else f"the supervisor ended; see {path}")
 
 
 def _foreground(arguments: Sequence[str]) -> list[str]:
@@ -285,27 +289,27 @@ def _down(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"stopped": running is not None, "dir": str(files.root)})
     elif running is None:
-        print(f"nothing runs in {files.root}")
+        print(f"no cluster runs in {files.root}")
     else:
         print(f"down: {files.root}")
     return 0
 
 
 async def stop_recorded(files: LocalFiles, record: ClusterRecord) -> None:
-    """Stop the supervisor, which stops the rest; where it does not, stop everything that it recorded."""
+    """Stop the supervisor, which stops its servers; if it does not end, kill every recorded process."""
     send_signal(record.pid, record.started, signal.SIGTERM)
     if not await _ended(record, STOP_S + 2):
         latest = files.record() or record
         for pid, started in [(record.pid, record.started), *((each.pid, each.started) for each in latest.processes)]:
             send_signal(pid, started, signal.SIGKILL)
         if not await _ended(record, STOP_S):
-            raise Refused(f"process {record.pid} does not end; look at it with `ps -p {record.pid}`")
+            raise Refused(f"process {record.pid} does not end; inspect it with `ps -p {record.pid}`")
 
 
 async def _ended(record: ClusterRecord, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while is_running(record.pid, record.started):
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
             return True
     return False

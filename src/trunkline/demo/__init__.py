@@ -1,1 +1,1 @@
-"""`./run demo`: everything at once, with faults, and every row accounted for at the end."""
+"""`./run demo`: the whole system on one machine, with faults, and every row verified at the end."""

@@ -1,4 +1,4 @@
-"""Compares every delivered table with its part of the shop itself, by DuckDB and delta-rs alone."""
+"""Compares every delivered table with its part of the shop, with DuckDB and delta-rs only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Compared(Struct, frozen=True):
 
 
 def compare(shop: LakeAddress, destinations: Sequence[DestinationConfig]) -> list[Compared]:
-    """Rows that one side has and the other has not, counted as a multiset."""
+    """Rows that only one side has, counted as a multiset."""
     connection = new_duckdb("ducklake", "sqlite_scanner")
     try:
         attach_lake(connection, shop, "shop", read_only=True)
@@ -37,7 +37,7 @@ def compare(shop: LakeAddress, destinations: Sequence[DestinationConfig]) -> lis
                     connection.register("held_rows", deltalake.DeltaTable(path).to_pyarrow_table())
                     held = f"SELECT {COLUMNS} FROM held_rows"
                 case _:
-                    raise AssertionError("the demonstration has no such destination")
+                    raise AssertionError("the demo has no such destination")
             wanted = f"SELECT {COLUMNS} FROM shop.orders WHERE tenant = {literal(destination.name)}"
             ((rows, missing, extra),) = connection.execute(
                 f"SELECT (SELECT count(*) FROM ({held})), (SELECT count(*) FROM ({wanted} EXCEPT ALL {held})), "

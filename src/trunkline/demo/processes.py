@@ -1,4 +1,4 @@
-"""The processes of the demonstration. Each is started here and ended by its own number, whatever happens."""
+"""The processes of the demo. Each is started here, and ended by its pid."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Final
 
 PROGRAM: Final = (sys.executable, "-m", "trunkline.cli.main")
 LINES_KEPT: Final = 200
-STOP_S: Final = 60.0  # a deliverer that drains may take a while
+STOP_S: Final = 60.0  # a deliverer finishes its work first
 END_S: Final = 20.0
 
 
 class Process:
-    """A command of Trunkline in the background, in a group of its own, so that Ctrl-C reaches only us."""
+    """A ``trunkline`` command in the background, in its own session, so that Ctrl-C does not reach it."""
 
-    def __init__(self, *arguments: str, heard: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, *arguments: str, on_line: Callable[[str], None] = lambda _: None) -> None:
         self.what = arguments[0]
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
-        self._heard = heard
+        self._on_line = on_line
         self._process = subprocess.Popen(
             [*PROGRAM, *arguments],
             stdin=subprocess.DEVNULL,
@@ -45,35 +45,35 @@ class Process:
 
     @property
     def output(self) -> str:
-        """The last lines that it wrote."""
+        """The last lines of its output."""
         return "\n".join(self._lines)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.append(line.rstrip())
-            self._heard(line)
+            self._on_line(line)
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill it, like a crash."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
-        """In order, as one would in production."""
+        """Shut it down cleanly, as in production."""
         if self.runs:
             self._process.send_signal(signal.SIGTERM)
         return self._ended(STOP_S)
 
     def end(self) -> int:
-        """Soon: what a deliverer has not delivered yet does not matter any more."""
+        """End it quickly; a deliverer does not finish its work."""
         for _ in range(2):  # a second signal ends it without draining
             if self.runs:
                 self._process.send_signal(signal.SIGTERM)
         return self._ended(END_S)
 
     def _ended(self, within_s: float) -> int:
-        """What does not end in time is killed with all that it started."""
+        """Wait for the exit; after the time limit, kill the process and its children."""
         try:
             self._process.wait(within_s)
         except subprocess.TimeoutExpired:

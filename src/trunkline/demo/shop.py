@@ -1,4 +1,4 @@
-"""The shop of the demonstration: a DuckLake table of orders that changes all the time, for twenty tenants."""
+"""The shop of the demo: a DuckLake table of orders of twenty tenants that changes continuously."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ITEMS: Final = ("anvil", "bellows", "chisel", "drill", "easel", "file", "gimlet"
 TABLE: Final = "id BIGINT, tenant VARCHAR, item VARCHAR, quantity INTEGER, price DECIMAL(10,2), paid BOOLEAN"
 FIRST_ORDERS: Final = 2_000
 PAUSE_S: Final = 0.25  # between two transactions
-TRIES: Final = 20  # of a transaction that meets a reader of the catalog
+TRIES: Final = 20  # of a transaction that conflicts with a reader of the catalog
 
 
 class Shop:
-    """Customers who order, pay, cancel and move to other shops, in a thread of their own."""
+    """A thread in which customers order, pay, cancel and move to other tenants."""
 
     def __init__(self, folder: Path, seed: int = 7) -> None:
         self.address = LakeAddress(f"sqlite:{folder / 'shop.sqlite'}", "orders", data_path=str(folder / "shop"))
@@ -46,7 +46,7 @@ class Shop:
         self._thread.start()
 
     def close(self) -> None:
-        """After the transaction that is under way."""
+        """Stop after the current transaction."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -65,14 +65,14 @@ class Shop:
             )
             paid = f"UPDATE lake.orders SET paid = true WHERE id BETWEEN {at} AND {at + 40}"
             moves = f"UPDATE lake.orders SET tenant = {literal(moved)} WHERE id = {at + 50}"
-            gone = f"DELETE FROM lake.orders WHERE id BETWEEN {at + 60} AND {at + 65}"
-            if self._commit(ordered, paid, moves, gone):
+            cancelled = f"DELETE FROM lake.orders WHERE id BETWEEN {at + 60} AND {at + 65}"
+            if self._commit(ordered, paid, moves, cancelled):
                 self._next += count
                 self.transactions += 1
                 self.operations += count + 41 + 1 + 6
 
     def _commit(self, *statements: str) -> bool:
-        """One transaction; readers of the catalog may be in the way for a moment."""
+        """One transaction; it is retried, as readers may lock the catalog for a moment."""
         for _ in range(TRIES):
             try:
                 self._lake.execute("BEGIN")
@@ -92,7 +92,7 @@ class Shop:
         try:
             self._lake.execute("ROLLBACK")
         except duckdb.Error:
-            return  # there is no transaction any more
+            return  # the transaction has ended
 
     @staticmethod
     def _row() -> str:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-import trunkline
+from trunkline.version import version
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 
@@ -71,7 +71,7 @@ COMMON: Final = (
 
 def common_values(name: str, uptime_s: float) -> dict[str, Value]:
     """The values of ``COMMON``."""
-    build = (name, trunkline.__version__, platform.python_version())
+    build = (name, version(), platform.python_version())
     return {"build_info": [Labelled(build, 1)], "uptime_seconds": uptime_s}
 
 

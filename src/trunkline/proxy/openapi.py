@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import trunkline
 from trunkline.proxy.limits import BODY_BYTES_MAX, KEY_WINDOW
 from trunkline.proxy.openapi_schemas import PARAMETERS, SCHEMAS, Json, problems, ref
+from trunkline.version import version
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
@@ -43,7 +43,7 @@ def document(*, with_token: bool) -> Json:
     """``with_token``: requests need a token."""
     found: Json = {
         "openapi": "3.1.0",
-        "info": {"title": "Trunkline proxy", "version": trunkline.__version__, "description": ABOUT},
+        "info": {"title": "Trunkline proxy", "version": version(), "description": ABOUT},
         "paths": {
             path: {method: _with_refusals(operation, with_token=with_token) for method, operation in methods.items()}
             for path, methods in _paths().items()

@@ -53,7 +53,7 @@ class LocalClusterConfig(msgspec.Struct, frozen=True):
     node_options: tuple[str, ...] = ()
     coordinator_options: tuple[str, ...] = ()
     observe: bool = False  # each process serves metrics and health on its own port
-    environment: Mapping[str, str] = {}  # added to that of this process: secrets must not appear on command lines
+    environment: Mapping[str, str] | None = None  # of the servers; None: that of this process
 
 
 class Child:
@@ -194,7 +194,7 @@ class LocalCluster:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C at the terminal reaches the supervisor only
-                env={**os.environ, **self.config.environment},
+                env=self.config.environment,
             )
         child.started = process_started(child.process.pid)
         self._write_record()  # L5
@@ -245,8 +245,8 @@ class LocalCluster:
     def _failure_text(self, child: Child, code: int) -> str:
         path = self.files.logs / f"{child.name}.log"
         last = path.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()[-1:]
-        said = f": {_message(last[0])}" if last else ""
-        return f"{child.name} ended with exit code {code} before the cluster was up{said} (see {path})"
+        message = f": {_message(last[0])}" if last else ""
+        return f"{child.name} ended with exit code {code} before the cluster was up{message} (see {path})"
 
     def _write_record(self, pid: int | None = None) -> None:
         pid = os.getpid() if pid is None else pid

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 
 from trunkline import sync
 from trunkline.client.cluster import ClientOptions
-from trunkline.config import TOKEN_BYTES_MAX, ConnectionConfig
+from trunkline.config import TOKEN_BYTES_MAX, ConnectionConfig, secret
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.spark.options import ConnectionOptions
 
@@ -97,12 +96,8 @@ def connect(options: ConnectionOptions) -> sync.Cluster:
 
 def _token(options: ConnectionOptions) -> str:
     if options.token_env:
-        if not os.environ.get(options.token_env):
-            raise ConfigError(
-                f"option tokenEnv names {options.token_env}, which is not set in the environment of this Spark worker: "
-                "set it on the driver and, with spark.executorEnv, on executors"
-            )
-        return os.environ[options.token_env]
+        where = "on the driver and, with spark.executorEnv, on executors"
+        return secret(options.token_env, f"the token of the cluster, {where}")
     if not options.token_file:
         return ""
     try:

@@ -8,11 +8,11 @@ tracebacks.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from trunkline.config import set_variable
 from trunkline.errors import TrunklineError
 
 HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
@@ -24,5 +24,5 @@ def in_one_line() -> Iterator[None]:
     try:
         yield
     except TrunklineError:
-        os.environ[HIDE_TRACEBACK] = "1"
+        set_variable(HIDE_TRACEBACK, "1")
         raise

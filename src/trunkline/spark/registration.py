@@ -12,7 +12,6 @@ is not activated that is another one, without this package.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any, Final
@@ -20,6 +19,7 @@ from typing import Any, Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from trunkline.config import ENVIRONMENT
 from trunkline.errors import ConfigError
 from trunkline.spark.source import TrunklineSource
 
@@ -44,7 +44,7 @@ def register(spark: SparkSession) -> None:
 def _settle_python(context: SparkContext) -> None:
     if context.pythonExec == sys.executable:
         return
-    if SETTING in os.environ or not str(context.master).startswith("local"):
+    if SETTING in ENVIRONMENT or not str(context.master).startswith("local"):
         _check_python(context.pythonExec, context.pythonVer)  # (1)
     else:
         context.pythonExec = sys.executable  # (2)

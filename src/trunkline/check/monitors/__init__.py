@@ -1,4 +1,4 @@
-"""The properties of the log, one object each. The same objects judge searches and recorded traces."""
+"""The properties of the log, one monitor each. The same monitors judge searches and recordings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trunkline.core.projection import Projection
 
 
 def safety(projection: Projection | None = None, granted: int = 0) -> tuple[Monitor, ...]:
-    """All that must never happen. ``projection``: where the log is when watching begins, if it exists already, and
-    ``granted``: how far its segment 0 was handed out by then.
+    """The safety properties of a log. ``projection``: the log's at the beginning, if it already exists;
+    ``granted``: how far segment 0 was granted by then.
     """
     return (
         TotalOrder(projection),
@@ -34,7 +34,7 @@ def safety(projection: Projection | None = None, granted: int = 0) -> tuple[Moni
 
 
 def of_each(projections: tuple[Projection, ...], *more: Monitor) -> tuple[Monitor, ...]:
-    """The monitors of several logs, each with its own: what must never happen, and ``more``."""
+    """The monitors of several logs: for each log its safety properties and ``more``."""
     return tuple(OfLog(each.log, monitor) for each in projections for monitor in (*safety(each), *more))
 
 

@@ -1,54 +1,54 @@
-"""Delivery: every destination is its part of the source at its position, whatever fails.
+"""Delivery: every destination holds its part of the source at its position, whatever fails.
 
-The tables of the checked world tell each of their commits whole, so that most properties are judged commit by commit.
+The tables of the checked world announce their whole content at each commit, so most properties are judged per commit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trunkline.check.delivery_rows import Rows, SourceScript
-from trunkline.check.scenario import Monitor, ObservedEvent, ProcessEnded, Violation
+from trunkline.check.scenario import Monitor, ObservedEvent, ProcessEnded, SafetyMonitor, Violation
 from trunkline.core.delivery_events import GroupStarted, JobEnded, PlanDropped
 from trunkline.core.delivery_messages import Outcome
 from trunkline.core.effects import Event
 
 
 class SourceMoved(Event, frozen=True):
-    """The source has this version now, and has forgotten what lies before ``oldest``."""
+    """The source has this version now, and no longer has versions before ``oldest``."""
 
     version: int
     oldest: int
-    life: int = 0  # grows when it was replaced by another
+    incarnation: int = 0  # grows when the source is replaced
 
 
 class TableWritten(Event, frozen=True):
-    """A destination committed: this is all it holds."""
+    """A destination committed: its whole content."""
 
     destination: str
     rows: Rows
     position: int
     token: int
-    seeded: int  # the version of its last seed; 0: nobody vouches for its rows
-    restored: bool = False  # an operator took it back to a backup
+    seeded: int  # the version of its last seed; 0: its rows are not from this pipeline
+    restored: bool = False  # an operator restored it from a backup
     mark: str = ""  # of the position
 
 
 class Parts(NamedTuple):
-    """What the destinations are to hold."""
+    """What each destination should hold."""
 
-    history: SourceScript
+    script: SourceScript
     tenants: Mapping[str, tuple[int, ...]]  # of each destination
     append: bool = False
-    token_first: int = 0  # what was written under an older token is not judged: another configuration held then
+    token_first: int = 0  # writes under an older token are not judged: they had another configuration
 
-    def expected(self, destination: str, version: int, history: SourceScript | None = None) -> Rows:
-        return (history or self.history).part(self.tenants[destination], version)
+    def expected(self, destination: str, version: int, script: SourceScript | None = None) -> Rows:
+        return (script or self.script).part(self.tenants[destination], version)
 
 
-class CommitMonitor:
+class CommitMonitor(SafetyMonitor):
     """A property of one commit alone."""
 
     def __init__(self, parts: Parts) -> None:
@@ -63,50 +63,47 @@ class CommitMonitor:
             self.judge(event)
         return state
 
-    def hot(self, state: tuple[()]) -> str:
-        return ""
-
     def judge(self, table: TableWritten) -> None:
         raise NotImplementedError
 
 
 class NoPhantom(CommitMonitor):
-    """A destination holds no row that the source does not have at its position (in mode append: ever had)."""
+    """A destination holds only rows that the source has at its position (in append mode: ever had)."""
 
     name = "NoPhantom"
 
     def judge(self, table: TableWritten) -> None:
         versions = range(table.seeded, table.position + 1) if self._parts.append else (table.position,)
-        real = {row for version in versions for row in self._parts.history.of(table.mark).versions[version]}
+        real = {row for version in versions for row in self._parts.script.of(table.mark).versions[version]}
         for row in table.rows:
             if row not in real:
                 raise Violation(f"{table.destination} at {table.position} holds {row.brief()}, the source does not")
 
 
 class NoLoss(CommitMonitor):
-    """A destination holds every row that its part of the source has at its position."""
+    """A destination holds every row of its part of the source at its position."""
 
     name = "NoLoss"
 
     def judge(self, table: TableWritten) -> None:
-        for row in self._parts.expected(table.destination, table.position, self._parts.history.of(table.mark)):
+        for row in self._parts.expected(table.destination, table.position, self._parts.script.of(table.mark)):
             if row not in table.rows:
                 raise Violation(f"{table.destination} at {table.position} lacks {row.brief()}")
 
 
 class PartitionCorrectness(CommitMonitor):
-    """A destination holds rows of its own tenants only."""
+    """A destination holds only rows of its own tenants."""
 
     name = "PartitionCorrectness"
 
     def judge(self, table: TableWritten) -> None:
         for row in table.rows:
             if row.tenant not in self._parts.tenants[table.destination]:
-                raise Violation(f"{table.destination} holds {row.brief()}, which is not its own")
+                raise Violation(f"{table.destination} holds {row.brief()}, which belongs to another destination")
 
 
 class ExactlyOnce(CommitMonitor):
-    """No change has its effect twice: a row is in a table once, and in a mirror so is its key."""
+    """No change takes effect twice: a row is in a table once, and so is its key in a mirror."""
 
     name = "ExactlyOnce"
 
@@ -117,18 +114,19 @@ class ExactlyOnce(CommitMonitor):
                 raise Violation(f"{table.destination} at {table.position} holds {what} {times} times")
 
 
-class CursorMonotone:
-    """The position of a destination never goes back, but by a backup: its own, or one that the source was restored from
-    so that it does not have this version any more."""
+class CursorMonotone(SafetyMonitor):
+    """The position of a destination never goes back, unless it is restored from a backup, or the source was and no
+    longer has this version.
+    """
 
     name = "CursorMonotone"
 
     class State(NamedTuple):
-        life: int = 0  # of the source
+        incarnation: int = 0
         written: tuple[tuple[str, int, str], ...] = ()  # destination, position, mark
 
     def __init__(self, parts: Parts) -> None:
-        self._history = parts.history
+        self._script = parts.script
 
     def initial(self) -> State:
         return self.State()
@@ -136,23 +134,20 @@ class CursorMonotone:
     def observe(self, state: State, observed: ObservedEvent) -> State:
         event = observed.event
         if isinstance(event, SourceMoved):
-            return state._replace(life=event.life)
+            return state._replace(incarnation=event.incarnation)
         if not isinstance(event, TableWritten):
             return state
         last = {name: (position, mark) for name, position, mark in state.written}
         position, mark = last.get(event.destination, (0, ""))
-        real = mark == self._history.mark(state.life, position)
+        real = mark == self._script.mark(state.incarnation, position)
         if event.position < position and real and not event.restored:
             raise Violation(f"{event.destination} went back from {position} to {event.position}")
         last[event.destination] = (event.position, event.mark)
         return state._replace(written=tuple(sorted((name, *written) for name, written in last.items())))
 
-    def hot(self, state: State) -> str:
-        return ""
 
-
-class SingleDeliverer:
-    """After a deliverer with a newer token has written, nothing with an older one is written any more."""
+class SingleDeliverer(SafetyMonitor):
+    """Once a deliverer with a newer token has written, no write with an older token follows."""
 
     name = "SingleDeliverer"
 
@@ -165,20 +160,15 @@ class SingleDeliverer:
             return state
         last = dict(state)
         if event.token < last.get(event.destination, 0) and not event.restored:
-            raise Violation(
-                f"{event.destination} was written under token {event.token}, after {last[event.destination]}"
-            )
+            raise Violation(f"{event.destination} was written with token {event.token} after {last[event.destination]}")
         return tuple(sorted({**last, event.destination: event.token}.items()))
 
-    def hot(self, state: tuple[tuple[str, int], ...]) -> str:
-        return ""
 
-
-class FlushState:
-    """A deliverer has one job in flight for a destination, not two."""
+class FlushState(SafetyMonitor):
+    """A deliverer has at most one job in flight for a destination."""
 
     name = "FlushState"
-    State = tuple[tuple[str, int, tuple[str, ...]], ...]  # process, job, destinations
+    State = tuple[tuple[str, int, tuple[str, ...]], ...]  # process, job, what it writes to
 
     def initial(self) -> State:
         return ()
@@ -187,11 +177,11 @@ class FlushState:
         process = observed.process
         match observed.event:
             case GroupStarted(job, _, _, members):
-                names = tuple(member.destination for member in members)
-                for other in state:
-                    twice = [name for name in names if other[0] == process and name in other[2]]
+                names = self._written([member.destination for member in members])
+                for other, number, taken in state:
+                    twice = [name for name in names if other == process and name in taken]
                     if twice:
-                        raise Violation(f"{process} has two jobs for {twice[0]} in flight: {other[1]} and {job}")
+                        raise Violation(f"{process} has two jobs for {twice[0]} in flight: {number} and {job}")
                 return tuple(sorted((*state, (process, job, names))))
             case JobEnded(job):
                 return tuple(each for each in state if each[:2] != (process, job))
@@ -199,44 +189,26 @@ class FlushState:
                 return tuple(each for each in state if each[0] != process)
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
+    def _written(self, destinations: Sequence[str]) -> tuple[str, ...]:
+        """What a job for these destinations writes to."""
+        return tuple(destinations)
 
 
-class OnePlace:
-    """A deliverer has one job in flight that writes to a place, not two."""
+class OnePlace(FlushState):
+    """A deliverer has at most one job in flight that writes to a place."""
 
     name = "OnePlace"
-    State = tuple[tuple[str, int, tuple[str, ...]], ...]  # process, job, places
 
     def __init__(self, places: Mapping[str, str]) -> None:
-        """``places``: of destinations; those that are not named share none."""
+        """``places``: by destination; a destination without one shares no place."""
         self._places = places
 
-    def initial(self) -> State:
-        return ()
-
-    def observe(self, state: State, observed: ObservedEvent) -> State:
-        process = observed.process
-        match observed.event:
-            case GroupStarted(job, _, _, members):
-                named = {self._places[each.destination] for each in members if each.destination in self._places}
-                for other, number, taken in state:
-                    if other == process and named.intersection(taken):
-                        raise Violation(f"{process} has two jobs for one place in flight: {number} and {job}")
-                return tuple(sorted((*state, (process, job, tuple(sorted(named))))))
-            case JobEnded(job):
-                return tuple(each for each in state if each[:2] != (process, job))
-            case ProcessEnded():
-                return tuple(each for each in state if each[0] != process)
-        return state
-
-    def hot(self, state: State) -> str:
-        return ""
+    def _written(self, destinations: Sequence[str]) -> tuple[str, ...]:
+        return tuple(sorted({self._places[each] for each in destinations if each in self._places}))
 
 
-class BufferBound:
-    """A flush is planned inside of what is, or was, there: stored position <= after <= through <= source."""
+class BufferBound(SafetyMonitor):
+    """A flush is planned within these bounds: stored position <= after <= through <= source."""
 
     name = "BufferBound"
 
@@ -260,23 +232,22 @@ class BufferBound:
                     raise Violation(f"{observed.process} plans up to {through}, but the source is at {state.version}")
                 for member in () if seed else members:
                     if not member.expected <= after <= through:
-                        raise Violation(f"{member.destination} at {member.expected} is to get ({after}, {through}]")
+                        raise Violation(
+                            f"{member.destination} at {member.expected} is planned to get ({after}, {through}]"
+                        )
                     if member.expected > dict(state.positions).get(member.destination, member.expected):
                         raise Violation(f"{member.destination} is not at {member.expected} yet")
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
 
+class ReadOnce(SafetyMonitor):
+    """A deliverer reads the windows of a destination without gap or overlap, until a plan is dropped.
 
-class ReadOnce:
-    """A deliverer reads window after window of a destination, without a gap and nothing twice, until a plan is dropped.
-
-    A failure drops the plan of the destination that failed, and of no other.
+    A failure drops the plan of the failed destination only.
     """
 
     name = "ReadOnce"
-    State = tuple[tuple[tuple[str, str], int], ...]  # process and destination, where the next window begins
+    State = tuple[tuple[tuple[str, str], int], ...]  # (process, destination), begin of the next window
 
     def initial(self) -> State:
         return ()
@@ -300,22 +271,19 @@ class ReadOnce:
                 ends = {place: end for place, end in ends.items() if place[0] != process}
         return tuple(sorted(ends.items()))
 
-    def hot(self, state: State) -> str:
-        return ""
-
 
 class EventualConsistency:
-    """When faults have stopped, every destination comes to hold its part of the newest version."""
+    """When faults have stopped, every destination reaches its part of the newest version."""
 
     name = "EventualConsistency"
 
     class State(NamedTuple):
         version: int = 1
         tables: tuple[tuple[str, Rows], ...] = ()
-        life: int = 0
+        incarnation: int = 0
 
     def __init__(self, parts: Parts, tables: Mapping[str, Rows]) -> None:
-        """``tables``: those that are to come to their part, and what they hold at the beginning."""
+        """``tables``: the destinations that must reach their part, with their initial rows."""
         self._parts = parts
         self._tables = tables
 
@@ -324,24 +292,26 @@ class EventualConsistency:
 
     def observe(self, state: State, observed: ObservedEvent) -> State:
         match observed.event:
-            case SourceMoved(version, _, life):
-                return state._replace(version=version, life=life)
+            case SourceMoved(version, _, incarnation):
+                return state._replace(version=version, incarnation=incarnation)
             case TableWritten(destination, rows) if destination in self._tables:
                 return state._replace(tables=tuple(sorted({**dict(state.tables), destination: rows}.items())))
         return state
 
     def hot(self, state: State) -> str:
         for destination, rows in state.tables:
-            expected = self._parts.expected(destination, state.version, self._parts.history.lived(state.life))
+            expected = self._parts.expected(
+                destination, state.version, self._parts.script.in_incarnation(state.incarnation)
+            )
             lacking = [row for row in expected if row not in rows]
             beyond = [row for row in rows if row not in expected and not self._parts.append]
             if lacking or beyond:
-                return f"{destination} is not its part of version {state.version}"
+                return f"{destination} does not hold its part of version {state.version}"
         return ""
 
 
 def delivery_safety(parts: Parts) -> tuple[Monitor, ...]:
-    """All that must never happen."""
+    """The safety properties of delivery."""
     return (
         NoPhantom(parts),
         NoLoss(parts),

@@ -1,4 +1,4 @@
-"""Durability: what is acknowledged or returned is on every member of its group."""
+"""Durability: every member of the group stores what is acknowledged or returned."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
-from trunkline.check.scenario import ObservedEvent, Violation
+from trunkline.check.scenario import ObservedEvent, SafetyMonitor, Violation
 from trunkline.core.entries import Frame
 from trunkline.core.events import Committed, EntriesRead, FrameStored, Projected, StreamRecovered
 from trunkline.core.projection import Projection
 
-Frames = SortedMap[tuple[Frame, ...]]  # by first position; after a loss, another frame may follow at one
+Frames = SortedMap[tuple[Frame, ...]]  # by first position; after a loss, a position may get another frame
 
 
 class StoredFrames(NamedTuple):
-    """What nodes were seen to keep, and where the log is."""
+    """The frames that nodes announced as stored, and the current projection."""
 
     projection: Projection | None = None
     stored: tuple[tuple[str, Frames], ...] = ()  # by stream
@@ -48,7 +48,7 @@ class StoredFrames(NamedTuple):
         return self._replace(stored=(*self.stored[:at], (stream, after), *self.stored[at + known :]))
 
     def lacking(self, frame: Frame) -> list[str]:
-        """Serving members, by node, that were never seen to store the frame."""
+        """Nodes of serving members that never announced the frame as stored."""
         segment = self.projection.segment_of(frame.first) if self.projection is not None else None
         if segment is None or self.projection is None or frame.first <= self.projection.trim:
             return []
@@ -56,19 +56,23 @@ class StoredFrames(NamedTuple):
         return [m.node for m in serving if frame not in (self.frames(m.stream).get(frame.first) or ())]
 
 
-class CommitDurability:
-    """An entry is acknowledged only when every member of its group has it on disk.
-
-    A member that begins to serve an ended segment has everything that those before it have.
-    """
-
-    name = "CommitDurability"
+class StoredFramesMonitor(SafetyMonitor):
+    """A property of what nodes store."""
 
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
 
     def initial(self) -> StoredFrames:
         return StoredFrames(self._projection)
+
+
+class CommitDurability(StoredFramesMonitor):
+    """An entry is acknowledged only when every member of its group has it on disk.
+
+    A member that starts to serve an ended segment has all entries of the members that served it before.
+    """
+
+    name = "CommitDurability"
 
     def observe(self, state: StoredFrames, observed: ObservedEvent) -> StoredFrames:
         event = observed.event
@@ -78,35 +82,23 @@ class CommitDurability:
             _admitted(state, event.projection)
         return state.after(observed)
 
-    def hot(self, state: StoredFrames) -> str:
-        return ""
 
-
-class ReadCommitted:
+class ReadCommitted(StoredFramesMonitor):
     """A reader returns only what every member of the group has."""
 
     name = "ReadCommitted"
-
-    def __init__(self, projection: Projection | None = None) -> None:
-        self._projection = projection
-
-    def initial(self) -> StoredFrames:
-        return StoredFrames(self._projection)
 
     def observe(self, state: StoredFrames, observed: ObservedEvent) -> StoredFrames:
         event = observed.event
         if isinstance(event, EntriesRead) and (lacking := state.lacking(event.frame)):
             raise Violation(
-                f"{observed.process} was given position {event.position}, which {', '.join(lacking)} never stored"
+                f"{observed.process} read position {event.position}, which {', '.join(lacking)} never stored"
             )
         return state.after(observed)
 
-    def hot(self, state: StoredFrames) -> str:
-        return ""
-
 
 def _admitted(state: StoredFrames, after: Projection) -> None:
-    """Members that serve from now on have what everybody had who served before."""
+    """New serving members must have what all previous serving members had."""
     before = state.projection
     for segment in after.segments:
         known = before.segment(segment.index) if before is not None else None

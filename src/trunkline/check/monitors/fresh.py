@@ -1,19 +1,19 @@
-"""Freshness: where a read says that the log ends, nothing lies behind that was acknowledged before the read began."""
+"""Freshness: a read to the tail returns every entry that was acknowledged before it began."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, Violation
+from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, SafetyMonitor, Violation
 from trunkline.core.calls import AppendRequested, SubscribeRequested
 from trunkline.core.effects import Message
 from trunkline.core.events import Appended, SubscriptionEnded
 
 
-class FreshTail:
-    """A read to the tail ends behind every entry whose append was acknowledged before it began.
+class FreshTail(SafetyMonitor):
+    """A read to the tail ends after every entry whose append was acknowledged before the read began.
 
-    One that ends at its ``until`` need not get that far.
+    With ``until`` it may end there.
     """
 
     name = "FreshTail"
@@ -21,7 +21,7 @@ class FreshTail:
     class State(NamedTuple):
         acknowledged: int = 0  # the highest position
         batches: frozenset[tuple[str, int, int]] = frozenset()  # process, operation, entries: appends of several
-        reads: frozenset[tuple[str, int, int]] = frozenset()  # process, operation, position that it must pass
+        reads: frozenset[tuple[str, int, int]] = frozenset()  # process, operation, position that it must reach
 
     def initial(self) -> State:
         return self.State()
@@ -39,7 +39,7 @@ class FreshTail:
                 read = _under_way(state.reads, process, operation)
                 if read is not None and after <= read[2]:
                     raise Violation(
-                        f"{process} was told that {after} is the tail; {read[2]} was acknowledged before it asked"
+                        f"{process} read up to {after} as the tail, but {read[2]} was acknowledged before it began"
                     )
                 return state._replace(reads=state.reads - {read})
             case Completed(operation, _):
@@ -47,9 +47,6 @@ class FreshTail:
             case ProcessEnded():
                 return self._without(state, process)
         return state
-
-    def hot(self, state: State) -> str:
-        return ""
 
     def _began(self, state: State, process: str, operation: int, request: Message) -> State:
         match request:

@@ -1,11 +1,11 @@
-"""History: what the metadata says may only change in a few ways, and one owner orders each segment."""
+"""History of a log: its projection changes only in legal ways, and one owner orders each segment."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import NamedTuple
 
-from trunkline.check.scenario import ObservedEvent, Violation
+from trunkline.check.scenario import ObservedEvent, SafetyMonitor, Violation
 from trunkline.core.events import (
     Committed,
     HoleFilled,
@@ -19,10 +19,10 @@ from trunkline.core.events import (
 from trunkline.core.projection import Owner, Projection, Segment
 
 
-class SingleOwner:
-    """Each segment is ordered by one owner: one start of one process grants its positions, each of them once.
+class SingleOwner(SafetyMonitor):
+    """Each segment has one owner: one start of one process grants its positions, each once.
 
-    What nobody was granted is not filled either.
+    A position that was never granted is never filled.
     """
 
     name = "SingleOwner"
@@ -32,7 +32,7 @@ class SingleOwner:
         granted: tuple[tuple[int, int], ...] = ()  # segment, first position not yet granted
 
     def __init__(self, projection: Projection | None = None, granted: int = 0) -> None:
-        """``granted``: segment 0 was granted up to this position before watching began; 0: it was not."""
+        """``granted``: segment 0 was granted up to this position at the beginning; 0: nothing was."""
         self._projection = projection
         self._granted_before = ((0, granted),) if granted else ()
 
@@ -52,9 +52,6 @@ class SingleOwner:
             case HoleFilled(_, segment, frame) if frame.first >= dict(state.granted).get(segment, 0):
                 raise Violation(f"position {frame.first} was filled, but never granted")
         return state
-
-    def hot(self, state: State) -> str:
-        return ""
 
     def _projected(self, state: State, projection: Projection) -> State:
         owners, granted = dict(state.owners), dict(state.granted)
@@ -76,21 +73,21 @@ class SingleOwner:
         return state._replace(granted=tuple(sorted(granted.items())))
 
 
-class BoundaryWrittenOnce:
-    """A segment's end is written once, in the metadata; survivors keep their order; nobody joins an open segment.
+class BoundaryWrittenOnce(SafetyMonitor):
+    """The metadata store records a segment's end once; survivors keep their order; no member joins an open segment.
 
-    A stream that was finalized stays so, and a log that an operator closed stays closed until an operator opens it. A
-    log is closed before it is deleted, and a deleted one never changes again.
+    A finalized stream stays finalized, and a log that an operator closed stays closed until an operator reopens it. A
+    log is closed before it is deleted, and a deleted log never changes.
     """
 
     name = "BoundaryWrittenOnce"
 
     class State(NamedTuple):
         projection: Projection | None = None
-        ends: tuple[tuple[int, int], ...] = ()  # of every segment that ever ended
+        ends: tuple[tuple[int, int], ...] = ()  # of all segments that ended
         final: tuple[str, ...] = ()  # streams that were finalized
-        may_reopen: bool = False  # an operator asked for it since the log was closed
-        seen: tuple[str, ...] = ()  # every stream id that was ever named
+        may_reopen: bool = False  # an operator requested it since the log was closed
+        seen: tuple[str, ...] = ()  # all stream ids so far
 
     def __init__(self, projection: Projection | None = None) -> None:
         self._projection = projection
@@ -105,44 +102,41 @@ class BoundaryWrittenOnce:
             case StreamFinalized(_, _, segment, stream, end):
                 decided = dict(state.ends).get(segment)
                 if decided != end:
-                    raise Violation(f"stream {stream} was ended at {end}; the metadata says {decided}")
+                    raise Violation(f"stream {stream} was finalized at {end}, but the projection has {decided}")
                 return state._replace(final=tuple(sorted({*state.final, stream})))
             case ReopenRequested():
                 return state._replace(may_reopen=True)
             case StreamDropped(stream=stream) if stream in _streams(state.projection):
-                raise Violation(f"stream {stream} was dropped, but is in the projection")
+                raise Violation(f"stream {stream} was dropped, but is still in the projection")
             case StreamSealed(stream=stream) if stream in state.final:
-                raise Violation(f"stream {stream} was finalized, and then sealed anew")
+                raise Violation(f"stream {stream} was finalized and then sealed again")
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
-
     def _projected(self, state: State, projection: Projection) -> State:
-        if projection == state.projection:  # told again at a restart
+        if projection == state.projection:  # announced again after a restart
             return state
         ends = dict(state.ends)
         for segment in projection.segments:
             if segment.end is None:
                 continue
             if ends.setdefault(segment.index, segment.end) != segment.end:
-                raise Violation(f"segment {segment.index} ended at {ends[segment.index]}, and now at {segment.end}")
+                raise Violation(f"segment {segment.index} ended at {ends[segment.index]}, but now at {segment.end}")
         before = state.projection
         may_reopen = state.may_reopen
         for one, following in pairwise(projection.segments):
             if one.end != following.base:
                 raise Violation(
-                    f"segment {following.index} begins at {following.base}, but the one before ends at {one.end}"
+                    f"segment {following.index} begins at {following.base}, but the previous one ends at {one.end}"
                 )
         ids = _streams(projection)
         returned = [each for each in ids if each in state.seen and each not in _streams(before)]
         if returned:
-            raise Violation(f"stream {returned[0]} had left the projection, and is back")
+            raise Violation(f"stream {returned[0]} left the projection and came back")
         if before is not None:
             _succeeds(before, projection)
             reopened = not before.last.is_open and projection.last.is_open
             if reopened and not may_reopen:
-                raise Violation("a log that an operator closed was opened without a request")
+                raise Violation("a log that an operator closed was reopened without a request")
             may_reopen = may_reopen and not reopened
         seen = tuple(sorted({*state.seen, *ids}))
         return state._replace(projection=projection, ends=tuple(sorted(ends.items())), may_reopen=may_reopen, seen=seen)
@@ -158,7 +152,7 @@ def _succeeds(before: Projection, after: Projection) -> None:
     if before.deleted:
         raise Violation("a deleted log was changed")
     if after.deleted and after.last.is_open:
-        raise Violation("a log was deleted that nobody had closed")
+        raise Violation("an open log was deleted")
     if after.trim < before.trim:
         raise Violation("the trim point went back")
     for old in before.segments:
@@ -172,13 +166,13 @@ def _succeeds(before: Projection, after: Projection) -> None:
 def _same_segment(old: Segment, new: Segment, *, lost: bool) -> None:
     fixed = ("epoch", "base", "policy", "stripe_unit", "owner")
     if any(getattr(old, field) != getattr(new, field) for field in fixed):
-        raise Violation(f"segment {old.index} changed its nature")
+        raise Violation(f"segment {old.index} changed a fixed property")
     if old.end is not None and new.end != old.end:
-        raise Violation(f"segment {old.index} ended at {old.end}, and now at {new.end}")
+        raise Violation(f"segment {old.index} ended at {old.end}, but now at {new.end}")
     if len(old.groups) != len(new.groups):
-        raise Violation(f"segment {old.index} had {len(old.groups)} groups, and now has {len(new.groups)}")
+        raise Violation(f"segment {old.index} had {len(old.groups)} groups and now has {len(new.groups)}")
     if old.repaired and not new.repaired:
-        raise Violation(f"segment {old.index} was repaired and is not any more")
+        raise Violation(f"segment {old.index} was repaired and no longer is")
     for before, after in zip(old.groups, new.groups, strict=True):
         streams = [member.stream for member in before]
         kept = [member.stream for member in after if member.stream in streams]

@@ -1,8 +1,8 @@
-"""One log out of several: a monitor of one log, told only of what concerns that log.
+"""One log out of several: passes to a monitor only the events of its log.
 
-Monitors know positions, segments and operations of one log. Where a world has several, each log gets monitors of its
-own, and this stands before each of them. A result does not say which log it is of: its operation does. What belongs to
-no log (a process ended, a lease was lost) is told to all.
+A monitor knows positions, segments and operations of one log. In a world with several logs, each log has its own
+monitors, each behind this filter. A result does not name its log: its operation does. Events of no log (a process
+ended, a lease was lost) go to all monitors.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class OfLog:
         match observed.event:
             case Invoked(operation, request):
                 if (process, operation) in begun and getattr(request, "log", None) != self._log:
-                    raise Violation(f"{process} numbers operations of two logs {operation}: give each its own number")
+                    raise Violation(
+                        f"operation {operation} of {process} belongs to two logs: number operations across logs"
+                    )
                 return begun | {(process, operation)}
             case Completed(operation, _):
                 return begun - {(process, operation)}

@@ -1,11 +1,11 @@
-"""Order: one value per position, positions in real-time order, and readers that miss nothing."""
+"""Order: one value per position, positions in real-time order, and readers that skip nothing."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
-from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, Violation
+from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, SafetyMonitor, Violation
 from trunkline.core.calls import AppendRequested, SubscribeRequested
 from trunkline.core.effects import Message
 from trunkline.core.entries import Frame
@@ -28,16 +28,16 @@ SHARED_READER = "reader"
 Begun = tuple[str, int, int, int]  # process, operation, floor at its start, entries
 
 
-class TotalOrder:
+class TotalOrder(SafetyMonitor):
     """A position holds one value: readers, fillers and acknowledged writers agree on it.
 
-    What is trimmed away was settled before.
+    Only settled positions are trimmed.
     """
 
     name = "TotalOrder"
 
     class State(NamedTuple):
-        frames: SortedMap[Frame] = SortedMap()  # that somebody was told of, by first position; they never overlap
+        frames: SortedMap[Frame] = SortedMap()  # read, filled or acknowledged, by first position; they never overlap
         trim: int = 0
 
     def __init__(self, projection: Projection | None = None) -> None:
@@ -56,15 +56,12 @@ class TotalOrder:
                 return self._trimmed(state, projection.trim)
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
-
     def _seen(self, state: State, frame: Frame, process: str) -> State:
         known = state.frames.floor(frame.next - 1)
         if known is None or known.next <= frame.first:
             return state._replace(frames=state.frames.put(frame.first, frame))
         if known != frame:
-            raise Violation(f"position {frame.first} is {_value(frame)} for {process}, and was {_value(known)} before")
+            raise Violation(f"position {frame.first} is {_value(frame)} for {process}, but was {_value(known)}")
         return state
 
     def _trimmed(self, state: State, trim: int) -> State:
@@ -72,16 +69,16 @@ class TotalOrder:
         while glsn <= trim:
             frame = state.frames.floor(glsn)
             if frame is None or frame.next <= glsn:
-                raise Violation(f"position {glsn} was trimmed away, but nobody had settled it")
+                raise Violation(f"position {glsn} was trimmed before it was settled")
             glsn = frame.next
         return state._replace(trim=trim)
 
 
-class Completeness:
-    """A reader passes positions one after another: each is returned, or was trimmed away or declared lost.
+class Completeness(SafetyMonitor):
+    """A reader passes positions one after another: each is returned, trimmed or declared lost.
 
-    A process may have several readers, each a role of its own. The one called ``reader`` also serves other roles of its
-    process: a trim reads the log from its beginning, each time.
+    A process may have several readers, each a role. The role ``reader`` also serves other roles of its process: each
+    trim reads the log from its beginning.
     """
 
     name = "Completeness"
@@ -100,7 +97,7 @@ class Completeness:
                 return self._moved(state, observed, start)
             case Invoked():
                 return self._without(state, observed.process, (SHARED_READER, observed.role))
-            case Completed() if observed.role != SHARED_READER:  # a reader of its own serves one operation
+            case Completed() if observed.role != SHARED_READER:  # such a reader serves one operation
                 return self._without(state, observed.process, (observed.role,))
             case ProcessEnded():
                 return self._without(state, observed.process)
@@ -109,7 +106,7 @@ class Completeness:
             case EntriesRead(_, position, frame):
                 self._at(state, observed, position)
                 if not frame.first <= position < frame.next:
-                    raise Violation(f"{observed.process} was given {_value(frame)} for position {position}")
+                    raise Violation(f"{observed.process} got {_value(frame)} for position {position}")
                 return self._moved(state, observed, frame.next)
             case FollowedSegment(_, _, position):
                 self._at(state, observed, position)
@@ -119,20 +116,17 @@ class Completeness:
                 return self._moved(state, observed, end)
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
-
     def _at(self, state: State, observed: ObservedEvent, position: int) -> None:
         reader = (observed.process, observed.role)
         expected = next((r[2] for r in state.readers if r[:2] == reader), position)
         if position != expected:
-            raise Violation(f"{observed.process} went on at {position} although it had not read {expected}")
+            raise Violation(f"{observed.process} continued at {position} although it had not read {expected}")
 
     def _may_skip(self, state: State, first: int, end: int, why: Reason) -> None:
         trimmed = why is Reason.TRIMMED and end <= state.trim + 1
         lost = any(gap.first <= first and end <= gap.end for gap in state.gaps)
         if not (trimmed or lost):
-            raise Violation(f"positions {first} to {end - 1} were skipped as {why.value}, and are not")
+            raise Violation(f"positions {first} to {end - 1} were skipped as {why.value}, but are not")
 
     def _moved(self, state: State, observed: ObservedEvent, position: int) -> State:
         reader = (observed.process, observed.role)
@@ -144,13 +138,13 @@ class Completeness:
         return state._replace(readers=state.readers - ended) if ended else state
 
 
-class RealTimeOrder:
-    """What began after something else had ended comes after it: appends among each other, and the tail."""
+class RealTimeOrder(SafetyMonitor):
+    """An append or a tail call that begins after another operation ended returns a higher position."""
 
     name = "RealTimeOrder"
 
     class State(NamedTuple):
-        floor: int = 0  # the highest position that is known, from a finished operation, to be below the tail
+        floor: int = 0  # the highest position below the tail, as completed operations reported it
         begun: frozenset[Begun] = frozenset()
 
     def initial(self) -> State:
@@ -166,12 +160,9 @@ class RealTimeOrder:
                 return state._replace(begun=frozenset(b for b in state.begun if b[0] != observed.process))
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
-
     def _began(self, state: State, process: str, operation: int, request: Message) -> State:
         if _under_way(state.begun, process, operation) is not None:
-            raise Violation(f"operation {operation} of {process} began, but one of that number is under way")
+            raise Violation(f"operation {operation} of {process} began, but one with that number is under way")
         count = request.count if isinstance(request, AppendRequested) else 0
         return state._replace(begun=state.begun | {(process, operation, state.floor, count)})
 
@@ -187,7 +178,7 @@ class RealTimeOrder:
                 return left._replace(floor=max(state.floor, glsn + begun[3] - 1))
             case TailIs(glsn):
                 if glsn <= begun[2]:
-                    raise Violation(f"{process} was told the tail {glsn}, but {begun[2]} was known before it asked")
+                    raise Violation(f"{process} got the tail {glsn}, but {begun[2]} was known before it asked")
                 return left._replace(floor=max(state.floor, glsn - 1))
         return left
 
@@ -197,4 +188,4 @@ def _under_way(begun: frozenset[Begun], process: str, operation: int) -> Begun |
 
 
 def _value(frame: Frame) -> str:
-    return f"{frame.kind.name}[{frame.first}..{frame.next - 1}] value {frame.checksum} of {frame.writer or 'nobody'}"
+    return f"{frame.kind.name}[{frame.first}..{frame.next - 1}] value {frame.checksum} of {frame.writer or 'no writer'}"

@@ -1,24 +1,24 @@
-"""Outcomes: what an append was told is true for ever, and nothing is deleted that nobody asked to delete."""
+"""Outcomes: the result of an append stays true, and only what a client asked to trim is deleted."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from trunkline.check.monitors.sorted_map import SortedMap
-from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, Violation
+from trunkline.check.scenario import Completed, Invoked, ObservedEvent, ProcessEnded, SafetyMonitor, Violation
 from trunkline.core.calls import AppendRequested, TrimRequested
 from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import Appended, AppendRefused, Committed, EntriesRead, OutcomeUnknown, Projected
 from trunkline.core.projection import Gap, Projection
 
 
-class NoLostAck:
+class NoLostAck(SafetyMonitor):
     """An acknowledged entry is never cut; a refused one never appears; none appears twice.
 
-    "Unknown" is said only of what was trimmed away, deleted or declared lost.
+    An outcome is unknown only if the position was trimmed, deleted or declared lost.
 
-    A batch is known by its checksum, which other batches may share: it stands at as many positions, at most, as there
-    were appends of it that were not refused. Where each value is appended once, that is exact.
+    A batch is identified by its checksum, which other batches may share: it is at no more positions than there were
+    appends of it that were not refused. Where each value is appended once, that is exact.
     """
 
     name = "NoLostAck"
@@ -27,7 +27,7 @@ class NoLostAck:
         asked: frozenset[tuple[str, int, int]] = frozenset()  # process, operation under way, checksum
         allowed: SortedMap[int] = SortedMap()  # by checksum: appends that were not refused
         placed: SortedMap[tuple[int, ...]] = SortedMap()  # by checksum: first positions
-        acknowledged: tuple[tuple[int, SortedMap[bool]], ...] = ()  # segment, positions after what was acknowledged
+        acknowledged: tuple[tuple[int, SortedMap[bool]], ...] = ()  # segment, positions after acknowledged batches
         ends: tuple[tuple[int, int], ...] = ()  # of segments that ended
         trim: int = 0
         gaps: tuple[Gap, ...] = ()
@@ -50,7 +50,7 @@ class NoLostAck:
                 state.deleted or glsn <= state.trim or _in_gap(state.gaps, glsn)
             ):
                 raise Violation(
-                    f"the outcome at {glsn} is unknown to {observed.process}; nothing there is trimmed or lost"
+                    f"{observed.process} got an unknown outcome at {glsn}, which is neither trimmed nor lost"
                 )
             case Committed(_, segment, _, frame):
                 self._keeps(segment, frame.next, dict(state.ends).get(segment))
@@ -63,9 +63,6 @@ class NoLostAck:
                 return state._replace(asked=frozenset(each for each in state.asked if each[0] != observed.process))
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
-
     def _ended(self, state: State, process: str, operation: int, result: AppendRefused | Appended) -> State:
         asked = next((each for each in state.asked if each[:2] == (process, operation)), None)
         if asked is None:
@@ -74,13 +71,11 @@ class NoLostAck:
         places = state.placed.get(checksum) or ()
         if isinstance(result, Appended):
             if result.glsn not in places:
-                raise Violation(
-                    f"{process} was told that it appended at {result.glsn}, but its value was not committed there"
-                )
+                raise Violation(f"{process} got position {result.glsn}, but its value was not committed there")
             return left
         allowed = (state.allowed.get(checksum) or 0) - 1
         if len(places) > allowed:
-            raise Violation(f"value {checksum} was refused, but stands at {places[0]}")
+            raise Violation(f"value {checksum} was refused, but is at {places[0]}")
         return left._replace(allowed=state.allowed.put(checksum, allowed))
 
     def _acknowledged(self, state: State, segment: int, after: int) -> State:
@@ -94,9 +89,9 @@ class NoLostAck:
             return state
         allowed = state.allowed.get(frame.checksum)
         if allowed == 0:
-            raise Violation(f"value {frame.checksum} was refused, and then read at {frame.first}")
+            raise Violation(f"value {frame.checksum} was refused and then read at {frame.first}")
         if len(places) >= (1 if allowed is None else allowed):
-            raise Violation(f"value {frame.checksum} stands at {places[-1]} and at {frame.first}")
+            raise Violation(f"value {frame.checksum} is at {places[-1]} and at {frame.first}")
         return state._replace(placed=state.placed.put(frame.checksum, tuple(sorted((*places, frame.first)))))
 
     def _projected(self, state: State, projection: Projection) -> State:
@@ -108,11 +103,11 @@ class NoLostAck:
 
     def _keeps(self, segment: int, after: int, end: int | None) -> None:
         if end is not None and end < after:
-            raise Violation(f"segment {segment} ended at {end}, but {after - 1} in it was acknowledged")
+            raise Violation(f"segment {segment} ended at {end}, but {after - 1} was acknowledged in it")
 
 
-class TrimAsked:
-    """Nothing is trimmed away past the highest point that somebody asked for."""
+class TrimAsked(SafetyMonitor):
+    """Nothing is trimmed past the highest point that a client asked for."""
 
     name = "TrimAsked"
 
@@ -127,11 +122,8 @@ class TrimAsked:
             case Invoked(_, TrimRequested(_, _, point)):
                 return max(state, point)
             case Projected(projection) if projection.trim > state:
-                raise Violation(f"the log was trimmed to {projection.trim}; nobody asked for more than {state}")
+                raise Violation(f"the log was trimmed to {projection.trim}, but clients asked for {state} at most")
         return state
-
-    def hot(self, state: int) -> str:
-        return ""
 
 
 def _in_gap(gaps: tuple[Gap, ...], glsn: int) -> bool:

@@ -1,6 +1,4 @@
-"""Progress: after faults stop, every operation ends, every reader reaches the tail, and every ended segment is
-finished.
-"""
+"""Progress: after faults stop, every operation ends, every reader reaches the tail, every ended segment is finished."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from trunkline.core.projection import Projection
 
 
 class Progress:
-    """Hot until everything that was begun has come to its end."""
+    """Hot until all operations, reads and duties are complete."""
 
     name = "Progress"
 
@@ -34,12 +32,12 @@ class Progress:
         tail: int = 1  # after the last acknowledged entry
         unfinished: tuple[str, ...] = ()  # streams of ended segments that were not finalized, segments not repaired
         named: tuple[str, ...] = ()  # streams of the log
-        left: tuple[str, ...] = ()  # streams that were of the log and were not dropped
-        held: tuple[str, ...] = ()  # streams that a node was seen to keep: what was never made need not be dropped
+        left: tuple[str, ...] = ()  # streams that left the log and were not dropped
+        held: tuple[str, ...] = ()  # streams that exist on a node: only these must be dropped
 
     def __init__(self, *, finishing: bool = False, drained: tuple[str, ...] = (), tidy: bool = False) -> None:
-        """``finishing``: a coordinator is at work, so ended segments must also be repaired and their streams
-        finalized. ``drained``: nodes that must be rid of all of it; ``tidy``: what left the log must be dropped.
+        """``finishing``: a coordinator runs, so ended segments must be repaired and their streams finalized.
+        ``drained``: nodes that must hold nothing of the log; ``tidy``: streams that left the log must be dropped.
         """
         self._finishing = finishing
         self._drained = drained
@@ -83,7 +81,7 @@ class Progress:
 
     def hot(self, state: State) -> str:
         if state.pending:
-            return "not settled: " + ", ".join(f"operation {o} of {p}" for p, o in sorted(state.pending))
+            return "not complete: " + ", ".join(f"operation {o} of {p}" for p, o in sorted(state.pending))
         behind = [f"{p} at {n} of {state.tail}" for p, n in sorted(state.readers) if n < state.tail]
         if behind:
             return "readers behind: " + ", ".join(behind)
@@ -92,7 +90,7 @@ class Progress:
         return "not finished: " + ", ".join(waiting) if waiting else ""
 
     def _projected(self, state: State, projection: Projection) -> State:
-        if projection.deleted:  # nobody can read it to its tail, and nothing of it is finished any more
+        if projection.deleted:  # it cannot be read to its tail, and needs no finishing
             state = state._replace(readers=frozenset(), unfinished=())
         elif self._finishing:
             state = state._replace(unfinished=_unfinished(state.unfinished, projection, self._drained))
@@ -114,9 +112,8 @@ class Progress:
 
 
 def _unfinished(before: tuple[str, ...], projection: Projection, drained: tuple[str, ...]) -> tuple[str, ...]:
-    """Open ends of ended segments: ``stream X`` until it is finalized (then ``done X``), ``segment N`` until it is
-    repaired. ``damaged X``: until that stream has been replaced; ``node N``: until it is rid
-    of the log.
+    """What is left to do: ``stream X`` until it is finalized (then ``done X``), ``segment N`` until it is repaired,
+    ``damaged X`` until that stream is replaced, ``node N`` until it holds nothing of the log.
     """
     nodes = {f"node {m.node}" for segment in projection.segments for m in segment.members() if m.node in drained}
     named = {f"damaged {member.stream}" for segment in projection.segments for member in segment.members()}

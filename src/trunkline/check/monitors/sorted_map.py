@@ -1,12 +1,12 @@
-"""A sorted map from numbers to values that never changes: the memory of monitors.
+"""An immutable sorted map from numbers to values: the memory of monitors.
 
-A monitor's state is compared and hashed by the search, and grows with a recorded run. So this is a tree of tuples: a
-change copies one path, a few dozen places each, and equal contents are equal values in whatever order they came.
+The search compares and hashes a monitor's state, and the state grows with a recording. So this is a tree of tuples: a
+change copies one path of short tuples, and equal contents are equal values whatever the order of insertion.
 
     height 1        ((0, .), (3, .))                     prefixes: key >> 6
     height 0    ((1, a), (7, b))   ((192, c),)           keys
 
-The height follows from the highest key. Keys below 64, which is all that a scenario has, make one flat tuple.
+The height follows from the highest key. Keys below 64, as in most scenarios, make one flat tuple.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trunkline.check.frozen import text
 V = TypeVar("V")
 TreeNode = tuple[tuple[int, Any], ...]
 
-BITS = 6  # of a key that each level tells apart
+BITS = 6  # of a key per level
 
 
 class SortedMap(NamedTuple, Generic[V]):
-    """Keys are not negative. ``put`` gives the next map."""
+    """Keys are not negative. ``put`` returns a new map."""
 
     height: int = 0
     node: TreeNode = ()
@@ -41,14 +41,14 @@ class SortedMap(NamedTuple, Generic[V]):
         return value
 
     def put(self, key: int, value: V) -> SortedMap[V]:
-        assert key >= 0, f"keys are positions and checksums; {key} is neither"
+        assert key >= 0, f"keys are positions and checksums, never {key}"
         height, node = self
         while key >> BITS * (height + 1):
             height, node = height + 1, ((0, node),) if node else ()
         return SortedMap(height, _put(node, height, key, value))
 
     def floor(self, key: int) -> V | None:
-        """The value at the highest key that is not above ``key``."""
+        """The value at the highest key <= ``key``."""
         found = _floor(self.node, self.height, key)
         return None if found is None else found[1]
 

@@ -1,10 +1,10 @@
-"""Room on disks: what a node may store in what is left, and that copies are made wherever there is enough."""
+"""Free space: what a node may store on a nearly full disk, and that copies are made where there is space."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from trunkline.check.scenario import ObservedEvent, Violation
+from trunkline.check.scenario import ObservedEvent, SafetyMonitor, Violation
 from trunkline.core.effects import Event
 from trunkline.core.entries import FrameKind
 from trunkline.core.events import FrameStored, Projected, StreamFinalized, StreamRecovered
@@ -13,20 +13,20 @@ from trunkline.core.projection import Projection
 
 
 class RoomChanged(Event, frozen=True):
-    """From the host of a node: what its disk has room for from now on."""
+    """The free space of a node's disk changed."""
 
     space: Space
 
 
-class KeepsRoom:
-    """A tight disk takes no copies, a full one no entries either, and an exhausted one nothing at all."""
+class KeepsRoom(SafetyMonitor):
+    """A tight disk accepts no copies, a full one no new entries either, and an exhausted one nothing."""
 
     name = "KeepsRoom"
 
     class State(NamedTuple):
         rooms: tuple[tuple[str, Space], ...] = ()  # by node, sorted
         copies: frozenset[str] = frozenset()  # streams that were joiners
-        ended: frozenset[str] = frozenset()  # streams that know their end: what they get is repair
+        ended: frozenset[str] = frozenset()  # finalized streams: writes to them are repairs
 
     def __init__(self, projection: Projection | None = None) -> None:
         self._initial = self.State()
@@ -54,12 +54,9 @@ class KeepsRoom:
                     raise Violation(f"{node} stored {frame.brief()} in {stream} although its disk is {space.name}")
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
-
 
 class CopiesMade:
-    """Hot until every ended segment has as many serving members as are wanted."""
+    """Hot until every ended segment has ``width`` serving members."""
 
     name = "CopiesMade"
 

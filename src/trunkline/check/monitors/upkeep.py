@@ -1,12 +1,12 @@
-"""Upkeep: what a coordinator may do to copies, and what it must have brought about when faults have stopped."""
+"""Upkeep: what a coordinator may do to copies, and what it must achieve when faults have stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trunkline.check.monitors.durability import StoredFrames
-from trunkline.check.scenario import ObservedEvent, ProcessEnded, Violation
+from trunkline.check.monitors.durability import StoredFrames, StoredFramesMonitor
+from trunkline.check.scenario import ObservedEvent, ProcessEnded, SafetyMonitor, Violation
 from trunkline.core.entries import Frame
 from trunkline.core.events import (
     DutiesOver,
@@ -25,11 +25,11 @@ from trunkline.core.events import (
 from trunkline.core.projection import Group, Member, Projection, Segment
 
 
-class LastCopy:
+class LastCopy(SafetyMonitor):
     """A serving member of an ended segment is removed only while another one is up and intact.
 
-    Whoever removes it has read the projection, asked a witness, and changed that very projection: so the witness was up
-    and intact at some moment since the projection before was accepted.
+    A coordinator reads the projection, asks a witness, and changes that same projection: so the witness was up and
+    intact at some moment since the previous projection was accepted.
     """
 
     name = "LastCopy"
@@ -38,10 +38,10 @@ class LastCopy:
         projection: Projection | None = None
         down: frozenset[str] = frozenset()
         damaged: frozenset[str] = frozenset()  # streams
-        unfit: frozenset[str] = frozenset()  # nodes and streams that were down or damaged all the time since then
+        unfit: frozenset[str] = frozenset()  # nodes and streams that were down or damaged ever since the projection
 
     def __init__(self, projection: Projection | None = None, dead: tuple[str, ...] = ()) -> None:
-        """``dead``: nodes that are down from the beginning on."""
+        """``dead``: nodes that are down from the beginning."""
         self._initial = self.State(projection, frozenset(dead), unfit=frozenset(dead))
 
     def initial(self) -> State:
@@ -58,24 +58,15 @@ class LastCopy:
             case Projected(projection):
                 for member, others in _removed(state.projection, projection):
                     if all(other.node in state.unfit or other.stream in state.unfit for other in others):
-                        raise Violation(f"{member.brief()} was removed, and nobody was there who has what it had")
+                        raise Violation(f"{member.brief()} was removed while no other copy was up and intact")
                 return state._replace(projection=projection, unfit=state.down | state.damaged)
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
 
-
-class RepairedAlike:
-    """A segment that is called repaired holds one and the same frame at each position, on all that serve it."""
+class RepairedAlike(StoredFramesMonitor):
+    """All serving members of a repaired segment hold the same frame at each position."""
 
     name = "RepairedAlike"
-
-    def __init__(self, projection: Projection | None = None) -> None:
-        self._projection = projection
-
-    def initial(self) -> StoredFrames:
-        return StoredFrames(self._projection)
 
     def observe(self, state: StoredFrames, observed: ObservedEvent) -> StoredFrames:
         if isinstance(observed.event, Projected):
@@ -86,24 +77,23 @@ class RepairedAlike:
                     self._judge(state, after.trim, segment)
         return state.after(observed)
 
-    def hot(self, state: StoredFrames) -> str:
-        return ""
-
     def _judge(self, state: StoredFrames, trim: int, segment: Segment) -> None:
         assert segment.end is not None
         common = {group: self._alike(state, segment.serving(group)) for group in segment.groups if group}
         for glsn in range(max(segment.base, trim + 1), segment.end):
             group = segment.group_of(glsn)
             if group and not any(frame.first <= glsn < frame.next for frame in common[group]):
-                raise Violation(f"segment {segment.index} is called repaired, but differs at position {glsn}")
+                raise Violation(
+                    f"segment {segment.index} is marked repaired, but its members differ at position {glsn}"
+                )
 
     def _alike(self, state: StoredFrames, serving: Group) -> set[Frame]:
         kept = [{f for _, beside in state.frames(m.stream).items() for f in beside} for m in serving]
         return set.intersection(*kept)
 
 
-class PatienceKept:
-    """A node that comes back in time keeps its places in repaired segments."""
+class PatienceKept(SafetyMonitor):
+    """A node that returns in time stays a member of repaired segments."""
 
     name = "PatienceKept"
 
@@ -124,16 +114,13 @@ class PatienceKept:
             case Projected(projection):
                 for member, _ in _removed(state.projection, projection, repaired=True):
                     if member.node not in state.excused and member.stream not in state.excused:
-                        raise Violation(f"{member.brief()} was removed, although {member.node} was not given up")
+                        raise Violation(f"{member.brief()} was removed although {member.node} was not given up")
                 return state._replace(projection=projection)
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
-
 
 class Upkeep:
-    """Hot until copies are as many as wanted, what was to be repaired is, and what was trimmed has left the nodes."""
+    """Hot until there are enough copies, repairs are done, and nodes have freed what was trimmed."""
 
     name = "Upkeep"
 
@@ -150,9 +137,9 @@ class Upkeep:
         freed: bool = False,
         segments_max: int = 0,
     ) -> None:
-        """``width``: serving members of each group of an ended segment; ``repaired``: segments that must be, whatever
-        becomes of others; ``freed``: members know the trim, and what it covers is forgotten; ``segments_max``: the map
-        is not to be longer than this (0: it may).
+        """``width``: serving members of each group of an ended segment; ``repaired``: segments that must be repaired;
+        ``freed``: members must know the trim point, and trimmed segments must be forgotten; ``segments_max``: of the
+        projection (0: no limit).
         """
         self._initial = self.State(projection)
         self._width = width
@@ -188,7 +175,7 @@ class Upkeep:
         if self._freed:
             yield from self._kept_though_trimmed(view, dict(state.trimmed))
         if 0 < self._segments_max < len(view.segments):
-            yield f"the map has {len(view.segments)} segments"
+            yield f"the projection has {len(view.segments)} segments"
 
     def _kept_though_trimmed(self, view: Projection, trimmed: dict[str, int]) -> Iterator[str]:
         for segment in view.segments:
@@ -268,7 +255,7 @@ class BlockedWithdrawn:
 
 
 def _removed(before: Projection | None, after: Projection, *, repaired: bool = False) -> Iterator[tuple[Member, Group]]:
-    """Serving members of ended (or repaired) segments that are not members any more, with those that serve on."""
+    """Serving members that left an ended (or repaired) segment, each with the remaining serving members."""
     for new in after.segments:
         old = before.segment(new.index) if before is not None else None
         if old is None or old.end is None or (repaired and not old.repaired):

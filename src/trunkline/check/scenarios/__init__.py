@@ -1,4 +1,4 @@
-"""Every walk-through by name."""
+"""All scenarios by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walk-throughs of readers whose first choice of a member, or of a map, is one that nobody answers for any more."""
+"""Scenarios of readers whose first choice of a member, or whose projection, is out of date."""
 
 from __future__ import annotations
 
@@ -7,43 +7,31 @@ from dataclasses import replace
 from trunkline.check.scenario import Faults, Operation, OperationEnd, Scenario
 from trunkline.check.scenarios.cluster import (
     BROADCAST2,
-    CHAIN2,
     LOG,
     appender,
     appends,
     broadcast_log,
-    chain_log,
     peeker,
     reader,
     scenario,
     tail_finder,
 )
+from trunkline.check.scenarios.segments import CHAIN, ended, sealed, stored
 from trunkline.core.calls import TailRequested
-from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, FrameKind
-from trunkline.core.projection import EndSegment, Opening, Owner, Seat, apply
-from trunkline.core.streams import FrameWritten, StreamEnding
 
-OWNED = broadcast_log(BROADCAST2, "n1 n2", owner="w")
-PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
-FIRST = Frame(1, 1, FrameKind.DATA, "w#1", 1, 100)
-STORED: tuple[Record, ...] = (FrameWritten((LOG, "1.0.1"), FIRST),)
-
-
-def _ended(stream: str) -> tuple[Record, ...]:
-    return (FrameWritten((LOG, stream), FIRST), StreamEnding((LOG, stream), 2))
+ABANDONED = broadcast_log(BROADCAST2, "n1 n2", owner="w")
 
 
 def dead_replica() -> Scenario:
-    """The owner has rolled away from n1, which goes for good, and nobody has removed it yet."""
-    ended = apply(OWNED, EndSegment(0, 2, OWNED.last.groups, Opening(((Seat("n2", 1),),), Owner("w", 1))))
+    """The owner has rolled away from n1, which fails for good and is still a member."""
+    log = ended(ABANDONED, 2, "n2", owner="w")
     return scenario(
         "dead-replica",
-        "the replica that a reader begins with is gone for good; it reads another one",
-        ended,
-        reader("r", ended, until=1),
+        "the replica that a reader asks first fails for good; it reads another one",
+        log,
+        reader("r", log, until=1),
         nodes="n1 n2",
-        records={node: _ended(stream) for node, stream in (("n1", "1.0.0"), ("n2", "1.0.1"))},
+        records={"n1": sealed("1.0.0", 1, end=2), "n2": sealed("1.0.1", 1, end=2)},
         faults=Faults(crash=1),
         crashable="n1",
         stays_down="n1",
@@ -52,15 +40,15 @@ def dead_replica() -> Scenario:
 
 
 def tail_without_replica() -> Scenario:
-    """n1 is asked first, and gone. n2 was never told what its owner has released; the owner is gone as well."""
+    """n1 is asked first and is down. n2 never learned what its owner released, and the owner is down as well."""
     return scenario(
         "tail-without-replica",
-        "the replicas that are asked for the tail are gone, or cannot tell: the segment is ended",
-        OWNED,
+        "the replicas that are asked for the tail are down or do not know it: the segment is ended",
+        ABANDONED,
         tail_finder("t"),
         nodes="n1 n2",
         dead="n1",
-        records={"n2": STORED},
+        records={"n2": stored("1.0.1", 1)},
         sometimes=("TailIs", "Projected"),
     )
 
@@ -68,26 +56,26 @@ def tail_without_replica() -> Scenario:
 def peek_without_replica() -> Scenario:
     return scenario(
         "peek-without-replica",
-        "the replica that is asked for the next position is gone; another one is asked",
-        OWNED,
+        "the replica that is asked for the next position is down; another one is asked",
+        ABANDONED,
         peeker("p"),
         nodes="n1 n2",
         dead="n1",
-        records={"n2": STORED},
+        records={"n2": stored("1.0.1", 1)},
         sometimes=("PeekIs",),
     )
 
 
 def tail_after_failover() -> Scenario:
-    """The second call begins after an append that went to the next segment was acknowledged."""
+    """The second call begins after an append to the next segment was acknowledged."""
     finder = tail_finder("t")
     calls = (*finder.operations, Operation("tail", TailRequested(2, LOG), (OperationEnd("c1", 1),)))
     return scenario(
         "tail-after-failover",
-        "a tail call, a fail-over, an append, and a tail call that must have heard of both",
-        PAIR,
+        "a tail call, a fail-over, an append, and a tail call that must see both",
+        CHAIN,
         replace(finder, operations=calls),
-        appender("c1", PAIR, *appends(1), after=(OperationEnd("t", 1),)),
+        appender("c1", CHAIN, *appends(1), after=(OperationEnd("t", 1),)),
         faults=Faults(crash=1),
         crashable="n1",
         sometimes=("TailIs", "Projected", "Committed"),

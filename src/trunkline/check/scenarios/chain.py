@@ -1,4 +1,4 @@
-"""Walk-throughs of a chain log whose servers fail, one after another and in every order."""
+"""Scenarios of a chain log whose servers fail, one after another and in every order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trunkline.check.scenario import Faults, NetworkCut, Scenario
 from trunkline.check.scenarios.cluster import (
-    CHAIN2,
+    CHAIN1,
     CHAIN3,
     appender,
     appends,
@@ -15,21 +15,20 @@ from trunkline.check.scenarios.cluster import (
     reader,
     scenario,
 )
-from trunkline.core.projection import Policy, Settings
+from trunkline.check.scenarios.segments import CHAIN
 
 NODES = "n1 n2 n3"
-PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 TRIPLE = chain_log(CHAIN3, "n1 n2 n3", sequencer="n1")
 
 
 def chain() -> Scenario:
     """The main scenario: any node may crash at any point, which ends the segment."""
-    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)), reader("r", PAIR))
+    clients = (appender("c1", CHAIN, *appends(1)), appender("c2", CHAIN, *appends(2)), reader("r", CHAIN))
     sometimes = ("Committed", "EntriesRead", "Projected", "StreamSealed", "FollowedSegment")
     return scenario(
         "chain",
         "2 replicas of 3 nodes, 2 appending clients, a reader, one crash and the reconfiguration after it",
-        PAIR,
+        CHAIN,
         *clients,
         faults=Faults(crash=1),
         crashable=NODES,
@@ -38,14 +37,14 @@ def chain() -> Scenario:
 
 
 def patient_clients() -> Scenario:
-    """Who meets a seal leaves the end to whoever sealed, and finishes it if that one is gone (A10, D9, C7)."""
+    """A client that meets a seal waits for the client that sealed, then ends the segment itself (A10, D9, C7)."""
     return scenario(
         "patient-clients",
-        "a node or the client that sealed crashes; the others wait for the end, and then bring it about",
-        PAIR,
-        appender("c1", PAIR, *appends(1), seal_checks=1),
-        appender("c2", PAIR, *appends(2), seal_checks=1),
-        reader("r", PAIR, seal_checks=1),
+        "a node or the sealing client crashes; the other clients wait, and then end the segment themselves",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1), seal_checks=1),
+        appender("c2", CHAIN, *appends(2), seal_checks=1),
+        reader("r", CHAIN, seal_checks=1),
         coordinator(widen_ms=1, absent_ms=1),
         faults=Faults(crash=2),
         crashable="n2 c1",
@@ -54,23 +53,23 @@ def patient_clients() -> Scenario:
 
 
 def chain_restart() -> Scenario:
-    """``chain`` with a node that comes back at any moment: the large run."""
+    """``chain`` with a node that restarts at any moment: the large run."""
     return replace(
         chain(),
         name="chain-restart",
-        summary="the same, and the crashed node may come back with its disk",
+        summary="the same, and the crashed node may restart with its disk",
         faults=Faults(crash=1, restart=1),
         smaller=(chain,),
     )
 
 
 def _member_failure(name: str, summary: str, victim: str) -> Scenario:
-    clients = (appender("c1", TRIPLE, *appends(1, 2)), reader("r", TRIPLE))
     return scenario(
         name,
         summary,
         TRIPLE,
-        *clients,
+        appender("c1", TRIPLE, *appends(1, 2)),
+        reader("r", TRIPLE),
         nodes="n1 n2 n3 n4",
         faults=Faults(crash=1),
         crashable=victim,
@@ -80,23 +79,23 @@ def _member_failure(name: str, summary: str, victim: str) -> Scenario:
 
 def head_failure() -> Scenario:
     return _member_failure(
-        "head-failure", "the head of a chain of three (also its sequencer) dies while appending", "n1"
+        "head-failure", "the head of a chain of three (also the sequencer) fails during appends", "n1"
     )
 
 
 def middle_failure() -> Scenario:
-    return _member_failure("middle-failure", "the middle of a chain of three dies while appending", "n2")
+    return _member_failure("middle-failure", "the middle of a chain of three fails during appends", "n2")
 
 
 def tail_failure() -> Scenario:
-    return _member_failure("tail-failure", "the tail of a chain of three dies while appending", "n3")
+    return _member_failure("tail-failure", "the tail of a chain of three fails during appends", "n3")
 
 
 def two_failures() -> Scenario:
     clients = (appender("c1", TRIPLE, *appends(1, 2)), reader("r", TRIPLE))
     return scenario(
         "two-failures",
-        "two of three nodes die; the log goes on with one, and warns",
+        "two of three nodes fail; the log continues with one, and warns",
         TRIPLE,
         *clients,
         faults=Faults(crash=2),
@@ -106,11 +105,11 @@ def two_failures() -> Scenario:
 
 
 def two_reconfigurers() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)))
+    clients = (appender("c1", CHAIN, *appends(1)), appender("c2", CHAIN, *appends(2)))
     return scenario(
         "two-reconfigurers",
-        "two clients end the same segment at once, also without need",
-        PAIR,
+        "two clients end the same segment at once, also needlessly",
+        CHAIN,
         *clients,
         faults=Faults(crash=1, early_timer=1),
         crashable="n1 n2",
@@ -119,11 +118,11 @@ def two_reconfigurers() -> Scenario:
 
 
 def sequencer_loss() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)), reader("r", PAIR))
+    clients = (appender("c1", CHAIN, *appends(1)), appender("c2", CHAIN, *appends(2)), reader("r", CHAIN))
     return scenario(
         "sequencer-loss",
-        "the sequencer dies, and comes back under another start",
-        PAIR,
+        "the sequencer fails and restarts as another process",
+        CHAIN,
         *clients,
         faults=Faults(crash=1, restart=1),
         crashable="n3",
@@ -132,15 +131,15 @@ def sequencer_loss() -> Scenario:
 
 
 def partition() -> Scenario:
-    """n2 and c2 are cut off together from everybody else: c2 must not say that the log ends where n2 does."""
+    """n2 and c2 are cut off from all others: c2 must not report the end of n2 as the end of the log."""
     inside, outside = ("n2", "c2"), ("n1", "n3", "meta", "c1")
     pairs = tuple((a, b) for a in inside for b in outside)
     cut = NetworkCut("n2-c2", pairs + tuple((b, a) for a, b in pairs))
-    clients = (appender("c1", PAIR, *appends(1)), reader("c2", PAIR, to_tail=True))
+    clients = (appender("c1", CHAIN, *appends(1)), reader("c2", CHAIN, to_tail=True))
     return scenario(
         "partition",
-        "a node and a reader are cut off together; the log goes on without them",
-        PAIR,
+        "a node and a reader are cut off together; the log continues without them",
+        CHAIN,
         *clients,
         faults=Faults(cut=1, early_timer=1),
         sometimes=("Committed", "Projected"),
@@ -149,11 +148,11 @@ def partition() -> Scenario:
 
 
 def _node_returns(name: str, summary: str, faults: Faults) -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1, 2)), reader("r", PAIR))
+    clients = (appender("c1", CHAIN, *appends(1, 2)), reader("r", CHAIN))
     return scenario(
         name,
         summary,
-        PAIR,
+        CHAIN,
         *clients,
         faults=faults,
         crashable="n1 n2",
@@ -162,21 +161,20 @@ def _node_returns(name: str, summary: str, faults: Faults) -> Scenario:
 
 
 def node_returns() -> Scenario:
-    return _node_returns("node-returns", "a failed node comes back with its disk", Faults(crash=1, restart=1))
+    return _node_returns("node-returns", "a failed node restarts with its disk", Faults(crash=1, restart=1))
 
 
 def node_returns_wiped() -> Scenario:
-    return _node_returns(
-        "node-returns-wiped", "a failed node comes back with an empty disk at its old address", Faults(crash=1, wipe=1)
-    )
+    summary = "a failed node returns with an empty disk at its old address"
+    return _node_returns("node-returns-wiped", summary, Faults(crash=1, wipe=1))
 
 
 def subscribe_across() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1, 2)), reader("r", PAIR, push=True))
+    clients = (appender("c1", CHAIN, *appends(1, 2)), reader("r", CHAIN, push=True))
     return scenario(
         "subscribe-across",
         "a subscription that waits at a node follows the log across reconfigurations",
-        PAIR,
+        CHAIN,
         *clients,
         faults=Faults(crash=1),
         crashable=NODES,
@@ -185,12 +183,12 @@ def subscribe_across() -> Scenario:
 
 
 def unopened() -> Scenario:
-    """One replica, no stream made yet: a seal must make it, and remember it across a crash."""
-    log = chain_log(Settings(Policy.CHAIN, replicas=1), "n1", sequencer="n2")
+    """One replica without a stream: a seal must create the stream and keep it across a crash."""
+    log = chain_log(CHAIN1, "n1", sequencer="n2")
     clients = (appender("c1", log, *appends(1)), appender("c2", log, *appends(2)))
     return scenario(
         "unopened",
-        "a segment is ended before its only stream was made; the node forgets nothing when it restarts",
+        "a segment ends before its only stream exists; the node forgets nothing when it restarts",
         log,
         *clients,
         faults=Faults(crash=1, restart=1, early_timer=1),
@@ -201,11 +199,11 @@ def unopened() -> Scenario:
 
 
 def metadata_restart() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)))
+    clients = (appender("c1", CHAIN, *appends(1)), appender("c2", CHAIN, *appends(2)))
     return scenario(
         "metadata-restart",
-        "the metadata register crashes and comes back while two clients end a segment",
-        PAIR,
+        "the metadata register crashes and restarts while two clients end a segment",
+        CHAIN,
         *clients,
         faults=Faults(crash=1, restart=1, early_timer=2),
         crashable="meta",
@@ -214,13 +212,13 @@ def metadata_restart() -> Scenario:
 
 
 def metadata_away() -> Scenario:
-    """A reader waits at the tail while the metadata is down: what is appended reaches it all the same (D10)."""
+    """A reader waits at the tail while the metadata is down: it still receives new entries (D10)."""
     return scenario(
         "metadata-away",
-        "the metadata register is away while entries are appended and a waiting reader is sent them",
-        PAIR,
-        appender("c1", PAIR, *appends(1, 2)),
-        reader("r", PAIR, push=True),
+        "the metadata register is down while entries are appended and pushed to a waiting reader",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1, 2)),
+        reader("r", CHAIN, push=True),
         faults=Faults(crash=1, early_timer=2),
         crashable="meta",
         sometimes=("EntriesRead", "Committed"),
@@ -228,11 +226,11 @@ def metadata_away() -> Scenario:
 
 
 def node_crash_during_creation() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), reader("r", PAIR))
+    clients = (appender("c1", CHAIN, *appends(1)), reader("r", CHAIN))
     return scenario(
         "segment-creation-crash",
-        "nodes crash while a new segment is being made on them",
-        PAIR,
+        "nodes crash while a new segment is created on them",
+        CHAIN,
         *clients,
         faults=Faults(crash=2, restart=1),
         crashable=NODES,
@@ -241,20 +239,17 @@ def node_crash_during_creation() -> Scenario:
 
 
 def cascade() -> Scenario:
-    """No disk is wiped: after an early time-out one member may be all that is left of a segment, and only an operator
-    can declare its loss.
+    """No disk is wiped: after an early time-out a segment may have one member left, and only an operator can declare
+    its loss.
     """
-    clients = (
-        appender("c1", TRIPLE, *appends(1, 2)),
-        appender("c2", TRIPLE, *appends(3)),
-        reader("r", TRIPLE),
-        coordinator(),
-    )
     return scenario(
         "cascade",
         "failures one after another, with loss and early time-outs",
         TRIPLE,
-        *clients,
+        appender("c1", TRIPLE, *appends(1, 2)),
+        appender("c2", TRIPLE, *appends(3)),
+        reader("r", TRIPLE),
+        coordinator(),
         nodes="n1 n2 n3 n4",
         faults=Faults(crash=3, restart=3, loss=1, duplicate=1, early_timer=2),
         crashable="n1 n2 n3 n4 c1",
@@ -263,17 +258,17 @@ def cascade() -> Scenario:
 
 
 def wiped_head() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)), reader("r", PAIR))
-    made = scenario(
+    clients = (appender("c1", CHAIN, *appends(1)), appender("c2", CHAIN, *appends(2)), reader("r", CHAIN))
+    return scenario(
         "wiped-head",
-        "a client dies with a granted position and the head comes back wiped: the hole cannot be filled there",
-        PAIR,
+        "a client dies with a granted position and the head returns wiped: the hole cannot be filled there",
+        CHAIN,
         *clients,
         faults=Faults(crash=2, wipe=1),
         crashable="c1 n1",
+        stays_down="c1",
         sometimes=("Projected", "Committed"),
     )
-    return replace(made, stays_down=("c1",))
 
 
 CHAIN_SCENARIOS = (

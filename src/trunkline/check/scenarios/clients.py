@@ -1,11 +1,11 @@
-"""Walk-throughs of a chain log's clients: what they do beside each other, and what becomes of those that fail."""
+"""Scenarios of a chain log's clients: several at once, and clients that fail."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from trunkline.check.scenario import Faults, FreeTimer, NetworkCut, Scenario
-from trunkline.check.scenarios.chain import NODES, PAIR
+from trunkline.check.scenarios.chain import NODES
 from trunkline.check.scenarios.cluster import (
     CHAIN2,
     administrator,
@@ -15,50 +15,55 @@ from trunkline.check.scenarios.cluster import (
     chain_log,
     full,
     full_at_first,
+    on_nodes,
     peeker,
     reader,
     scenario,
     tail_finder,
 )
+from trunkline.check.scenarios.segments import CHAIN, ended
 from trunkline.core.calls import AppendRequested, SealRequested
-from trunkline.core.projection import EndSegment, Opening, Owner, Policy, Seat, Settings, apply
+from trunkline.core.projection import Policy, Settings
 from trunkline.core.streams import StreamSealing
+
+STRIPED = chain_log(Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=2), "n1 n2", "n2 n1", sequencer="n3")
 
 
 def append() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)), reader("r", PAIR))
-    return scenario("append", "two clients append, one reads, nothing fails", PAIR, *clients)
+    clients = (appender("c1", CHAIN, *appends(1)), appender("c2", CHAIN, *appends(2)), reader("r", CHAIN))
+    return scenario("append", "two clients append, one reads, nothing fails", CHAIN, *clients)
 
 
 def read() -> Scenario:
-    clients = (
-        appender("c1", PAIR, *appends(1, 2)),
-        reader("r1", PAIR, until=2),
-        reader("r2", PAIR, until=2),
+    built = scenario(
+        "read",
+        "two readers see the same two entries",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1, 2)),
+        reader("r1", CHAIN, until=2),
+        reader("r2", CHAIN, until=2),
+        sometimes=("SubscriptionEnded", "EntriesRead"),
     )
-    made = scenario(
-        "read", "two readers see the same two entries", PAIR, *clients, sometimes=("SubscriptionEnded", "EntriesRead")
-    )
-    return replace(made, symmetric=(("r1", "r2"),))
+    return replace(built, symmetric=(("r1", "r2"),))
 
 
 def append_order() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1, 2)), appender("c2", PAIR, *appends(3)))
+    clients = (appender("c1", CHAIN, *appends(1, 2)), appender("c2", CHAIN, *appends(3)))
     return scenario(
         "append-order",
-        "what is appended after another append ended comes after it",
-        PAIR,
+        "an append that begins after another one ended gets a higher position",
+        CHAIN,
         *clients,
         sometimes=("Committed",),
     )
 
 
 def pipelined_append() -> Scenario:
-    clients = (bursting_appender("c1", PAIR, *appends(1, 2)), reader("r", PAIR))
+    clients = (bursting_appender("c1", CHAIN, *appends(1, 2)), reader("r", CHAIN))
     return scenario(
         "pipelined-append",
         "one client with two appends in flight, one crash",
-        PAIR,
+        CHAIN,
         *clients,
         faults=Faults(crash=1),
         crashable=NODES,
@@ -67,15 +72,14 @@ def pipelined_append() -> Scenario:
 
 
 def conditional_append() -> Scenario:
-    """Both want position 1, and nothing else."""
-    request = AppendRequested(1, "log", 1, 1, expect=1)
-    clients = (appender("c1", PAIR, request), appender("c2", PAIR, AppendRequested(1, "log", 1, 2, expect=1)))
+    """Both accept position 1 only."""
     return scenario(
         "conditional-append",
         "two clients append on the condition that they get position 1: at most one does",
-        PAIR,
-        *clients,
-        reader("r", PAIR),
+        CHAIN,
+        appender("c1", CHAIN, AppendRequested(1, "log", 1, 1, expect=1)),
+        appender("c2", CHAIN, AppendRequested(1, "log", 1, 2, expect=1)),
+        reader("r", CHAIN),
         faults=Faults(crash=1),
         crashable="n1 n2",
         sometimes=("Appended", "AppendRefused"),
@@ -83,31 +87,29 @@ def conditional_append() -> Scenario:
 
 
 def _client_death(name: str, summary: str, seen: str) -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), appender("c2", PAIR, *appends(2)), reader("r", PAIR))
+    clients = (appender("c1", CHAIN, *appends(1)), appender("c2", CHAIN, *appends(2)), reader("r", CHAIN))
     return scenario(
-        name, summary, PAIR, *clients, faults=Faults(crash=1), crashable="c1", sometimes=("EntriesRead", seen)
+        name, summary, CHAIN, *clients, faults=Faults(crash=1), crashable="c1", sometimes=("EntriesRead", seen)
     )
 
 
 def client_death_before_head() -> Scenario:
-    return _client_death(
-        "client-death-before-head", "a client dies with a granted position; a reader fills it", "HoleFilled"
-    )
+    summary = "a client dies with a granted position; a reader fills it"
+    return _client_death("client-death-before-head", summary, "HoleFilled")
 
 
 def client_death_after_head() -> Scenario:
-    return _client_death(
-        "client-death-after-head", "a client dies after the head has its entry; a reader carries it on", "ValueCarried"
-    )
+    summary = "a client dies after the head stored its entry; a reader completes the write"
+    return _client_death("client-death-after-head", summary, "ValueCarried")
 
 
 def client_restart() -> Scenario:
-    """Seqs begin anew with every process: late answers to the process before must not be taken."""
-    clients = (appender("c1", PAIR, *appends(1, 2)), appender("c2", PAIR, *appends(3)))
+    """Each process restarts its seqs: late answers to the previous process must be ignored."""
+    clients = (appender("c1", CHAIN, *appends(1, 2)), appender("c2", CHAIN, *appends(3)))
     return scenario(
         "client-restart",
-        "a client restarts while answers to its earlier process are on the way",
-        PAIR,
+        "a client restarts while answers to its previous process are in flight",
+        CHAIN,
         *clients,
         faults=Faults(crash=1, restart=1),
         crashable="c1",
@@ -116,18 +118,15 @@ def client_restart() -> Scenario:
 
 
 def client_without_storage() -> Scenario:
-    """c1 reaches the sequencer and the metadata, but no storage: it may burn one grant at a time, and others go on."""
+    """c1 reaches the sequencer and the metadata, but no storage: it wastes one grant at a time, and others continue."""
     cut = NetworkCut("c1-storage", tuple(pair for n in ("n1", "n2") for pair in (("c1", n), (n, "c1"))))
-    clients = (
-        appender("c1", PAIR, *appends(1, 2), in_flight_max=1),
-        appender("c2", PAIR, *appends(3)),
-        reader("r", PAIR),
-    )
     return scenario(
         "client-without-storage",
-        "a client that reaches the sequencer but no storage; others fill its positions",
-        PAIR,
-        *clients,
+        "a client reaches the sequencer but no storage; others fill its positions",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1, 2), in_flight_max=1),
+        appender("c2", CHAIN, *appends(3)),
+        reader("r", CHAIN),
         faults=Faults(cut=1),
         sometimes=("HoleFilled", "Committed"),
         cuts=(cut,),
@@ -135,11 +134,11 @@ def client_without_storage() -> Scenario:
 
 
 def late_writer() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), reader("r", PAIR))
+    clients = (appender("c1", CHAIN, *appends(1)), reader("r", CHAIN))
     return scenario(
         "late-writer",
-        "a reader fills a hole while its slow writer is still on the way",
-        PAIR,
+        "a reader fills a hole while the write of a slow client is in flight",
+        CHAIN,
         *clients,
         faults=Faults(early_timer=2),
         sometimes=("HoleFilled", "Committed"),
@@ -147,12 +146,12 @@ def late_writer() -> Scenario:
 
 
 def unused_grants() -> Scenario:
-    """Batches of two, so that a lost head leaves positions behind which the client must fill."""
-    clients = (appender("c1", PAIR, *appends(1, count=2)), appender("c2", PAIR, *appends(2)), reader("r", PAIR))
+    """Batches of two: a lost head leaves positions that the client must fill."""
+    clients = (appender("c1", CHAIN, *appends(1, count=2)), appender("c2", CHAIN, *appends(2)), reader("r", CHAIN))
     return scenario(
         "unused-grants",
         "a batch of two loses its first position to a fill; the rest of its grant is filled at once",
-        PAIR,
+        CHAIN,
         *clients,
         faults=Faults(early_timer=2),
         sometimes=("HoleFilled", "Committed"),
@@ -160,15 +159,12 @@ def unused_grants() -> Scenario:
 
 
 def stale_client() -> Scenario:
-    """Segment 0 ended without n2; one client has not heard of it."""
-    segment = PAIR.last
-    survivors = ((segment.groups[0][0],),)
-    opening = Opening(((Seat("n1", 1), Seat("n3", 1)),), Owner("n3", 1))
-    newer = apply(PAIR, EndSegment(0, 1, survivors, opening))
-    clients = (appender("c1", PAIR, *appends(1)), appender("c2", newer, *appends(2)), reader("r", PAIR))
+    """Segment 0 ended without n2; one client does not know."""
+    newer = ended(CHAIN, 1, "n1 n3", survivors="n1")
+    clients = (appender("c1", CHAIN, *appends(1)), appender("c2", newer, *appends(2)), reader("r", CHAIN))
     return scenario(
         "stale-client",
-        "a client and a reader with a stale projection meet a log that moved on",
+        "a client and a reader with a stale projection meet a log that has moved on",
         newer,
         *clients,
         faults=Faults(early_timer=1),
@@ -178,25 +174,24 @@ def stale_client() -> Scenario:
 
 
 def full_disks() -> Scenario:
-    made = scenario(
+    built = scenario(
         "full-disks",
-        "every disk is full: the position is given up for certain, and only then the append is refused",
-        PAIR,
-        appender("c1", PAIR, *appends(1)),
+        "every disk is full: the position is settled as a hole before the append is refused",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
         faults=Faults(duplicate=1),
         lossy="c1",
         sometimes=("AppendRefused", "HoleFilled"),
     )
-    nodes = NODES.split()
-    return replace(made, processes=tuple(full(p) if p.name in nodes else p for p in made.processes))
+    return on_nodes(built, NODES, full)
 
 
 def space_returns() -> Scenario:
-    """A doubled write reaches the head when it has space again: what was refused must not appear by that."""
+    """A doubled write reaches the head when it has space again: a refused append must not appear."""
     both = chain_log(CHAIN2, "n1 n2", sequencer="n2")
-    made = scenario(
+    built = scenario(
         "space-returns",
-        "both disks are full until they have space again, and a copy of the write is still on its way",
+        "both disks are full at first and have space later, while a copy of the write is in flight",
         both,
         appender("c1", both, *appends(1)),
         reader("r", both),
@@ -206,46 +201,42 @@ def space_returns() -> Scenario:
         free_timers=(FreeTimer("n1", "disk"),),
         sometimes=("AppendRefused", "HoleFilled"),
     )
-    nodes = ("n1", "n2")
-    return replace(made, processes=tuple(full_at_first(p) if p.name in nodes else p for p in made.processes))
+    return on_nodes(built, "n1 n2", full_at_first)
 
 
 def full_head() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), reader("r", PAIR))
-    made = scenario(
+    clients = (appender("c1", CHAIN, *appends(1)), reader("r", CHAIN))
+    built = scenario(
         "full-head",
         "the head's disk is full: the append moves to nodes that have space",
-        PAIR,
+        CHAIN,
         *clients,
         faults=Faults(duplicate=1),
         lossy="c1",
         sometimes=("Appended", "Projected"),
     )
-    return replace(made, processes=tuple(full(p) if p.name == "n1" else p for p in made.processes))
+    return on_nodes(built, "n1", full)
 
 
 def large_batch() -> Scenario:
-    settings = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=2)
-    log = chain_log(settings, "n1 n2", "n2 n1", sequencer="n3")
     return scenario(
         "large-batch",
-        "a batch larger than a stripe unit is refused, and hurts nobody",
-        log,
-        appender("c1", log, *appends(1, count=3)),
-        appender("c2", log, *appends(2)),
+        "a batch larger than a stripe unit is refused and affects no other append",
+        STRIPED,
+        appender("c1", STRIPED, *appends(1, count=3)),
+        appender("c2", STRIPED, *appends(2)),
         sometimes=("AppendRefused", "Appended"),
     )
 
 
 def striping() -> Scenario:
-    settings = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=2)
-    log = chain_log(settings, "n1 n2", "n2 n1", sequencer="n3")
-    clients = (appender("c1", log, *appends(1, 2)), appender("c2", log, *appends(3, count=2)), reader("r", log))
     return scenario(
         "striping",
         "two groups, batches of one and two entries, one crash",
-        log,
-        *clients,
+        STRIPED,
+        appender("c1", STRIPED, *appends(1, 2)),
+        appender("c2", STRIPED, *appends(3, count=2)),
+        reader("r", STRIPED),
         faults=Faults(crash=1),
         crashable="n1 n2",
         sometimes=("HoleFilled", "Committed", "FollowedSegment"),
@@ -254,29 +245,24 @@ def striping() -> Scenario:
 
 def striping_readers() -> Scenario:
     """Readers that begin at different stripe units must agree on what a batch covers."""
-    settings = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=2)
-    log = chain_log(settings, "n1 n2", "n2 n1", sequencer="n3")
-    clients = (
-        appender("c1", log, *appends(1)),
-        appender("c2", log, *appends(2, count=2)),
-        reader("r1", log),
-        reader("r2", log, start_at=3),
-    )
     return scenario(
         "striping-readers",
         "two groups, a batch that must not cross a stripe unit, readers from different positions",
-        log,
-        *clients,
+        STRIPED,
+        appender("c1", STRIPED, *appends(1)),
+        appender("c2", STRIPED, *appends(2, count=2)),
+        reader("r1", STRIPED),
+        reader("r2", STRIPED, start_at=3),
         sometimes=("HoleFilled", "Committed", "EntriesRead"),
     )
 
 
 def tail() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1, 2)), appender("c2", PAIR, *appends(3)), tail_finder("t", calls=2))
+    clients = (appender("c1", CHAIN, *appends(1, 2)), appender("c2", CHAIN, *appends(3)), tail_finder("t", calls=2))
     return scenario(
         "tail",
-        "tail calls beside appends never go back and never miss what was acknowledged",
-        PAIR,
+        "tail calls during appends never go back and never miss an acknowledged entry",
+        CHAIN,
         *clients,
         faults=Faults(crash=1),
         crashable="n1 n3",
@@ -285,11 +271,11 @@ def tail() -> Scenario:
 
 
 def peek() -> Scenario:
-    clients = (appender("c1", PAIR, *appends(1)), peeker("p"))
+    clients = (appender("c1", CHAIN, *appends(1)), peeker("p"))
     return scenario(
         "peek",
-        "a peek beside an append ends, also when the sequencer dies: its segment is ended",
-        PAIR,
+        "a peek during an append completes even if the sequencer fails: its segment is ended",
+        CHAIN,
         *clients,
         faults=Faults(crash=1),
         crashable="n1 n3",
@@ -299,11 +285,11 @@ def peek() -> Scenario:
 
 def seal_and_reopen() -> Scenario:
     admin = administrator("a", SealRequested(1, "log"), SealRequested(2, "log", reopen=True))
-    clients = (appender("c1", PAIR, *appends(1, 2)), admin, reader("r", PAIR))
+    clients = (appender("c1", CHAIN, *appends(1, 2)), admin, reader("r", CHAIN))
     return scenario(
         "seal-and-reopen",
-        "an operator makes the log read-only and opens it again while a client appends",
-        PAIR,
+        "an operator closes the log and reopens it while a client appends",
+        CHAIN,
         *clients,
         faults=Faults(early_timer=1),
         sometimes=("Projected", "ReopenRequested", "SegmentEnded"),

@@ -1,11 +1,11 @@
-"""Building blocks of scenarios: nodes, the metadata register, clients and a coordinator, small enough to be explored.
+"""Building blocks of scenarios: nodes, the metadata register, clients and a coordinator, small enough to explore.
 
-Numbers of milliseconds mean nothing here: a timer may fire whenever nothing else can happen.
+Milliseconds mean nothing here: a timer may fire whenever nothing else can happen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -70,22 +70,25 @@ LOG = "log"
 META = "meta"
 REGISTER = Address(META, "register")
 
+CHAIN1 = Settings(Policy.CHAIN, replicas=1)
 CHAIN2 = Settings(Policy.CHAIN, replicas=2)
 CHAIN3 = Settings(Policy.CHAIN, replicas=3)
+STRIPED = Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1)
 BROADCAST2 = Settings(Policy.BROADCAST, replicas=2)
 BROADCAST3 = Settings(Policy.BROADCAST, replicas=3)
 
 
 def chain_log(settings: Settings, *groups: str, sequencer: str, log: str = LOG) -> Projection:
-    """A chain log whose first segment is open; each group is a string of node names."""
-    return create(CLUSTER, log, settings, Opening(_seats(groups), Owner(sequencer, 1)))
+    """A chain log whose first segment is open on these groups."""
+    return create(CLUSTER, log, settings, Opening(seats(groups), Owner(sequencer, 1)))
 
 
 def broadcast_log(settings: Settings, group: str, owner: str, log: str = LOG) -> Projection:
-    return create(CLUSTER, log, settings, Opening(_seats((group,)), Owner(owner, 1)))
+    return create(CLUSTER, log, settings, Opening(seats((group,)), Owner(owner, 1)))
 
 
-def _seats(groups: tuple[str, ...]) -> tuple[tuple[Seat, ...], ...]:
+def seats(groups: tuple[str, ...]) -> tuple[tuple[Seat, ...], ...]:
+    """Each group is a string of node names."""
     return tuple(tuple(Seat(node, 1) for node in group.split()) for group in groups)
 
 
@@ -96,21 +99,20 @@ def node(
     records: tuple[Record, ...] = (),
     granted: int | None = None,
 ) -> ProcessSpec:
-    """A storage node that may also be a sequencer. It registers at every start but the first, which the registry knows.
+    """A storage node that may also be a sequencer. The registry knows its first start; it registers at later ones.
 
-    Its disk has the streams of the logs' segments open, and what ``records`` add. ``granted``: as a sequencer it has
-    served segment 0 up to this position.
+    Its disk has open streams for the logs' segments, plus ``records``. ``granted``: as a sequencer it has served
+    segment 0 up to this position.
     """
 
     def start(boot: Boot) -> Mapping[str, Role]:
+        sequencer = Sequencer(Owner(boot.process, boot.start))
         roles: dict[str, Role] = {
             "storage": StorageNode(CLUSTER, boot.process, boot.incarnation, boot.durable),
-            "sequencer": Sequencer(Owner(boot.process, boot.start)),
+            "sequencer": sequencer,
         }
         if granted is not None and boot.start == 1:
-            served = Sequencer(Owner(boot.process, boot.start))
-            served.serving[LOG] = Serving(0, granted)
-            roles["sequencer"] = served
+            sequencer.serving[LOG] = Serving(0, granted)
         if leases or boot.start > 1:
             info = NodeInfo(boot.process, boot.incarnation, boot.start)
             lease_ms = 3000 if leases else None
@@ -125,7 +127,7 @@ def node(
 
 
 def descriptors(log: Projection, name: str) -> tuple[Descriptor, ...]:
-    """The descriptors of the streams that a node keeps of a log."""
+    """The descriptors of a log's streams on one node."""
     return tuple(
         descriptor_of(log, segment, member)
         for segment in log.segments
@@ -137,9 +139,9 @@ def descriptors(log: Projection, name: str) -> tuple[Descriptor, ...]:
 def meta(
     projections: tuple[Projection, ...], nodes: str, *, dead: str = "", draining: str = "", writers: str = ""
 ) -> ProcessSpec:
-    """The metadata register; leases of ``dead`` nodes have run out, ``draining`` ones take nothing new.
+    """The metadata register. Leases of ``dead`` nodes have expired, ``draining`` nodes get no new segments.
 
-    ``writers`` are clients that keep a lease.
+    ``writers`` are clients with a lease.
     """
     clients = tuple(NodeInfo(name, 0, 1, NodeState.CLIENT) for name in writers.split())
     infos = tuple(
@@ -161,7 +163,7 @@ def meta(
 
 
 def clock(nodes: str) -> ProcessSpec:
-    """Lets the leases of these nodes run out, whether they are dead or not."""
+    """The leases of these nodes expire, whether they are alive or not."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {"clock": LeaseExpiry(REGISTER, tuple(nodes.split()))}
@@ -185,7 +187,7 @@ def _name_of(view: Projection | None) -> str:
 
 
 def _asked(role: str, requests: Sequence[Message], after: tuple[OperationEnd, ...] = ()) -> tuple[Operation, ...]:
-    """One request after another, the first of them ``after`` the end of others' operations."""
+    """One request after another; the first begins ``after`` these operations have ended."""
     return tuple(Operation(role, request, () if place else after) for place, request in enumerate(requests))
 
 
@@ -197,7 +199,7 @@ def appender(
     seal_checks: int = 0,
     after: tuple[OperationEnd, ...] = (),
 ) -> ProcessSpec:
-    """A client that appends to a chain log. ``seal_checks``: how often it leaves the end of a segment to others."""
+    """A client that appends to a chain log. ``seal_checks``: how often it waits for others to end a segment."""
     log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
@@ -213,8 +215,8 @@ def bursting_appender(name: str, view: Projection | None, *requests: AppendReque
 
     def start(boot: Boot) -> Mapping[str, Role]:
         config = AppenderConfig(_name_of(view), f"{boot.process}#{boot.start}", seal_checks=0)
-        helpers = _helpers(_name_of(view))
-        return {"application": Application("appender"), "appender": Appender(config, view), **helpers}
+        roles = _helpers(_name_of(view))
+        return {"application": Application("appender"), "appender": Appender(config, view), **roles}
 
     return ProcessSpec(name, start, NoDisk(), None, (Operation("application", Burst(requests)),))
 
@@ -224,14 +226,14 @@ def bursting_writer(name: str, view: Projection | None, *requests: AppendRequest
 
     def start(boot: Boot) -> Mapping[str, Role]:
         config = WriterConfig(_name_of(view), Owner(boot.process, boot.start))
-        helpers = _helpers(_name_of(view))
-        return {"application": Application("writer"), "writer": Writer(config, view), **helpers}
+        roles = _helpers(_name_of(view))
+        return {"application": Application("writer"), "writer": Writer(config, view), **roles}
 
     return ProcessSpec(name, start, NoDisk(), None, (Operation("application", Burst(requests)),))
 
 
 def bounded(spec: ProcessSpec, answer_max: int) -> ProcessSpec:
-    """The same node; its answers hold so many batches at most."""
+    """The same node; its answers hold at most so many batches."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
         storage = BoundedNode(CLUSTER, boot.process, boot.incarnation, boot.durable)
@@ -242,7 +244,7 @@ def bounded(spec: ProcessSpec, answer_max: int) -> ProcessSpec:
 
 
 def scrubbed(spec: ProcessSpec, found: FramesDamaged) -> ProcessSpec:
-    """The same node; in its first life it finds this damage."""
+    """The same node; its first process finds this damage."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
         if boot.start > 1:
@@ -254,7 +256,7 @@ def scrubbed(spec: ProcessSpec, found: FramesDamaged) -> ProcessSpec:
 
 
 def full(spec: ProcessSpec) -> ProcessSpec:
-    """The same node with a disk that has no space but the reserve."""
+    """The same node; its disk has no space except the reserve."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
         roles = spec.start(boot)
@@ -266,8 +268,14 @@ def full(spec: ProcessSpec) -> ProcessSpec:
     return replace(spec, start=start)
 
 
+def on_nodes(built: Scenario, names: str, change: Callable[[ProcessSpec], ProcessSpec]) -> Scenario:
+    """The same scenario with changed nodes."""
+    changed = names.split()
+    return replace(built, processes=tuple(change(p) if p.name in changed else p for p in built.processes))
+
+
 def full_at_first(spec: ProcessSpec) -> ProcessSpec:
-    """The same node with a disk that is full at first."""
+    """The same node; its disk is full at first."""
 
     def start(boot: Boot) -> Mapping[str, Role]:
         return {**spec.start(boot), "disk": FullAtFirstDisk()}
@@ -282,7 +290,7 @@ def writer(
     in_flight_max: int = 64,
     after: tuple[OperationEnd, ...] = (),
 ) -> ProcessSpec:
-    """A client that writes a broadcast log."""
+    """A client that writes to a broadcast log."""
     log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
@@ -305,7 +313,7 @@ def reader(
     replica: int = 0,
     after: tuple[OperationEnd, ...] = (),
 ) -> ProcessSpec:
-    """A client that reads from the beginning on, by default one frame at a time, and for ever."""
+    """A client that reads from the beginning, by default one frame at a time and without an end."""
     log = _name_of(view)
 
     def start(boot: Boot) -> Mapping[str, Role]:
@@ -340,7 +348,7 @@ def administrator(
 ) -> ProcessSpec:
     """An operator. An answer to its reader holds up to ``read_limit`` batches.
 
-    ``after``: it begins when it has read this position; its requests are then numbered from 2 on.
+    ``after``: it first reads up to this position; its requests are then numbered from 2.
     """
 
     def start(boot: Boot) -> Mapping[str, Role]:
@@ -406,14 +414,14 @@ def scenario(
     copies: int = 1,
     monitors: tuple[Monitor, ...] = (),
 ) -> Scenario:
-    """A log on some nodes, and clients. Names are given as one string.
+    """A log on some nodes, and clients. Several names are one string.
 
-    ``dead`` nodes are registered but not there, ``silent`` ones are not there although their leases hold; ``writers``
-    are clients that keep a lease; ``opened=False``: no stream has been made yet; ``records``: what is on a node's disk
-    besides; ``granted``: how far a sequencer has served segment 0; ``scrubs``: the damage that a node will find;
-    ``finishing``: a coordinator works; ``tidy``: it has streams dropped; ``beside``: more logs on the same nodes, each
-    judged by monitors of its own; ``answer_max``: a node sends at most so many batches in an answer, however many are
-    asked for; ``monitors``: besides those of every log.
+    ``dead`` nodes are registered but down, ``silent`` ones are down although their leases are valid; ``writers`` are
+    clients with a lease; ``opened=False``: no stream exists yet; ``records``: further records on a node's disk;
+    ``granted``: how far a sequencer has served segment 0; ``scrubs``: the damage that a node will find;
+    ``finishing``: a coordinator runs; ``tidy``: it drops streams; ``beside``: more logs on the same nodes, each judged
+    by its own monitors; ``answer_max``: the most batches in an answer of a node; ``monitors``: in addition to those of
+    every log.
     """
     logs = (*((projection,) if projection is not None else ()), *beside)
     streams = logs if opened else ()

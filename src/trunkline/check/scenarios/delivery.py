@@ -1,15 +1,16 @@
-"""Walk-throughs of delivery: a source that keeps moving, two destinations, and deliverers that fail in between.
+"""Scenarios of delivery: a source that keeps changing, two destinations, and deliverers that fail.
 
-The script of most of them has two keys and two tenants; rows are inserted, updated, deleted and moved between tenants,
-and some windows begin and end with the same rows although something happened inside of them.
+Most scripts have two keys and two tenants; rows are inserted, updated, deleted and moved between tenants, and some
+windows begin and end with the same rows although rows changed in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
-from trunkline.check.delivery_rows import Change, Row, SourceScript, history
+from trunkline.check.delivery_rows import Change, Row, SourceScript, source_script
 from trunkline.check.disks import NoDisk
 from trunkline.check.monitors import Progress
 from trunkline.check.monitors.delivery import EventualConsistency, OnePlace, Parts, delivery_safety
@@ -47,31 +48,31 @@ CONFIG = PlannerConfig(
 )
 NOTHING: Mapping[str, tuple[Operation, ...]] = MappingProxyType({})
 
-FOUR = history(  # d1: k, l, nothing, nothing, k and l; d2: nothing, k, k and l, l, nothing
+FOUR = source_script(  # d1: k, l, nothing, nothing, k and l; d2: nothing, k, k and l, l, nothing
     (Change("k", 1),),
     (Change("l", 1), Change("k", 2)),
     (Change("l", 2),),
     (Change("k"),),
     (Change("k", 1), Change("l", 1)),
 )
-THREE = history(  # d1: k, nothing, k, nothing; d2: nothing, k, nothing, k
+THREE = source_script(  # d1: k, nothing, k, nothing; d2: nothing, k, nothing, k
     (Change("k", 1),),
     (Change("k", 2),),
     (Change("k", 1),),
     (Change("k", 2),),
 )
-COMING_AND_GOING = history(  # d2: nothing, k, nothing
+INSERT_THEN_DELETE = source_script(  # d2: nothing, k, nothing
     (Change("k", 1),),
     (Change("k", 2),),
     (Change("k"),),
 )
-COMING_LATE = history(  # d2: nothing, l, l and k, l
+LATE_INSERT = source_script(  # d2: nothing, l, l and k, l
     (Change("k", 1),),
     (Change("l", 2),),
     (Change("k", 2),),
     (Change("k"),),
 )
-ONE_TENANT = history(  # d2 has nothing until the end
+ONE_TENANT = source_script(  # d2 has nothing until the end
     (Change("k", 1),),
     (Change("k", 1),),
     (Change("l", 1),),
@@ -83,8 +84,8 @@ def operations(role: str, *requests: Message) -> tuple[Operation, ...]:
     return tuple(Operation(role, request) for request in requests)
 
 
-def told(*news: Message | str) -> tuple[Operation, ...]:
-    """What an operator says to a deliverer, one after another. A name: that table is restored from a backup."""
+def requested(*news: Message | str) -> tuple[Operation, ...]:
+    """An operator's requests to a deliverer, one after another. A name restores that table from a backup."""
     requests = [
         RestoreTable(number, each) if isinstance(each, str) else OperatorRequest(number, each)
         for number, each in enumerate(news, start=1)
@@ -92,27 +93,30 @@ def told(*news: Message | str) -> tuple[Operation, ...]:
     return operations("host", *requests)
 
 
-def moves(past: SourceScript, *oldest: int) -> tuple[Advance, ...]:
-    """The source goes through its script, then forgets what lies before each of these versions."""
-    versions = len(past.versions) - 2
+def moves(script: SourceScript, *oldest: int) -> tuple[Advance, ...]:
+    """The source runs through its script, then forgets the versions before each of these."""
+    versions = len(script.versions) - 2
     expiries = [Advance(number, each) for number, each in enumerate(oldest, start=versions + 1)]
     return (*(Advance(number) for number in range(1, versions + 1)), *expiries)
 
 
 def lake(
-    past: SourceScript, steps: tuple[Advance | ReplaceSource, ...], names: tuple[str, ...], deliverers: tuple[str, ...]
+    script: SourceScript,
+    steps: tuple[Advance | ReplaceSource, ...],
+    names: tuple[str, ...],
+    deliverers: tuple[str, ...],
 ) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"source": ScriptedSource(past), "control": ControlStore(names, deliverers)}
+        return {"source": ScriptedSource(script), "control": ControlStore(names, deliverers)}
 
     return ProcessSpec(LAKE, start, NoDisk(), None, operations("source", *steps))
 
 
-def fate(events: tuple[Expire | ReseedRequest, ...]) -> ProcessSpec:
+def control_events(events: tuple[Expire | ReseedRequest, ...]) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        return {"fate": ControlEvents(events)}
+        return {"events": ControlEvents(events)}
 
-    return ProcessSpec("fate", start, NoDisk(), None)
+    return ProcessSpec("events", start, NoDisk(), None)
 
 
 def table(name: str, image: TableImage, *, append: bool, troubles: int, broken: Outcome | None) -> ProcessSpec:
@@ -124,7 +128,7 @@ def table(name: str, image: TableImage, *, append: bool, troubles: int, broken: 
 
 def deliverer(
     name: str,
-    past: SourceScript,
+    script: SourceScript,
     planned: tuple[Planned, ...],
     config: PlannerConfig,
     asked: tuple[Operation, ...],
@@ -132,7 +136,7 @@ def deliverer(
     looks: bool,
 ) -> ProcessSpec:
     def start(boot: Boot) -> Mapping[str, Role]:
-        worker = Worker(boot.start, past, planned, looks=looks)
+        worker = Worker(boot.start, script, planned, looks=looks)
         return {"planner": Planner(config), "worker": worker, "host": DelivererHost(planned)}
 
     return ProcessSpec(name, start, NoDisk(), None, asked)
@@ -141,7 +145,7 @@ def deliverer(
 def scenario(
     name: str,
     summary: str,
-    past: SourceScript,
+    script: SourceScript,
     *,
     deliverers: str = "a",
     planned: tuple[Planned, ...] = PLANNED,
@@ -162,27 +166,30 @@ def scenario(
     lossy: str = "",
     sometimes: tuple[str, ...] = ("TableWritten",),
 ) -> Scenario:
-    """``seeded``: the version that tables hold at the beginning (0: nothing), ``images`` says otherwise for some.
+    """``seeded``: the version that tables hold at the beginning (0: nothing), except those in ``images``.
 
-    ``events`` happen to the control store at any moment, ``asked`` is asked of deliverers. ``left_alone``: destinations
-    that need not come to their part; ``becomes``: the configuration after the first grant.
+    ``events`` of the control store happen at any moment, ``asked`` are operations of deliverers. ``left_alone``:
+    destinations that need not reach their part; ``becomes``: the configuration after the first grant.
     """
     names = tuple(each.destination for each in planned)
     tenants = {each.destination: tenants_of(each) for each in becomes or planned}
-    parts = Parts(past, tenants, append, token_first=2 if becomes else 0)
+    parts = Parts(script, tenants, append, token_first=2 if becomes else 0)
     begin = {each: images.get(each, _seeded(parts, each, seeded)) for each in names}
     consistent = {each: begin[each].rows for each in names if each not in left_alone.split()}
     return Scenario(
         name,
         summary,
         (
-            lake(past, moves(past) if steps is None else steps, names, tuple(deliverers.split())),
-            fate(events),
+            lake(script, moves(script) if steps is None else steps, names, tuple(deliverers.split())),
+            control_events(events),
             *(
                 table(each, begin[each], append=append, troubles=troubles.get(each, 0), broken=broken.get(each))
                 for each in names
             ),
-            *(deliverer(each, past, planned, config, asked.get(each, ()), looks=looks) for each in deliverers.split()),
+            *(
+                deliverer(each, script, planned, config, asked.get(each, ()), looks=looks)
+                for each in deliverers.split()
+            ),
         ),
         (*delivery_safety(parts), *_one_place(planned), EventualConsistency(parts, consistent), Progress()),
         faults,
@@ -199,7 +206,7 @@ def _one_place(planned: tuple[Planned, ...]) -> tuple[OnePlace, ...]:
 
 
 def _seeded(parts: Parts, name: str, version: int) -> TableImage:
-    mark = parts.history.mark(0, version)
+    mark = parts.script.mark(0, version)
     return TableImage(parts.expected(name, version), version, 0, version, mark) if version else TableImage()
 
 
@@ -209,7 +216,7 @@ def _seeded(parts: Parts, name: str, version: int) -> TableImage:
 def mirror() -> Scenario:
     return scenario(
         "mirror",
-        "2 destinations, 2 keys, 4 versions, and a deliverer that crashes and comes back",
+        "2 destinations, 2 keys, 4 versions, and a deliverer that crashes and restarts",
         FOUR,
         faults=Faults(crash=1, restart=1),
         crashable="a",
@@ -220,7 +227,7 @@ def mirror() -> Scenario:
 def append_mode() -> Scenario:
     return scenario(
         "append-mode",
-        "destinations without keys: a crash must not bring a row twice",
+        "destinations without keys: a crash must not add a row twice",
         FOUR,
         append=True,
         faults=Faults(crash=1, restart=1),
@@ -232,7 +239,7 @@ def seeding() -> Scenario:
     leftover = TableImage(rows=(Row("x", 1, 0),))
     return scenario(
         "seeding",
-        "new destinations, one with rows left over, are seeded while the source moves on; the deliverer crashes",
+        "new destinations, one with leftover rows, are seeded while the source advances; the deliverer crashes",
         THREE,
         seeded=0,
         images={"d1": leftover},
@@ -243,7 +250,7 @@ def seeding() -> Scenario:
 
 
 def lost_answers() -> Scenario:
-    """A commit without acknowledgement; the worker may also give up too early, and the transaction come later."""
+    """A commit without an answer; the worker may also time out too early, before the transaction commits."""
     return scenario(
         "lost-answers",
         "requests and answers of a table are lost, doubled or late: outcomes of seeds and flushes are unknown",
@@ -258,7 +265,7 @@ def lost_answers() -> Scenario:
 def empty_windows() -> Scenario:
     return scenario(
         "empty-windows",
-        "a destination without changes is not written; after a crash its note tells where to go on",
+        "a destination without changes is not written; after a crash its note tells where to continue",
         ONE_TENANT,
         seeded=0,
         faults=Faults(crash=1, restart=1),
@@ -269,7 +276,7 @@ def empty_windows() -> Scenario:
 def stops() -> Scenario:
     return scenario(
         "stops",
-        "a version that no window may cross, as what is read across it is wrong",
+        "a version that no window may cross, because a read across it is wrong",
         FOUR._replace(stops=(3,)),
         faults=Faults(crash=1, restart=1),
         crashable="a",
@@ -277,16 +284,16 @@ def stops() -> Scenario:
 
 
 def rerouting() -> Scenario:
-    """What was flushed, seeded or found empty under the old configuration is no ground to stand on."""
+    """What was flushed, seeded or found empty under the old configuration does not count."""
     becomes = (Planned("d1", digest="1 2"),)
     return scenario(
         "rerouting",
         "a destination gets another tenant while a window is read under the old configuration",
-        history((Change("k", 1),), (Change("l", 2),), (Change("l", 2),)),
+        source_script((Change("k", 1),), (Change("l", 2),), (Change("l", 2),)),
         planned=(Planned("d1", digest="1"),),
         seeded=0,
         becomes=becomes,
-        asked={"a": told(Configured(becomes))},
+        asked={"a": requested(Configured(becomes))},
         looks=True,
         sometimes=("PlanDropped", "TableWritten"),
     )
@@ -296,7 +303,7 @@ def reseeding() -> Scenario:
     wrong = TableImage(rows=(Row("k", 1, 1), Row("x", 1, 0)), position=1)
     return scenario(
         "reseeding",
-        "an operator has a destination with a wrong row seeded again, while it is flushed and answers are lost",
+        "an operator reseeds a destination with a wrong row while it is flushed and answers are lost",
         THREE,
         images={"d1": wrong},
         events=(ReseedRequest("d1"),),
@@ -319,7 +326,7 @@ def backing_off() -> Scenario:
 def one_place() -> Scenario:
     return scenario(
         "one-place",
-        "two destinations of one place, one of them new: they are never written by two jobs at once",
+        "two destinations of one place, one of them new: two jobs never write there at once",
         THREE,
         planned=(Planned("d1", digest="1", place="p"), Planned("d2", digest="2", place="p")),
         images={"d2": TableImage()},
@@ -331,17 +338,17 @@ def one_place() -> Scenario:
 def halting() -> Scenario:
     return scenario(
         "halting",
-        "a destination cannot go on until somebody mends it; the other one does not notice",
+        "a destination halts until an operator repairs it; the other one is not affected",
         THREE,
         broken={"d2": Outcome.PERMANENT},
         left_alone="d2",
-        asked={"a": told(LifeChanged("d2", Life.ACTIVE))},
+        asked={"a": requested(LifeChanged("d2", Life.ACTIVE))},
         sometimes=("Halted", "TableWritten"),
     )
 
 
 def life_cycle() -> Scenario:
-    asked = told(LifeChanged("d1", Life.PAUSED), LifeChanged("d1", Life.ACTIVE), LifeChanged("d2", Life.DRAINING))
+    asked = requested(LifeChanged("d1", Life.PAUSED), LifeChanged("d1", Life.ACTIVE), LifeChanged("d2", Life.DRAINING))
     return scenario(
         "life-cycle",
         "one destination is paused and resumed, another one drained",
@@ -358,7 +365,7 @@ def retiring() -> Scenario:
         "a destination is retired with a flush in flight",
         THREE,
         left_alone="d2",
-        asked={"a": told(LifeChanged("d2", Life.RETIRED))},
+        asked={"a": requested(LifeChanged("d2", Life.RETIRED))},
         sometimes=("Retired", "TableWritten"),
     )
 
@@ -369,7 +376,7 @@ def retiring() -> Scenario:
 def two_deliverers() -> Scenario:
     return scenario(
         "two-deliverers",
-        "the lease of a destination runs out, whether its owner is dead or not: both believe that it is theirs",
+        "the lease of a destination expires while its owner is alive: two deliverers hold it",
         THREE,
         deliverers="a b",
         planned=PLANNED[1:],
@@ -381,8 +388,8 @@ def two_deliverers() -> Scenario:
 def lease_returns() -> Scenario:
     return scenario(
         "lease-returns",
-        "a destination goes to another deliverer and back, with a flush of its first owner still in flight",
-        history((Change("k", 1),), (Change("k", 2),)),
+        "a destination moves to another deliverer and back while a flush of its first owner is in flight",
+        source_script((Change("k", 1),), (Change("k", 2),)),
         deliverers="a b",
         planned=PLANNED[1:],
         events=(Expire("d2"), Expire("d2", 2)),
@@ -393,8 +400,8 @@ def lease_returns() -> Scenario:
 def hand_over() -> Scenario:
     return scenario(
         "hand-over",
-        "a deliverer crashes, comes back, drains and stops; the other one goes on where it ended",
-        COMING_AND_GOING,
+        "a deliverer crashes, restarts, drains and stops; the other one continues from there",
+        INSERT_THEN_DELETE,
         deliverers="a b",
         planned=PLANNED[1:],
         asked={"a": operations("planner", Shutdown(1, drain=True))},
@@ -405,11 +412,11 @@ def hand_over() -> Scenario:
 
 
 def hand_over_in_flight() -> Scenario:
-    """The deliverer that stops has written before, so that what it hands over is settled: nothing may follow."""
+    """The stopping deliverer has written before, so it hands the destination over as settled: no flush may follow."""
     return scenario(
         "hand-over-in-flight",
-        "a deliverer stops while something is on its way to a destination that it has written to",
-        COMING_LATE,
+        "a deliverer stops while a flush is in flight to a destination that it has written to",
+        LATE_INSERT,
         deliverers="a b",
         planned=PLANNED[1:],
         asked={"a": operations("planner", Shutdown(1, drain=True))},
@@ -418,14 +425,14 @@ def hand_over_in_flight() -> Scenario:
 
 
 def lost_control() -> Scenario:
-    """The control store was lost, and begins to count tokens from 1 again."""
-    past = TableImage((Row("k", 1, 1),), 1, 5, 1)
+    """The control store was lost, and counts tokens from 1 again."""
+    image = TableImage((Row("k", 1, 1),), 1, 5, 1)
     return scenario(
         "lost-control",
-        "a destination knows a higher token than the control store: it is granted a higher one",
+        "a destination knows a higher token than the control store: the store grants a higher one",
         THREE,
         planned=PLANNED[:1],
-        images={"d1": past},
+        images={"d1": image},
         sometimes=("DeliveryFenced", "TableWritten"),
     )
 
@@ -433,7 +440,7 @@ def lost_control() -> Scenario:
 def delivery() -> Scenario:
     return scenario(
         "delivery",
-        "2 destinations, 2 keys, 4 versions, two deliverers, one lease that runs out and one crash",
+        "2 destinations, 2 keys, 4 versions, two deliverers, one lease that expires and one crash",
         FOUR,
         deliverers="a b",
         events=(Expire("d2"),),
@@ -444,16 +451,8 @@ def delivery() -> Scenario:
 
 
 def delivery_restart() -> Scenario:
-    return scenario(
-        "delivery-restart",
-        "the same with the crashed deliverer coming back",
-        FOUR,
-        deliverers="a b",
-        events=(Expire("d2"),),
-        faults=Faults(crash=1, restart=1),
-        crashable="a",
-        sometimes=("DeliveryFenced", "TableWritten"),
-    )
+    summary = "the same, and the crashed deliverer restarts"
+    return replace(delivery(), name="delivery-restart", summary=summary, faults=Faults(crash=1, restart=1))
 
 
 DELIVERY_SCENARIOS = (

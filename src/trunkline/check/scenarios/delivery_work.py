@@ -1,8 +1,8 @@
-"""A deliverer of the checked world: the planner that ships, a worker that carries out its jobs, and a host.
+"""A deliverer of the checked world: the planner that ships, a worker that runs its jobs, and a host.
 
-A flush is several steps, as it is in a running pipeline: the planner asks, the worker reads the window and stages rows,
-the table's transaction happens at some later moment, its answer arrives at another. A deliverer may crash in between;
-what it has sent then arrives all the same.
+A flush takes several steps, as in a running pipeline: the planner requests it, the worker reads the window and stages
+rows, the table commits at some later moment, and its answer arrives at another. A deliverer may crash in between; what
+it has sent still arrives.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trunkline.check.scenarios.delivery_world import (
     Forget,
     MarkCompared,
     OperationDone,
-    PassiveRole,
     ReadPosition,
     ReadWindow,
     Restore,
     Restored,
     WindowRead,
 )
+from trunkline.check.scenarios.hosts import PassiveRole
 from trunkline.core.delivery_events import JobEnded
 from trunkline.core.delivery_messages import (
     Configured,
@@ -50,7 +50,7 @@ def tenants_of(planned: Planned) -> tuple[int, ...]:
 
 
 class OperatorRequest(Message, frozen=True):
-    """An operator says this to the planner; a new configuration is told to everybody."""
+    """An operator's message to the planner; a new configuration goes to the worker and the control store as well."""
 
     operation: int
     news: Message
@@ -64,11 +64,11 @@ class RestoreTable(Message, frozen=True):
 
 
 class DelivererHost(PassiveRole):
-    """What surrounds a planner: tells it the configuration and asks for leases."""
+    """The host of a planner: sends it the configuration and acquires leases."""
 
     def __init__(self, planned: tuple[Planned, ...]) -> None:
         self.planned = planned
-        self.restoring = 0  # the operation that waits for it
+        self.restoring = 0  # the operation in progress
 
     def on_start(self) -> Effects:
         return [Send(PLANNER, Configured(self.planned)), Send(CONTROL, Acquire())]
@@ -84,58 +84,48 @@ class DelivererHost(PassiveRole):
                 return [Send(Address(destination, "table"), Restore())]
             case Restored():
                 return [Complete(self.restoring, OperationDone())]
-        raise AssertionError(f"a host does not take {message}")
+        return super().on_message(source, message)
 
     def _on_configured(self, planned: tuple[Planned, ...]) -> Effects:
         changed = [new for old, new in zip(self.planned, planned, strict=True) if old != new]
         self.planned = planned
-        told = Send(Address(SELF, "worker"), Configured(planned))
-        return [told, *(Send(CONTROL, Forget(each.destination)) for each in changed)]
+        configured = Send(Address(SELF, "worker"), Configured(planned))
+        return [configured, *(Send(CONTROL, Forget(each.destination)) for each in changed)]
 
 
-class Worker:
-    """Carries out the planner's jobs. What is silent is told as unknown after a time-out.
+class Worker(PassiveRole):
+    """Runs the planner's jobs. A destination that does not answer has an unknown outcome after a time-out.
 
-    ``looks``: reading takes a step of its own, in which the source may be found to have forgotten the window. A source
-    with two lives is always looked at, and what destinations say of themselves is compared with it.
+    ``looks``: reading is a step of its own, which may find that the source has forgotten the window. With two
+    incarnations reading is always a step, and positions of destinations are compared with the source.
     """
 
-    def __init__(self, start: int, history: SourceScript, planned: tuple[Planned, ...], *, looks: bool) -> None:
+    def __init__(self, start: int, script: SourceScript, planned: tuple[Planned, ...], *, looks: bool) -> None:
         self.start = start
-        self.history = history
+        self.script = script
         self.planned = planned
-        self.lives = 2 if history.another else 1
-        self.looks = looks or self.lives > 1
-        self.looking: dict[
-            int, tuple[tuple[Apply, ...], ...]
-        ] = {}  # by job: what is staged, in each life of the source
-        self.seeding: set[int] = set()  # those of them that are seeds
-        self.through: dict[int, int] = {}  # by job: the version that is read up to
-        self.marks: dict[int, str] = {}  # by job: the mark of that
-        self.notes: dict[int, tuple[Note, ...]] = {}  # by job: of a reading
-        self.waiting: dict[int, tuple[str, ...]] = {}  # by job: destinations that have not answered
+        self.incarnations = 2 if script.another else 1
+        self.looks = looks or self.incarnations > 1
+        # By job: what is staged, for each incarnation of the source.
+        self.looking: dict[int, tuple[tuple[Apply, ...], ...]] = {}
+        self.seeding: set[int] = set()  # jobs among them that are seeds
+        self.through: dict[int, int] = {}  # by job: the end of its window
+        self.marks: dict[int, str] = {}  # by job: the mark of that version
+        self.notes: dict[int, tuple[Note, ...]] = {}  # by job that reads positions
+        self.waiting: dict[int, tuple[str, ...]] = {}  # by job: destinations without an answer
         self.results: dict[int, tuple[Result, ...]] = {}
 
     @property
     def phase(self) -> str:
         return "busy" if self.waiting else "idle"
 
-    def on_start(self) -> Effects:
-        return []
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a worker asks for no choice, yet {key} was made")
-
     def on_timer(self, key: str) -> Effects:
         job = int(key.removeprefix("job "))
         return self._finish(job, tuple(Result(name, Outcome.UNKNOWN, error="silent") for name in self.waiting[job]))
 
     def ignores(self, source: Address, message: Message) -> bool:
-        """Answers to an earlier life of this process, and those that come too late."""
-        if isinstance(message, Answered):
-            late = message.result.destination not in self.waiting.get(message.job, ())
-            return message.start != self.start or late
-        if isinstance(message, MarkCompared):
+        """Answers to a previous process, and late answers."""
+        if isinstance(message, Answered | MarkCompared):
             return message.start != self.start or message.result.destination not in self.waiting.get(message.job, ())
         return isinstance(message, WindowRead) and (message.start != self.start or message.job not in self.looking)
 
@@ -148,7 +138,7 @@ class Worker:
             case FlushGroup() | SeedGroup():
                 return self._stage(message)
             case WindowRead(start, job) if start == self.start and job in self.looking:
-                return self._on_looked(message)
+                return self._on_read(message)
             case Answered(start, job, result) if start == self.start:
                 if result.destination in self.waiting.get(job, ()):
                     return self._on_answered(job, result)
@@ -160,45 +150,47 @@ class Worker:
         return []
 
     def _on_answered(self, job: int, result: Result) -> Effects:
-        if result.outcome is not Outcome.STANDS or self.lives == 1:
+        if result.outcome is not Outcome.STANDS or self.incarnations == 1:
             return self._finish(job, (result,))
         note = next((each for each in self.notes[job] if each.destination == result.destination), None)
         return [Send(SOURCE, CompareMark(self.start, job, result, note))]
 
     def _stage(self, job: FlushGroup | SeedGroup) -> Effects:
-        """Read the window (or the whole source) and stage what each member gets."""
-        lives = [[self._staged(job, member, life) for member in job.members] for life in range(self.lives)]
+        """Read the window (or the whole source) and stage the rows of each member."""
+        by_incarnation = [
+            [self._staged(job, member, each) for member in job.members] for each in range(self.incarnations)
+        ]
         begun = self._begin(job.job, tuple(member.destination for member in job.members), [])
-        self.looking[job.job] = tuple(tuple(each for each in staged if each is not None) for staged in lives)
+        self.looking[job.job] = tuple(tuple(each for each in staged if each is not None) for staged in by_incarnation)
         self.through[job.job] = job.through
         flushes = isinstance(job, FlushGroup)
-        if self.looks and (flushes or self.lives > 1):
+        if self.looks and (flushes or self.incarnations > 1):
             if not flushes:
                 self.seeding.add(job.job)
             after, mark = (job.after, job.mark) if isinstance(job, FlushGroup) else (job.through, "")
             return [*begun, Send(SOURCE, ReadWindow(self.start, job.job, after, mark, job.through))]
-        return begun + self._on_looked(WindowRead(self.start, job.job, readable=True, strayed=False, life=0))
+        return begun + self._on_read(WindowRead(self.start, job.job, readable=True, strayed=False, incarnation=0))
 
-    def _staged(self, job: FlushGroup | SeedGroup, member: JobMember, life: int) -> Apply | None:
+    def _staged(self, job: FlushGroup | SeedGroup, member: JobMember, incarnation: int) -> Apply | None:
         tenants = tenants_of(next(each for each in self.planned if each.destination == member.destination))
-        mark, history = self.history.mark(life, job.through), self.history.lived(life)
-        if job.through >= len(history.versions):
-            return None  # not in this life
+        mark, script = self.script.mark(incarnation, job.through), self.script.in_incarnation(incarnation)
+        if job.through >= len(script.versions):
+            return None  # this incarnation has no such version
         if isinstance(job, SeedGroup):
-            rows = history.part(tenants, job.through)
+            rows = script.part(tenants, job.through)
             return Apply(self.start, job.job, member, job.through, seed=rows, mark=mark)
-        edits = history.edits(tenants, Span(job.after, job.through))
+        edits = script.edits(tenants, Span(job.after, job.through))
         return Apply(self.start, job.job, member, job.through, edits, mark=mark) if edits or job.stamp else None
 
-    def _on_looked(self, looked: WindowRead) -> Effects:
-        job, seeds = looked.job, looked.job in self.seeding
+    def _on_read(self, read: WindowRead) -> Effects:
+        job, seeds = read.job, read.job in self.seeding
         staged = self.looking.pop(job)
         self.seeding.discard(job)
-        if looked.strayed or not looked.readable:
-            outcome = Outcome.TRANSIENT if seeds else Outcome.STRAYED if looked.strayed else Outcome.EXPIRED
+        if read.strayed or not read.readable:
+            outcome = Outcome.TRANSIENT if seeds else Outcome.STRAYED if read.strayed else Outcome.EXPIRED
             return self._finish(job, tuple(Result(name, outcome, error="gone") for name in self.waiting[job]))
-        applies = staged[looked.life]
-        self.marks[job] = self.history.mark(looked.life, self.through.pop(job))
+        applies = staged[read.incarnation]
+        self.marks[job] = self.script.mark(read.incarnation, self.through.pop(job))
         named = [apply.member.destination for apply in applies]
         empty = [Result(name, Outcome.EMPTY) for name in self.waiting[job] if name not in named]
         sent = [Send(Address(apply.member.destination, "table"), apply) for apply in applies]
@@ -209,7 +201,7 @@ class Worker:
         return [*sent, SetTimer(f"job {job}", 1000)]
 
     def _finish(self, job: int, results: tuple[Result, ...]) -> Effects:
-        """Some destinations have a result; when all have, the job is over."""
+        """Add results of some destinations; when all have one, the job is done."""
         named = [result.destination for result in results]
         self.waiting[job] = tuple(name for name in self.waiting[job] if name not in named)
         self.results[job] = tuple(sorted((*self.results[job], *results), key=lambda each: each.destination))
@@ -220,6 +212,5 @@ class Worker:
             known.pop(job, None)
         self.seeding.discard(job)
         done, mark = self.results.pop(job), self.marks.pop(job, "")
-        told = Announce(JobEnded(job, done))
-        answer = Send(Address(SELF, "planner"), JobDone(job, done, mark=mark))
-        return [CancelTimer(f"job {job}"), told, answer]
+        ended = Announce(JobEnded(job, done))
+        return [CancelTimer(f"job {job}"), ended, Send(PLANNER, JobDone(job, done, mark=mark))]

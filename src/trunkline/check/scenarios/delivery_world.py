@@ -1,6 +1,6 @@
-"""The world around deliverers: a source that moves on, tables with transactions, a control store that grants leases.
+"""The world around deliverers: a source that advances, tables with transactions, a control store that grants leases.
 
-Their processes never crash: what they stand for keeps its state. What may be lost is on the way to and from them.
+Their processes never crash: they stand for systems that keep their state. Messages to and from them may be lost.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from trunkline.check.delivery_rows import Edit, Rows, SourceScript
 from trunkline.check.monitors.delivery import SourceMoved, TableWritten
+from trunkline.check.scenarios.hosts import PassiveRole
 from trunkline.core.delivery_messages import (
     NO_SPAN,
     FencedOff,
@@ -32,7 +33,7 @@ from trunkline.core.delivery_messages import (
 from trunkline.core.effects import Address, Announce, Choose, Complete, Effects, Event, Message, Send
 from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 
-LAKE = "lake"  # source and control store are one process, so that a grant comes with news of the source
+LAKE = "lake"  # source and control store are one process, so that a grant comes with the state of the source
 SOURCE = Address(LAKE, "source")
 CONTROL = Address(LAKE, "control")
 
@@ -40,37 +41,20 @@ DECIDED = {Decision.ALREADY: Outcome.ALREADY, Decision.FENCED: Outcome.FENCED, D
 
 
 class OperationDone(Event, frozen=True):
-    """The result of an operation of the world around deliverers."""
-
-
-class PassiveRole:
-    """A role that sets no timer and asks for no choice."""
-
-    @property
-    def phase(self) -> str:
-        return "ready"
-
-    def on_start(self) -> Effects:
-        return []
-
-    def on_timer(self, key: str) -> Effects:
-        raise AssertionError(f"{key} fired, but no timer was set")
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"{key} was chosen, but there was no choice")
+    """The result of an operation on the source or by an operator."""
 
 
 # --------------------------------------------------------------------------------------------------------- the source
 
 
 class WatchSource(Message, frozen=True):
-    """Tell a deliverer how far you are, now and whenever that changes: it has something to deliver."""
+    """Send the source's version to a deliverer, now and after each change."""
 
     deliverer: str
 
 
 class ReadWindow(Message, frozen=True):
-    """Is the history after this version still there? Asked when a window is read."""
+    """Read a window: is the history after this version still available?"""
 
     start: int
     job: int
@@ -84,11 +68,11 @@ class WindowRead(Message, frozen=True):
     job: int
     readable: bool
     strayed: bool
-    life: int  # of the source
+    incarnation: int  # of the source
 
 
 class CompareMark(Message, frozen=True):
-    """Is what a destination says of itself, and the note about it, of this history?"""
+    """Do the position of a destination, and the note about it, belong to this incarnation?"""
 
     start: int
     job: int
@@ -103,14 +87,14 @@ class MarkCompared(Message, frozen=True):
 
 
 class Advance(Message, frozen=True):
-    """The source comes to its next version, or forgets what lies before ``oldest``."""
+    """The source reaches its next version, or forgets the versions before ``oldest``."""
 
     operation: int
     oldest: int = 0  # 0: a new version
 
 
 class ReplaceSource(Message, frozen=True):
-    """The source is restored from a backup of ``version`` and lives another life; an operator has all seeded again."""
+    """The source is restored from a backup of ``version``, as a new incarnation; an operator reseeds destinations."""
 
     operation: int
     version: int
@@ -118,48 +102,53 @@ class ReplaceSource(Message, frozen=True):
 
 
 class ScriptedSource(PassiveRole):
-    def __init__(self, history: SourceScript) -> None:
-        self.history = history
-        self.life = 0
+    def __init__(self, script: SourceScript) -> None:
+        self.script = script
+        self.incarnation = 0
         self.version = 1
         self.oldest = 1
         self.watchers: tuple[str, ...] = ()
 
     def on_start(self) -> Effects:
-        return [self._moved()]
+        return [self._announce()]
 
-    def _moved(self) -> Announce:
-        return Announce(SourceMoved(self.version, self.oldest, self.life))
+    def _announce(self) -> Announce:
+        return Announce(SourceMoved(self.version, self.oldest, self.incarnation))
 
     def on_message(self, source: Address, message: Message) -> Effects:
         match message:
             case WatchSource(deliverer):
                 self.watchers = tuple(sorted({*self.watchers, deliverer}))
-                return [self._tell(deliverer)]
+                return [self._notify(deliverer)]
             case Advance(operation, oldest):
                 self.version += 0 if oldest else 1
                 self.oldest = max(self.oldest, oldest)
-                return [self._moved(), *map(self._tell, self.watchers), Complete(operation, OperationDone())]
+                return [self._announce(), *map(self._notify, self.watchers), Complete(operation, OperationDone())]
             case ReplaceSource(operation, version, destinations):
-                self.life, self.version = self.life + 1, version
-                requests = [Send(CONTROL, ReseedRequest(each)) for each in destinations]
-                return [self._moved(), *map(self._tell, self.watchers), *requests, Complete(operation, OperationDone())]
+                self.incarnation, self.version = self.incarnation + 1, version
+                reseeds = [Send(CONTROL, ReseedRequest(each)) for each in destinations]
+                return [
+                    self._announce(),
+                    *map(self._notify, self.watchers),
+                    *reseeds,
+                    Complete(operation, OperationDone()),
+                ]
             case ReadWindow(start, job, after, mark, through):
                 strayed = through > self.version or not self._has(after, mark)
-                looked = WindowRead(start, job, readable=after >= self.oldest, strayed=strayed, life=self.life)
-                return [Send(source, looked)]
+                readable, incarnation = after >= self.oldest, self.incarnation
+                return [Send(source, WindowRead(start, job, readable, strayed, incarnation))]
             case CompareMark(start, job, result, note):
                 return [Send(source, MarkCompared(start, job, self._compared(result, note)))]
-        raise AssertionError(f"the source does not take {message}")
+        return super().on_message(source, message)
 
-    def _tell(self, watcher: str) -> Send:
-        stops = tuple(stop for stop in self.history.stops if stop <= self.version)
-        told = SourceAt(self.version, self.oldest, stops, history=self.life)
-        return Send(Address(watcher, "planner"), told)
+    def _notify(self, watcher: str) -> Send:
+        stops = tuple(stop for stop in self.script.stops if stop <= self.version)
+        state = SourceAt(self.version, self.oldest, stops, history=self.incarnation)
+        return Send(Address(watcher, "planner"), state)
 
     def _has(self, version: int, mark: str) -> bool:
-        """Whether a version is one of this life; one whose mark is not known passes for it."""
-        return version <= self.version and mark in ("", self.history.mark(self.life, version))
+        """Whether a version belongs to this incarnation; a version without a mark is assumed to."""
+        return version <= self.version and mark in ("", self.script.mark(self.incarnation, version))
 
     def _compared(self, result: Result, note: Note | None) -> Result:
         strayed = not self._has(result.position, result.mark)
@@ -188,11 +177,11 @@ class ReadPosition(Message, frozen=True):
 
 
 class Restore(Message, frozen=True):
-    """An operator takes the table back to what it was in the beginning."""
+    """An operator restores the table to its initial state."""
 
 
 class Restored(Message, frozen=True):
-    """It is."""
+    """The table is restored."""
 
 
 class Answered(Message, frozen=True):
@@ -205,12 +194,12 @@ class TableImage(Struct, frozen=True):
     rows: Rows = ()
     position: int = 0  # 0: no record
     token: int = 0
-    seeded: int = 0  # the version of its last seed; 0: nobody vouches for its rows
+    seeded: int = 0  # the version of its last seed; 0: its rows are not from this pipeline
     mark: str = ""  # of the position
 
 
 class Table(PassiveRole):
-    """A destination. ``troubles``: how often it may refuse a flush; ``broken``: what it says to every flush."""
+    """A destination. ``troubles``: how often it may refuse a flush; ``broken``: its answer to every flush."""
 
     def __init__(
         self, name: str, image: TableImage, *, append: bool, troubles: int = 0, broken: Outcome | None = None
@@ -230,7 +219,7 @@ class Table(PassiveRole):
                 return [Send(source, Answered(start, job, stands))]
             case Restore():
                 self.image = self.backup
-                return [self._told(restored=True), Send(source, Restored())]
+                return [self._announce(restored=True), Send(source, Restored())]
             case Apply() if self.broken is not None:
                 return [self._answer(source, message, Result(self.name, self.broken, error="broken"))]
             case Apply() if self.troubles:
@@ -238,7 +227,7 @@ class Table(PassiveRole):
                 return [Choose("fate", (Outcome.APPLIED, Outcome.TRANSIENT))]
             case Apply():
                 return self._apply(source, message)
-        raise AssertionError(f"a table does not take {message}")
+        return super().on_message(source, message)
 
     def on_choice(self, key: str, option: object) -> Effects:
         assert self.asked is not None
@@ -261,10 +250,10 @@ class Table(PassiveRole):
             return [self._answer(source, apply, Result(self.name, Outcome.PERMANENT, error=f"{twice[0]} is there"))]
         self._write(apply)
         done = Result(self.name, Outcome.APPLIED, self.image.position, self.image.token)
-        return [self._told(), self._answer(source, apply, done)]
+        return [self._announce(), self._answer(source, apply, done)]
 
     def _write(self, apply: Apply) -> None:
-        """Rows, position and token change together (T1)."""
+        """Rows, position and token change in one transaction."""
         token, through = apply.member.token, apply.through
         if apply.seed is not None:
             self.image = TableImage(apply.seed, through, token, through, apply.mark)
@@ -277,7 +266,7 @@ class Table(PassiveRole):
         kept = [row for row in self.image.rows if row.key not in touched]
         return tuple(sorted([*kept, *(edit.row for edit in edits if edit.row is not None)]))
 
-    def _told(self, *, restored: bool = False) -> Announce:
+    def _announce(self, *, restored: bool = False) -> Announce:
         image = self.image
         return Announce(
             TableWritten(self.name, image.rows, image.position, image.token, image.seeded, restored, image.mark)
@@ -291,24 +280,24 @@ class Table(PassiveRole):
 
 
 class Acquire(Message, frozen=True):
-    """A deliverer has started: give it what is free, and what it had in an earlier life."""
+    """A deliverer has started: grant it what is free, and what its previous process held."""
 
 
 class Expire(Message, frozen=True):
-    """The lease of a destination runs out, whether its owner is alive or not."""
+    """The lease of a destination expires, whether its owner is alive or not."""
 
     destination: str
-    time: int = 1  # the first, the second time
+    time: int = 1  # the first or the second time
 
 
 class ReseedRequest(Message, frozen=True):
-    """An operator asks for a new seed."""
+    """An operator requests a new seed."""
 
     destination: str
 
 
 class ControlEvents(PassiveRole):
-    """Whatever happens to the control store at some moment: it is on its way from the beginning."""
+    """Events of the control store: all are in flight from the beginning, so each happens at any moment."""
 
     def __init__(self, events: tuple[Expire | ReseedRequest, ...]) -> None:
         self.events = events
@@ -316,12 +305,9 @@ class ControlEvents(PassiveRole):
     def on_start(self) -> Effects:
         return [Send(CONTROL, event) for event in self.events]
 
-    def on_message(self, source: Address, message: Message) -> Effects:
-        raise AssertionError(f"nobody tells fate {message}")
-
 
 class Forget(Message, frozen=True):
-    """The configuration of a destination has changed: what was known and delivered under the old one does not count."""
+    """The configuration of a destination has changed: what was delivered under the old one does not count."""
 
     destination: str
 
@@ -338,7 +324,7 @@ class Lease(Struct, frozen=True):
 
 class ControlStore(PassiveRole):
     def __init__(self, destinations: tuple[str, ...], deliverers: tuple[str, ...]) -> None:
-        """The first deliverer gets all; the others are there, and wait."""
+        """The first deliverer gets all destinations; the others wait."""
         self.leases = {name: Lease(deliverers[0]) for name in destinations}
         self.deliverers = deliverers
 
@@ -350,7 +336,7 @@ class ControlStore(PassiveRole):
             case Expire(destination):
                 return self._move(destination)
             case ReseedRequest(destination):
-                return self._ask_reseed(destination)
+                return self._on_reseed(destination)
             case Forget(destination):
                 lease = self.leases[destination]
                 self.leases[destination] = replace(lease, empty=NO_SPAN, empty_mark="", reseed=lease.reseed + 1)
@@ -368,14 +354,14 @@ class ControlStore(PassiveRole):
                 return [effect for each in released for effect in self._on_released(each)]
             case FencedOff(destination, token, seen):
                 return self._on_fenced(destination, token, seen)
-        raise AssertionError(f"the control store does not take {message}")
+        return super().on_message(source, message)
 
     def _grant(self, names: list[str], owner: str) -> Effects:
         grants: list[Grant] = []
         for name in names:
             lease = self.leases[name]
-            rest = (lease.reseed, lease.settled, lease.empty_mark, lease.insists)
-            grants.append(Grant(name, lease.token + 1, lease.empty, *rest))
+            state = (lease.reseed, lease.settled, lease.empty_mark, lease.insists)
+            grants.append(Grant(name, lease.token + 1, lease.empty, *state))
             self.leases[name] = replace(lease, owner=owner, token=lease.token + 1, settled=False)
         return [Send(Address(owner, "planner"), LeasesGranted(tuple(grants))), Send(SOURCE, WatchSource(owner))]
 
@@ -388,7 +374,7 @@ class ControlStore(PassiveRole):
         return [lost, *self._grant([name], others[0] if others else lease.owner)]
 
     def _on_released(self, released: Released) -> Effects:
-        """The next deliverer gets it, if there is another one."""
+        """The other deliverer gets it, if there is one."""
         name, lease = released.destination, self.leases[released.destination]
         if lease.token != released.token:
             return []
@@ -396,18 +382,18 @@ class ControlStore(PassiveRole):
         others = [each for each in self.deliverers if each != lease.owner]
         return self._grant([name], others[0]) if others else []
 
-    def _ask_reseed(self, name: str) -> Effects:
+    def _on_reseed(self, name: str) -> Effects:
         lease = self.leases[name] = replace(self.leases[name], reseed=self.leases[name].reseed + 1, insists=True)
         return [Send(Address(lease.owner, "planner"), ReseedAsked(name, lease.reseed))] if lease.owner else []
 
     def _note(self, name: str, token: int, **changes: object) -> None:
-        """What a deliverer says counts only under the present grant."""
+        """Accept a message of a deliverer only under the present grant."""
         if self.leases[name].token == token:
             self.leases[name] = replace(self.leases[name], **changes)
 
     def _on_fenced(self, name: str, token: int, seen: int) -> Effects:
         lease = self.leases[name]
         if lease.token != token:
-            return []  # it belongs to another by now
+            return []  # another deliverer owns it by now
         self.leases[name] = replace(lease, token=max(lease.token, seen))
         return self._grant([name], lease.owner)

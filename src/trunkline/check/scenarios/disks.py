@@ -1,4 +1,4 @@
-"""Walk-throughs of power cuts and rot: group commit, and the rule by which a stream recovers."""
+"""Scenarios of power cuts and rot: group commit, and the rule by which a stream recovers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from functools import partial
 from trunkline.check.scenario import Faults, Scenario
 from trunkline.check.scenarios import cluster
 from trunkline.check.scenarios.cluster import (
-    BROADCAST2,
-    CHAIN2,
+    CHAIN1,
     appender,
     appends,
-    broadcast_log,
     bursting_writer,
     chain_log,
     coordinator,
@@ -19,11 +17,7 @@ from trunkline.check.scenarios.cluster import (
     tail_finder,
     writer,
 )
-from trunkline.core.projection import Policy, Settings
-
-CHAIN = chain_log(CHAIN2, "n1 n2", sequencer="n3")
-BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
-
+from trunkline.check.scenarios.segments import BROADCAST, CHAIN
 
 scenario = partial(cluster.scenario, atomic_disk=False)
 
@@ -31,7 +25,7 @@ scenario = partial(cluster.scenario, atomic_disk=False)
 def power_cut() -> Scenario:
     return scenario(
         "power-cut",
-        "both replicas of a chain lose power at once; unsynced writes are lost in any part",
+        "both replicas of a chain lose power at once; any part of the unsynced writes is lost",
         CHAIN,
         appender("c1", CHAIN, *appends(1)),
         appender("c2", CHAIN, *appends(2)),
@@ -44,10 +38,10 @@ def power_cut() -> Scenario:
 
 def power_cut_after_seal() -> Scenario:
     """One replica: if its seal is lost with the power, a late writer commits past the end."""
-    log = chain_log(Settings(Policy.CHAIN, replicas=1), "n1", sequencer="n2")
+    log = chain_log(CHAIN1, "n1", sequencer="n2")
     return scenario(
         "power-cut-after-seal",
-        "a segment is ended while its only replica loses power; a late writer is still on the way",
+        "a segment ends while its only replica loses power; the write of a slow client is still in flight",
         log,
         appender("c1", log, *appends(1)),
         appender("c2", log, *appends(2)),
@@ -71,10 +65,10 @@ def broadcast_power_cut() -> Scenario:
 
 
 def rot() -> Scenario:
-    """One replica crashes, one of its synced frames goes bad, it comes back and the segment is ended."""
+    """One replica crashes, one of its synced frames rots, it restarts, and the segment ends."""
     return scenario(
         "rot",
-        "a synced frame of a crashed replica goes bad before it comes back; it must not vote the entry away",
+        "a synced frame of a crashed replica rots before the restart; the replica must not vote the entry away",
         CHAIN,
         appender("c1", CHAIN, *appends(1, 2)),
         reader("r", CHAIN),
@@ -88,7 +82,7 @@ def rot() -> Scenario:
 def broadcast_rot() -> Scenario:
     return scenario(
         "broadcast-rot",
-        "a frame of a broadcast replica goes bad; a takeover must not cut what was acknowledged",
+        "a frame of a broadcast replica rots; a take-over must not cut what was acknowledged",
         BROADCAST,
         writer("w1", BROADCAST, *appends(1)),
         writer("w2", BROADCAST, *appends(2, takeover=True)),
@@ -99,10 +93,10 @@ def broadcast_rot() -> Scenario:
 
 
 def roll_rot() -> Scenario:
-    """A roll needs no seal, so a replica may lose a frame of a segment that has ended without knowing it."""
+    """A roll needs no seal, so a replica may lose a frame of an ended segment without knowing it."""
     return scenario(
         "roll-rot",
-        "a frame of a broadcast replica goes bad while the owner rolls; readers must not be given JUNK for it",
+        "a frame of a broadcast replica rots while the owner rolls; readers must not receive JUNK for it",
         BROADCAST,
         writer("w1", BROADCAST, *appends(1, 2)),
         reader("r", BROADCAST),

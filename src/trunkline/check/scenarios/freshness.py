@@ -1,80 +1,61 @@
-"""Walk-throughs of reads to the tail that begin after an append was acknowledged: they must get that far.
+"""Scenarios of reads to the tail that begin after an append was acknowledged: they must return that entry.
 
-The log went on elsewhere, and whom the reader asks does not know: a member that is reachable for it and was not for the
-writer, with a lease that still holds.
+The log has moved on, and the member that the reader asks does not know: the reader can reach it, the writer could not,
+and its lease is still valid.
 """
 
 from __future__ import annotations
 
 from trunkline.check.scenario import Faults, NetworkCut, OperationEnd, Scenario
-from trunkline.check.scenarios.cluster import (
-    BROADCAST2,
-    CHAIN2,
-    appender,
-    appends,
-    broadcast_log,
-    chain_log,
-    reader,
-    scenario,
-    writer,
-)
+from trunkline.check.scenarios.cluster import CHAIN2, appender, appends, chain_log, reader, scenario, writer
+from trunkline.check.scenarios.segments import BROADCAST
 
-BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
+# n2 is the last member and the sequencer as well.
 CHAIN = chain_log(CHAIN2, "n1 n2", sequencer="n2")
+SEEN = ("Committed", "Projected", "SubscriptionEnded")
 
 
 def _apart(one: str, other: str) -> NetworkCut:
     return NetworkCut(f"{one}-{other}", ((one, other), (other, one)))
 
 
-def stale_end_broadcast() -> Scenario:
-    """The owner cannot reach a member and rolls without it; a reader that knows the old segment asks that member."""
-    clients = (
+def _stale_end(name: str, summary: str, faults: Faults, *cuts: NetworkCut, crashable: str = "") -> Scenario:
+    """The owner rolls away from n2; a reader that knows the old segment asks n2."""
+    return scenario(
+        name,
+        summary,
+        BROADCAST,
         writer("w1", BROADCAST, *appends(1)),
         reader("r", BROADCAST, to_tail=True, replica=1, after=(OperationEnd("w1", 1),)),
-    )
-    return scenario(
-        "stale-end-broadcast",
-        "a read to the tail asks a member that its owner rolled away from",
-        BROADCAST,
-        *clients,
-        faults=Faults(cut=1),
-        cuts=(_apart("w1", "n2"),),
-        sometimes=("Committed", "Projected", "SubscriptionEnded"),
+        faults=faults,
+        cuts=cuts,
+        crashable=crashable,
+        sometimes=SEEN,
     )
 
 
-def stale_end_chain() -> Scenario:
-    """The last member is the sequencer as well; the log goes on without it, and a reader asks it for both."""
-    clients = (
-        appender("c1", CHAIN, *appends(1)),
-        reader("r", CHAIN, to_tail=True, after=(OperationEnd("c1", 1),)),
-    )
-    return scenario(
-        "stale-end-chain",
-        "a read to the tail asks the member and the sequencer that the log went on without",
-        CHAIN,
-        *clients,
-        faults=Faults(cut=1),
-        cuts=(_apart("c1", "n2"),),
-        sometimes=("Committed", "Projected", "SubscriptionEnded"),
-    )
+def stale_end_broadcast() -> Scenario:
+    summary = "a read to the tail asks a member that its owner rolled away from"
+    return _stale_end("stale-end-broadcast", summary, Faults(cut=1), _apart("w1", "n2"))
 
 
 def stale_end_returned() -> Scenario:
-    """The member that the owner rolled away from comes back with its old stream, which is still open there."""
-    clients = (
-        writer("w1", BROADCAST, *appends(1)),
-        reader("r", BROADCAST, to_tail=True, replica=1, after=(OperationEnd("w1", 1),)),
-    )
+    """n2 restarts with its old stream, which is still open there."""
+    summary = "a read to the tail asks a member that restarts and knows only the old segment"
+    return _stale_end("stale-end-returned", summary, Faults(crash=1, restart=1), crashable="n2")
+
+
+def stale_end_chain() -> Scenario:
+    """The log continues without n2, and a reader asks n2 both as a member and as the sequencer."""
     return scenario(
-        "stale-end-returned",
-        "a read to the tail asks a member that comes back and knows only the old segment",
-        BROADCAST,
-        *clients,
-        faults=Faults(crash=1, restart=1),
-        crashable="n2",
-        sometimes=("Committed", "Projected", "SubscriptionEnded"),
+        "stale-end-chain",
+        "a read to the tail asks a member and sequencer that the log continued without",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
+        reader("r", CHAIN, to_tail=True, after=(OperationEnd("c1", 1),)),
+        faults=Faults(cut=1),
+        cuts=(_apart("c1", "n2"),),
+        sometimes=SEEN,
     )
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins for what surrounds roles in a process: applications, clocks, hosts that scrub or bound their answers."""
+"""Stand-ins for the surroundings of roles: applications, clocks, and hosts that scrub or bound their answers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,32 @@ from trunkline.core.siblings import DamageFound
 from trunkline.core.storage import FramesDamaged, SpaceChanged, StorageNode
 
 
-class LeaseExpiry:
-    """The clock of the register's host: says once, at some moment, that the lease of a node has run out."""
+class PassiveRole:
+    """A role that does nothing. Stand-ins override the handlers that they use; a call of any other is a bug."""
+
+    @property
+    def phase(self) -> str:
+        return "ready"
+
+    def on_start(self) -> Effects:
+        return []
+
+    def on_message(self, source: Address, message: Message) -> Effects:
+        raise AssertionError(f"{type(self).__name__} does not accept {message}")
+
+    def on_timer(self, key: str) -> Effects:
+        raise AssertionError(f"{type(self).__name__} sets no timer {key}")
+
+    def on_choice(self, key: str, option: object) -> Effects:
+        raise AssertionError(f"{type(self).__name__} offers no choice {key}")
+
+
+class LeaseExpiry(PassiveRole):
+    """The clock of the register's host: the lease of each node expires once, at some moment."""
 
     def __init__(self, register: Address, nodes: tuple[str, ...]) -> None:
         self.register = register
         self.nodes = nodes
-
-    @property
-    def phase(self) -> str:
-        return "running"
 
     def on_start(self) -> Effects:
         return [SetTimer(node, 3000) for node in self.nodes]
@@ -34,41 +50,22 @@ class LeaseExpiry:
     def on_timer(self, key: str) -> Effects:
         return [Send(self.register, LeaseExpired(key, 1))]
 
-    def on_message(self, source: Address, message: Message) -> Effects:
-        raise AssertionError(f"a clock takes no message, yet {message} came")
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a clock asks for no choice, yet {key} was made")
-
 
 class Burst(Message, frozen=True):
-    """An application's request for several appends at once."""
+    """An application requests several appends at once."""
 
     requests: tuple[AppendRequested, ...]
 
 
 class BurstBegun(Event, frozen=True):
-    """The request ends as its appends begin: they are operations of their own, also numbered from 1."""
+    """A burst completes when its appends begin: these are operations of their own, and also number from 1."""
 
 
-class Application:
-    """Asks for several appends at once: the world by itself hands a process one operation after another."""
+class Application(PassiveRole):
+    """Requests several appends at once: the world itself gives a process one operation after another."""
 
     def __init__(self, role: str) -> None:
         self.role = role
-
-    @property
-    def phase(self) -> str:
-        return "asking"
-
-    def on_start(self) -> Effects:
-        return []
-
-    def on_timer(self, key: str) -> Effects:
-        raise AssertionError(f"an application sets no timer, yet {key} fired")
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"an application asks for no choice, yet {key} was made")
 
     def on_message(self, source: Address, message: Message) -> Effects:
         assert isinstance(message, Burst)
@@ -79,7 +76,7 @@ class Application:
 
 
 class BoundedNode(StorageNode):
-    """A node whose host bounds the bytes of an answer: it sends the first ``answer_max`` batches of what was asked."""
+    """A node whose host bounds the bytes of an answer: it sends at most the first ``answer_max`` batches."""
 
     answer_max = 1
 
@@ -97,15 +94,11 @@ class BoundedNode(StorageNode):
         return Send(effect.to, replace(answer, frames=frames, end=frames[-1].next))
 
 
-class ScrubbingHost:
-    """A node's host that finds, at some moment, that stored frames cannot be read any more."""
+class ScrubbingHost(PassiveRole):
+    """A node's host that finds, at some moment, that stored frames are unreadable."""
 
     def __init__(self, found: FramesDamaged) -> None:
         self.found = found
-
-    @property
-    def phase(self) -> str:
-        return "scrubbing"
 
     def on_start(self) -> Effects:
         return [SetTimer("scrub", 3000)]
@@ -113,28 +106,12 @@ class ScrubbingHost:
     def on_timer(self, key: str) -> Effects:
         return [Send(Address(SELF, "storage"), self.found), Send(Address(SELF, "lease"), DamageFound())]
 
-    def on_message(self, source: Address, message: Message) -> Effects:
-        raise AssertionError(f"a scrubber takes no message, yet {message} came")
 
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a scrubber asks for no choice, yet {key} was made")
-
-
-class FullAtFirstDisk:
+class FullAtFirstDisk(PassiveRole):
     """A node's host whose disk is full at first and has space again at some moment."""
-
-    @property
-    def phase(self) -> str:
-        return "watching"
 
     def on_start(self) -> Effects:
         return [Send(Address(SELF, "storage"), SpaceChanged(Space.FULL)), SetTimer("space", 3000)]
 
     def on_timer(self, key: str) -> Effects:
         return [Send(Address(SELF, "storage"), SpaceChanged(Space.ROOMY))]
-
-    def on_message(self, source: Address, message: Message) -> Effects:
-        raise AssertionError(f"a host of a disk takes no message, yet {message} came")
-
-    def on_choice(self, key: str, option: object) -> Effects:
-        raise AssertionError(f"a host of a disk asks for no choice, yet {key} was made")

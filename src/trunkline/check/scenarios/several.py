@@ -1,103 +1,66 @@
-"""Walk-throughs with more than one of everything: batches in an answer, spans in a copy, logs, groups, copies of a
-message, operators; and with timers that fire while messages are on their way.
+"""Scenarios with more than one of everything: batches in an answer, spans in a copy, logs, groups, copies of a message,
+operators; and with timers that fire while messages are in flight.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trunkline.check.scenario import Faults, FreeTimer, MessageDrop, OperationEnd, Scenario
 from trunkline.check.scenarios.cluster import (
-    BROADCAST2,
     CHAIN2,
     LOG,
+    STRIPED,
     administrator,
     appender,
     appends,
-    broadcast_log,
     chain_log,
     clock,
     coordinator,
     full,
+    on_nodes,
     reader,
     scenario,
     tail_finder,
     writer,
 )
+from trunkline.check.scenarios.segments import BROADCAST, CHAIN, ended, entry, sealed
 from trunkline.core.calls import TrimRequested
-from trunkline.core.effects import Record
-from trunkline.core.entries import Frame, FrameKind
-from trunkline.core.projection import (
-    EndSegment,
-    MarkRepaired,
-    Opening,
-    Owner,
-    Policy,
-    Projection,
-    Seat,
-    Settings,
-    apply,
-)
-from trunkline.core.streams import FrameWritten, StreamEnding, StreamSealing
-
-PAIR = chain_log(CHAIN2, "n1 n2", sequencer="n3")
-BROADCAST = broadcast_log(BROADCAST2, "n1 n2", owner="w1")
-STRIPED = chain_log(Settings(Policy.CHAIN, replicas=2, groups=2, stripe_unit=1), "n1 n2", "n2 n3", sequencer="n1")
-NEXT = Opening(((Seat("n1", 1), Seat("n3", 1)),), Owner("n3", 1))
-
-
-def _ended(end: int, survivors: str = "n1 n2", *, repaired: bool = True) -> Projection:
-    """Segment 0 has ended; segment 1 is open on n1 and n3."""
-    group = tuple(member for member in PAIR.last.groups[0] if member.node in survivors.split())
-    ended = apply(PAIR, EndSegment(0, end, (group,), NEXT))
-    return apply(ended, MarkRepaired(0)) if repaired else ended
-
-
-def _kept(stream: str, end: int, *frames: Frame) -> tuple[Record, ...]:
-    """A finalized stream of segment 0."""
-    key = (LOG, stream)
-    return (*(FrameWritten(key, frame) for frame in frames), StreamSealing(key), StreamEnding(key, end))
-
+from trunkline.core.streams import FrameWritten, StreamEnding
 
 # ---------------------------------------------------------------------------------------------------- sizes above one
 
 
 def read_several() -> Scenario:
-    """A reader asks for three batches; a node sends two at most, and tells new ones as they come."""
-    clients = (
-        appender("c1", PAIR, *appends(1, 2, 3)),
-        reader("r", PAIR, read_limit=3, push=True, until=3),
-    )
+    """A reader asks for three batches; a node sends at most two, and pushes new ones."""
     return scenario(
         "read-several",
-        "an answer holds several batches, and fewer than were asked for",
-        PAIR,
-        *clients,
+        "an answer holds several batches, but fewer than the reader asked for",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1, 2, 3)),
+        reader("r", CHAIN, read_limit=3, push=True, until=3),
         answer_max=2,
         sometimes=("Committed", "EntriesRead", "SubscriptionEnded"),
     )
 
 
 def copy_of_several_spans() -> Scenario:
-    """Three batches, one of them across the border of two spans, are copied one by one and compared span by span."""
-    frames = [Frame(1 + 2 * n, 2, FrameKind.DATA, "old#1", n + 1, 100 + n) for n in range(3)]
-    end = frames[-1].next
+    """Three batches of two entries, one of them across two spans, are copied one by one and compared span by span."""
+    key, end = (LOG, "1.0.0"), 7
     return scenario(
         "copy-of-several-spans",
         "a segment longer than two spans is copied to another node, one batch in an answer",
-        _ended(end, "n1"),
+        ended(CHAIN, end, "n1 n3", survivors="n1", repaired=True),
         coordinator(span=3),
         answer_max=1,
         finishing=True,
         faults=Faults(loss=1),
         lossy="n2",
         sometimes=("MemberRebuilt", "FrameStored"),
-        records={"n1": _kept("1.0.0", end, *frames)},
+        records={"n1": (*(FrameWritten(key, entry(glsn, count=2)) for glsn in (1, 3, 5)), StreamEnding(key, end))},
     )
 
 
 def batches_across_a_roll() -> Scenario:
-    """Batches of two entries: counts of entries and of batches differ at the end of the segment."""
+    """Batches of two entries: the counts of entries and of batches differ at the end of the segment."""
     clients = (writer("w1", BROADCAST, *appends(1, 2, count=2)), reader("r", BROADCAST, read_limit=2))
     return scenario(
         "batches-across-a-roll",
@@ -112,12 +75,13 @@ def batches_across_a_roll() -> Scenario:
 
 
 def two_groups() -> Scenario:
-    """A striped segment loses its sequencer; the coordinator finishes both groups of it."""
+    """A striped segment loses its sequencer; the coordinator finishes both groups."""
+    log = chain_log(STRIPED, "n1 n2", "n2 n3", sequencer="n1")
     return scenario(
         "two-groups",
-        "a segment of two groups is ended, repaired and finalized by a coordinator",
-        STRIPED,
-        appender("c1", STRIPED, *appends(1, 2)),
+        "a coordinator ends, repairs and finalizes a segment of two groups",
+        log,
+        appender("c1", log, *appends(1, 2)),
         coordinator(),
         clock("n1"),
         finishing=True,
@@ -129,65 +93,59 @@ def two_groups() -> Scenario:
 
 
 def two_logs() -> Scenario:
-    """Both logs have a stream of the same name on the same node, and are ordered by the same process."""
+    """Both logs have a stream of the same name on the same node, and the same sequencer."""
     other = chain_log(CHAIN2, "n1 n2", sequencer="n3", log="other")
-    clients = (
-        appender("c1", PAIR, *appends(1)),
-        appender("c2", other, *appends(2, log="other")),
-        reader("r1", PAIR, until=1),
-        reader("r2", other, until=1),
-    )
     return scenario(
         "two-logs",
-        "two logs live on the same nodes, with streams of the same names",
-        PAIR,
-        *clients,
+        "two logs on the same nodes, with streams of the same names",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
+        appender("c2", other, *appends(2, log="other")),
+        reader("r1", CHAIN, until=1),
+        reader("r2", other, until=1),
         beside=(other,),
         sometimes=("Committed", "EntriesRead", "SubscriptionEnded"),
     )
 
 
 def two_trims() -> Scenario:
-    """The one that trims less comes later: the trim point does not go back."""
-    log = _ended(3)
-    frames = [Frame(glsn, 1, FrameKind.DATA, "old#1", glsn, 100 + glsn) for glsn in (1, 2)]
+    """If the lower trim comes later, the trim point does not go back."""
     return scenario(
         "two-trims",
         "two operators trim a log at once, to different points",
-        log,
+        ended(CHAIN, 3, "n1 n3", repaired=True),
         administrator("a1", TrimRequested(1, LOG, 1)),
         administrator("a2", TrimRequested(1, LOG, 2)),
         sometimes=("Projected", "Trimmed"),
-        records={"n1": _kept("1.0.0", 3, *frames), "n2": _kept("1.0.1", 3, *frames)},
+        records={"n1": sealed("1.0.0", 1, 2, end=3), "n2": sealed("1.0.1", 1, 2, end=3)},
     )
 
 
 def doubled_requests() -> Scenario:
-    """A coordinator that looks again before the answers have come has two of each question and answer in flight."""
-    frame = Frame(1, 1, FrameKind.DATA, "old#1", 1, 100)
+    """A coordinator that polls again before the answers arrive has two of each request and answer in flight."""
     return scenario(
         "doubled-requests",
-        "a coordinator repeats its questions while the first ones are on their way: all of them arrive",
-        _ended(2, repaired=False),
+        "a coordinator repeats its requests while the first ones are in flight: all of them arrive",
+        ended(CHAIN, 2, "n1 n3"),
         coordinator(),
         copies=2,
         free_timers=(FreeTimer("coordinator", "coordinator", "tick", 2),),
         finishing=True,
         sometimes=("StreamFinalized", "Projected"),
-        records={"n1": _kept("1.0.0", 2, frame)[:2], "n2": _kept("1.0.1", 2, frame)[:2]},
+        records={"n1": sealed("1.0.0", 1), "n2": sealed("1.0.1", 1)},
     )
 
 
-# -------------------------------------------------------------------------------------- time, and what hosts give up
+# ---------------------------------------------------------------------------------------- time, and dropped messages
 
 
 def ticks_beside_messages() -> Scenario:
-    """The coordinator ticks, and the lease of a live member runs out, at any moment of an append."""
+    """The coordinator ticks, and the lease of a live member expires, at any moment of an append."""
     return scenario(
         "ticks-beside-messages",
-        "a coordinator looks and a lease runs out while a client appends",
-        PAIR,
-        appender("c1", PAIR, *appends(1)),
+        "a coordinator polls and a lease expires while a client appends",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
         coordinator(),
         clock("n2"),
         free_timers=(FreeTimer("coordinator", "coordinator", "tick", 2), FreeTimer("clock")),
@@ -197,12 +155,12 @@ def ticks_beside_messages() -> Scenario:
 
 
 def rationed_register() -> Scenario:
-    """The metadata service gives answers up, and a node's host gives up what a client does not read."""
+    """The metadata service drops requests, and a node's host drops answers that a client does not read."""
     return scenario(
         "rationed-register",
-        "questions to the register and answers of a member are given up while the sequencer is replaced",
-        PAIR,
-        appender("c1", PAIR, *appends(1)),
+        "requests to the register and answers of a member are dropped while the sequencer is replaced",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
         coordinator(),
         clock("n3"),
         drops=(MessageDrop("*", "meta", "Get", 2), MessageDrop("n2", "c1")),
@@ -212,55 +170,54 @@ def rationed_register() -> Scenario:
 
 
 def seal_comes_late() -> Scenario:
-    """Whoever ends the segment gives up waiting while its seals are on their way: then they arrive all the same."""
-    made = scenario(
+    """The client that ends the segment stops waiting while its seals are in flight; they arrive later."""
+    built = scenario(
         "seal-comes-late",
-        "every disk is full, and the seals that were given up arrive while the position is being settled",
-        PAIR,
-        appender("c1", PAIR, *appends(1)),
+        "every disk is full, and late seals arrive while the position is being settled",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
         free_timers=(FreeTimer("c1", "reconfigurer"),),
         sometimes=("AppendRefused", "StreamSealed"),
     )
-    return replace(made, processes=tuple(full(p) if p.name.startswith("n") else p for p in made.processes))
+    return on_nodes(built, "n1 n2 n3", full)
 
 
 def all_leases_lost() -> Scenario:
-    """The leases of both members of an ended segment run out at any moment: nobody may be removed as the last one."""
-    frame = Frame(1, 1, FrameKind.DATA, "old#1", 1, 100)
+    """The leases of both members of an ended segment expire at any moment: the last member is never removed."""
     return scenario(
         "all-leases-lost",
-        "the leases of all members run out, and none of them is dead",
-        _ended(2),
+        "the leases of all members expire although all are alive",
+        ended(CHAIN, 2, "n1 n3", repaired=True),
         coordinator(),
         clock("n1 n2"),
         free_timers=(FreeTimer("clock", count=2),),
         sometimes=("LeaseLost",),
-        records={"n1": _kept("1.0.0", 2, frame), "n2": _kept("1.0.1", 2, frame)},
+        records={"n1": sealed("1.0.0", 1, end=2), "n2": sealed("1.0.1", 1, end=2)},
     )
 
 
 def known_to_others() -> Scenario:
-    """What one client was told, others know when they begin: an append, a tail and a read come after it."""
-    told = (OperationEnd("w1", 1),)
+    """A tail call and a read that begin after an acknowledgement see its entry."""
+    acknowledged = (OperationEnd("w1", 1),)
     return scenario(
         "known-to-others",
-        "a tail and a read that begin after an acknowledgement are behind it",
+        "a tail call and a read that begin after an acknowledgement see its entry",
         BROADCAST,
         writer("w1", BROADCAST, *appends(1, 2)),
-        tail_finder("t", after=told),
-        reader("r", BROADCAST, to_tail=True, after=told),
+        tail_finder("t", after=acknowledged),
+        reader("r", BROADCAST, to_tail=True, after=acknowledged),
         sometimes=("Committed", "TailIs", "SubscriptionEnded"),
     )
 
 
 def read_to_tail() -> Scenario:
-    """The member that is read, or the sequencer, crashes and comes back between the append and the read."""
+    """The member that is read, or the sequencer, crashes and restarts between the append and the read."""
     return scenario(
         "read-to-tail",
-        "a read to the tail of a chain begins after an acknowledgement, and nodes come back as it asks",
-        PAIR,
-        appender("c1", PAIR, *appends(1)),
-        reader("r", PAIR, to_tail=True, after=(OperationEnd("c1", 1),)),
+        "a read to the tail of a chain begins after an acknowledgement while nodes restart",
+        CHAIN,
+        appender("c1", CHAIN, *appends(1)),
+        reader("r", CHAIN, to_tail=True, after=(OperationEnd("c1", 1),)),
         faults=Faults(crash=1, restart=1),
         crashable="n2 n3",
         sometimes=("Committed", "EntriesRead", "SubscriptionEnded"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final, Literal
 
 import duckdb
 
+from trunkline.config import ENVIRONMENT, secret
 from trunkline.delivery.backends.duckdb_pool import Extension
 from trunkline.delivery.backends.sql import first_line, literal
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.errors import ConfigError, Unreachable
+from trunkline.errors import Unreachable
 
 CatalogKind = Literal["duckdb", "sqlite", "postgres"]
 SCANNERS: Final[dict[CatalogKind, tuple[Extension, ...]]] = {  # what reads a catalog of that kind
@@ -68,16 +68,14 @@ def password_part(address: LakeAddress) -> str:
     """The password as a part of a connection string, read from the environment at each use."""
     if address.password_env is None:
         return ""
-    password = os.environ.get(address.password_env)
-    if password is None:
-        raise ConfigError(
-            f"the environment variable {address.password_env} is not set; set it to the password of {address.catalog}"
-        )
+    password = secret(address.password_env, f"the password for {address.catalog}")
     quoted = password.replace("\\", "\\\\").replace("'", "\\'")
     return f" password='{quoted}'"
 
 
 def without_password(error: BaseException, address: LakeAddress) -> str:
     """The first line of an error of DuckDB, which repeats the whole connection string, without the password."""
-    secret = os.environ.get(address.password_env) if address.password_env is not None else None
-    return first_line(error).replace(password_part(address), "").replace(secret, "***") if secret else first_line(error)
+    password = ENVIRONMENT.get(address.password_env or "")
+    if not password:
+        return first_line(error)
+    return first_line(error).replace(password_part(address), "").replace(password, "***")

@@ -25,6 +25,7 @@ from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from trunkline.config import secret
 from trunkline.delivery.config.addresses import PostgresAddress
 from trunkline.errors import ConfigError, DestinationHalted, OutcomeUnknown, TrunklineError, Unreachable
 
@@ -286,8 +287,4 @@ def return_session(session: PostgresSession) -> None:
 def password_of(address: PostgresAddress) -> str | None:
     if address.password_env is None:
         return None
-    if (password := os.environ.get(address.password_env)) is None:
-        raise ConfigError(
-            f"the environment variable {address.password_env} is not set; set it to the password for {address.dsn}"
-        )
-    return password
+    return secret(address.password_env, f"the password for {address.dsn}")

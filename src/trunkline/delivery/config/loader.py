@@ -1,8 +1,7 @@
-"""A pipeline from its file. Everything that is wrong is said at once; nothing is opened but the file itself."""
+"""Loads a pipeline from its file, and reports all problems at once. It opens nothing but the file."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trunkline.config import ENVIRONMENT, secret
 from trunkline.delivery.config.address_rules import (
     DESTINATION_KINDS,
     KINDS,
@@ -35,15 +35,16 @@ from trunkline.delivery.config.cross_checks import (
 from trunkline.delivery.config.tree import DestinationConfig, DiscoverConfig, Pipeline
 from trunkline.delivery.config.values import Key, keys_of, one_of, read_mapping, shown
 from trunkline.delivery.config.yaml_file import Node, Problems, read_document
+from trunkline.errors import ConfigError
 
 READ_APART: Final = ("source", "defaults", "destinations", "discover")
 INHERITED: Final = ("mode", "duplicates", "seed")  # from the pipeline to its destinations
 OWN: Final = ("name", "values")  # of each destination, never shared
-SAMPLE: Final = "sample"  # a template is tried with it
+SAMPLE: Final = "sample"  # a template is checked with it
 
 
-def load_pipeline(path: str | Path, environment: Mapping[str, str] | None = os.environ) -> Pipeline:
-    """The pipeline of a file, with absolute paths. With ``None`` for the environment, secrets need not be there.
+def load_pipeline(path: str | Path, environment: Mapping[str, str] | None = ENVIRONMENT) -> Pipeline:
+    """The pipeline of a file, with absolute paths. With ``None`` for the environment, secrets may be missing.
 
     Raises ``ConfigError`` with one line for each problem.
     """
@@ -54,7 +55,7 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] | None = os.e
 
 
 class _Table(Struct, frozen=True):
-    """A table of the file; without an address if something is wrong with it."""
+    """A table of the file; without an address if it is invalid."""
 
     options: dict[str, Any] = {}
     raw: Address | None = None  # with its placeholders
@@ -62,7 +63,7 @@ class _Table(Struct, frozen=True):
 
 
 class _Filling(Struct, frozen=True):
-    """What the placeholders of one destination stand for; without a name: of a sample."""
+    """The values of a destination's placeholders; without a name: those of a sample."""
 
     name: str | None
     values: tuple[str, ...]
@@ -79,7 +80,7 @@ class _Filling(Struct, frozen=True):
 
 
 class _Loading:
-    """One file on its way to a pipeline. A part that is wrong becomes ``None``, and its problems are noted."""
+    """Builds a pipeline from one file. An invalid part becomes ``None``, and its problems are recorded."""
 
     def __init__(self, root: Node, folder: Path, environment: Mapping[str, str] | None, problems: Problems) -> None:
         self._root = root
@@ -91,7 +92,7 @@ class _Loading:
         self._defaults: dict[str, Node] = {}
         self._inherited: dict[str, Any] = {}
         self._own: list[Own] = []
-        self._variables: list[tuple[Node, str]] = []  # where they are named
+        self._variables: list[tuple[Node, str]] = []  # and the nodes that name them
 
     def pipeline(self) -> Pipeline:
         keys = keys_of(Pipeline)
@@ -112,7 +113,7 @@ class _Loading:
         return Pipeline(**found, source=source, destinations=tuple(each for _, each in placed), discover=discover)
 
     def _read_defaults(self) -> dict[str, Node]:
-        """Checked by itself, too: there may be no destination that uses one of them."""
+        """Also checked on their own: a default may apply to no destination."""
         node = self._root.at("defaults")
         if node.value is None:
             return {}
@@ -161,7 +162,7 @@ class _Loading:
         return DiscoverConfig(template=template, **found) if template and self._problems.count == before else None
 
     def _template(self, node: Node) -> DestinationConfig | None:
-        """Kept with its placeholders."""
+        """The placeholders stay in it."""
         if node.value is None:
             node = Node(node.path, node.line, {})
         options = {name: key for name, key in self._options.items() if name not in OWN}
@@ -170,7 +171,7 @@ class _Loading:
             return None
         raw = located(table.raw, self._folder)
         if identity(filled(raw, "a", "a")) == identity(filled(raw, "b", "b")):
-            why = "gives every value the same table; put {value} into its catalog, path, dsn or table"
+            why = "gives every value the same table; use {value} in its catalog, path, dsn or table"
             self._problems.add(node, why)
             return None
         own = {"name": SAMPLE, "values": ()}
@@ -184,7 +185,7 @@ class _Loading:
         kinds: Collection[str],
         allowed: Collection[str],
     ) -> _Table:
-        """``given``: its own keys and the defaults; ``allowed``: placeholders. A template is tried with a sample."""
+        """``given``: its own keys and the defaults; ``allowed``: placeholders. A template is checked with a sample."""
         before = self._problems.count
         kind = self._kind(node, given.get("type"), kinds)
         if kind is None:
@@ -193,7 +194,7 @@ class _Loading:
             return _Table({} if node.value is None else read_mapping(node, options, self._problems, elsewhere))
         keys = {**options, **self._address_keys[kind]}
         own = node
-        if isinstance(node.value, dict):  # a default of another kind is not for this one
+        if isinstance(node.value, dict):  # defaults of other kinds do not apply
             used = {name: each for name, each in given.items() if name in node.value or name in keys}
             own = Node(node.path, node.line, used)
         found = read_mapping(own, keys, self._problems, elsewhere=("type",))
@@ -213,7 +214,7 @@ class _Loading:
         return None
 
     def _filled(self, kind: str, texts: dict[str, Any], given: dict[str, Node], filling: _Filling) -> dict[str, Any]:
-        """The texts of an address without placeholders, each checked by itself."""
+        """The fields of an address with placeholders filled in, each checked."""
         ready = dict(texts)
         for field, text in texts.items():
             inside = placeholders(text) if text is not None and filling.allowed else set()
@@ -234,9 +235,13 @@ class _Loading:
             self._variables.append((node, text))
 
     def _check_variables(self) -> None:
+        if self._environment is None:
+            return
         for node, variable in self._variables:
-            if self._environment is not None and not self._environment.get(variable):
-                self._problems.add(node, f"the environment has no {variable}, or it is empty; set it")
+            try:
+                secret(variable, "the secret", self._environment)
+            except ConfigError as error:
+                self._problems.add(node, str(error))
 
 
 def _optional(keys: Mapping[str, Key], but: Collection[str] = ()) -> dict[str, Key]:

@@ -41,7 +41,7 @@ from trunkline.delivery.deliverer.metrics import DelivererMetrics
 from trunkline.delivery.deliverer.progress import WorkProgress
 from trunkline.delivery.deliverer.statistics import DestinationStats, VersionTimes
 from trunkline.delivery.deliverer.views import DelivererView, DestinationView
-from trunkline.delivery.job.runner import JobReport
+from trunkline.delivery.job.results import JobReport
 from trunkline.observing.log_lines import log_event
 
 logger = logging.getLogger(__name__)
@@ -169,12 +169,12 @@ class Observer:
         took_s = self._progress.end(job.job)
         kind = {ReadStandings: "reading", FlushGroup: "flush", SeedGroup: "seed"}[type(job)]
         self.metrics.observe("job_duration_seconds", took_s, (kind, report.path or "none"))
-        outcomes = Counter(result.outcome for result in report.done.results)
+        outcomes = Counter(result.outcome for result in report.results)
         asked = len(job.destinations) if isinstance(job, ReadStandings) else len(job.members)
-        if report.done.rest is not None and (silent := asked - outcomes.total()):
-            outcomes[report.done.rest] += silent
-            if report.done.rest is Outcome.UNKNOWN:
-                error = report.done.error
+        if silent := asked - outcomes.total():
+            outcomes[report.rest] += silent
+            if report.rest is Outcome.UNKNOWN:
+                error = report.error
                 self._say(logging.WARNING, "job_broke_off", job=job.job, kind=kind, unknown=silent, error=error)
         if isinstance(job, ReadStandings):
             return
@@ -185,7 +185,7 @@ class Observer:
         if isinstance(job, FlushGroup):
             self.metrics.observe("window_versions", job.through - job.after)
             self.metrics.observe("window_rows", rows)
-        worth = logging.INFO if report.path or report.done.results else logging.DEBUG  # DEBUG: nothing had to be read
+        worth = logging.INFO if report.path or report.results else logging.DEBUG  # DEBUG: nothing had to be read
         self._say(
             worth,
             "flushed" if kind == "flush" else "seed_ended",
@@ -203,10 +203,9 @@ class Observer:
     def _count(self, job: FlushGroup | SeedGroup, report: JobReport) -> int:
         """Add what a job did to the statistics; returns the rows in all."""
         now_ms = round(self._wall() * 1000)
-        applied = {each.destination for each in report.done.results if each.outcome is Outcome.APPLIED}
         tokens = {member.destination: member.token for member in job.members}
-        for each in report.counted:
-            if each.destination not in applied:
+        for each in report.results:
+            if each.outcome is not Outcome.APPLIED:
                 continue
             stats = self._stats.setdefault(each.destination, DestinationStats())
             stats.add(each, tokens[each.destination], now_ms, seed=isinstance(job, SeedGroup))
@@ -220,7 +219,7 @@ class Observer:
             if each.missing:
                 todo = "somebody else changes the table; find out who, compare with verify, and mend it with reseed"
                 self._say(logging.WARNING, "missing_rows", destination=each.destination, rows=each.missing, todo=todo)
-        return sum(each.removed + each.written for each in report.counted)
+        return sum(each.removed + each.written for each in report.results)
 
     # --- from any thread ---
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
+from trunkline.core.delivery_messages import Result
 from trunkline.core.planner_tracks import Track
 from trunkline.delivery.deliverer.views import DestinationView
-from trunkline.delivery.job.work import Counted
 
 VERSION_TIMES_MAX: Final = 1_000  # versions with a known time; beyond, the older half is thinned out
 
@@ -32,15 +32,15 @@ class DestinationStats:
         self.rows_last = self.removed = self.written = 0
         self.flushes = self.seeds = self.duplicates = self.missing = 0
 
-    def add(self, counted: Counted, token: int, now_ms: int, *, seed: bool) -> None:
+    def add(self, result: Result, token: int, now_ms: int, *, seed: bool) -> None:
         """Count a flush or seed under this token."""
         if token < self.token:
             return
         if token > self.token:
             self.granted(token)
-        self.flushed_at_ms, self.rows_last = now_ms, counted.removed + counted.written
-        self.removed, self.written = self.removed + counted.removed, self.written + counted.written
-        self.duplicates, self.missing = self.duplicates + counted.duplicates, self.missing + counted.missing
+        self.flushed_at_ms, self.rows_last = now_ms, result.removed + result.written
+        self.removed, self.written = self.removed + result.removed, self.written + result.written
+        self.duplicates, self.missing = self.duplicates + result.duplicates, self.missing + result.missing
         self.flushes, self.seeds = self.flushes + (not seed), self.seeds + seed
 
     def seen(self, track: Track, breaker_after: int, *, last: bool = False) -> None:

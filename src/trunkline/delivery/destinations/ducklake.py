@@ -1,18 +1,18 @@
-"""A table of a DuckLake. Rules T1 to T7 are in ``contract.py``; here is how they are kept.
+"""A table of a DuckLake as a destination. Rules T1 to T7 are in ``contract.py``; this is how they are implemented.
 
 Rules
  K1  ``_trunkline_<table>``, in the table's schema, has one row: position, token, source, mark. It is read and written
      in the transaction that writes the rows, and no transaction commits unless it saw every earlier one (L2). So of two
-     flushes that race one commits, and the other is judged again by what the first one left. One statement moves the
-     row if it says what the flush expects; only if it does not, the row is read and judged. After a first flush the
-     row lies in the catalog itself (inlined): that saves each flush the two files of an update.
- K2  Rows of a flush or a seed are staged in a temporary table before the lake is attached: nobody waits for it while
-     they arrive, and a commit that is refused costs no rows: it is tried again.
- K3  One statement removes all staged keys. It fails by itself on a row whose key only an INSERT names (T4, halt).
- K4  Keys are compared with ``=``; only where a staged one has a NULL (or a NUL) with ``IS NOT DISTINCT FROM``, which
-     finds them too, and looks into more files.
- K5  Every so many flushes of a process the smallest files become one, and former positions leave the catalog, each in
-     a transaction of its own after that of the flush. It changes no row, and what becomes of it does not matter.
+     concurrent flushes one commits, and the other is judged again by the result of the first. One statement updates the
+     row if it is as the flush expects; only otherwise the row is read and judged. After a first flush the row is
+     inlined into the catalog: that saves each flush the two files of an update.
+ K2  Rows of a flush or a seed are staged in a temporary table before the lake is attached: they block no other process
+     while they arrive, and a commit that is refused is retried without reading them again.
+ K3  One statement removes all staged keys. It fails on a row whose key is an INSERT (T4, halt).
+ K4  Keys are compared with ``=``; if a staged one has a NULL (or a NUL), with ``IS NOT DISTINCT FROM``, which also
+     finds those, but reads more files.
+ K5  Every ``COMPACT_EVERY`` flushes of a process the smallest files are merged and former positions are flushed from
+     the catalog, each in a transaction of its own after that of the flush. This changes no row and may fail.
 """
 
 from __future__ import annotations
@@ -71,68 +71,68 @@ from trunkline.errors import (
     Unreachable,
 )
 
-COMMIT_TRIES: Final = 16  # of a transaction that others keep from committing; each sees what they wrote
-ORPHAN_AGE_S: Final = 86_400  # of a file that nobody refers to: younger ones may belong to a flush that is under way
+COMMIT_TRIES: Final = 16  # of a transaction that conflicts with others; each try sees what they wrote
+ORPHAN_AGE_S: Final = 86_400  # of an unreferenced file: younger ones may belong to a flush that is under way
 
 
 class LakeTableState(Struct, frozen=True):
-    """What a transaction sees of the destination."""
+    """The destination as one transaction sees it."""
 
-    standing: Standing | None  # as recorded; it says nothing without a table
-    columns: Columns | None  # of the table, if there is one
-    marked: bool = False  # the record has room for a mark; one of an older release has not
+    standing: Standing | None  # as recorded; meaningless without a table
+    columns: Columns | None  # of the table, if it exists
+    marked: bool = False  # the record has a column for the mark; that of an older release has not
 
 
 class DuckLakeDestination:
-    """One table. Destinations of one process share a DuckDB instance, unless they are given one of their own."""
+    """One table. Destinations of one process share a DuckDB instance, unless ``lakes`` gives another."""
 
-    def __init__(self, address: LakeAddress, catalogs: AttachedLakes | None = None) -> None:
+    def __init__(self, address: LakeAddress, lakes: AttachedLakes | None = None) -> None:
         if address.table.lower().startswith(RESERVED_PREFIX):
             raise ConfigError(
                 f"table {address.table!r} cannot be a destination: names that begin with {RESERVED_PREFIX} are "
                 "reserved; choose another"
             )
         self._address = address
-        self._catalogs = process_lakes() if catalogs is None else catalogs
+        self._lakes = process_lakes() if lakes is None else lakes
         self._what = f"table {address.schema}.{address.table} of {address.catalog}"
-        self._reading = ExitStack()  # what `rows` has open
+        self._reading = ExitStack()  # the open session of ``rows``
 
     def close(self) -> None:
         self._reading.close()
 
-    # -------------------------------------------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------------------------------------------- reading
 
     def standing(self) -> Standing | None:
-        found = self._seen()
+        found = self._current()
         return found.standing if found.columns is not None else None
 
     def columns(self) -> Columns | None:
-        return self._seen().columns
+        return self._current().columns
 
-    def _seen(self) -> LakeTableState:
-        with self._catalogs.session(self._address) as lake:
+    def _current(self) -> LakeTableState:
+        with self._lakes.session(self._address) as lake:
             try:
                 lake.attach()
             except NoLake:
                 return LakeTableState(None, None)
             lake.run("BEGIN")
-            return self._look(lake)
+            return self._state(lake)
 
     def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
-        """The lake stays in use until the rows are read to their end, the next call of ``rows``, or ``close``."""
+        """The lake stays in use until the iterator is exhausted, the next call of ``rows``, or ``close``."""
         self._reading.close()
         with ExitStack() as stack:
-            lake = stack.enter_context(self._catalogs.session(self._address))
+            lake = stack.enter_context(self._lakes.session(self._address))
             lake.attach()
             lake.run("BEGIN")
-            found = self._look(lake)
+            found = self._state(lake)
             if found.columns is None or found.standing is None:
-                raise DestinationHalted(f"{self._what} has no position: it was not delivered; seed it first")
+                raise DestinationHalted(f"{self._what} has no position: nothing was delivered to it; seed it first")
             reader = lake.read(f"SELECT {travelling(found.columns)} FROM {self._table(lake)}", BATCH_ROWS)
             self._reading = stack.pop_all()
             return found.standing, _batches(reader, arrow_schema(found.columns), self._reading)
 
-    def _look(self, lake: LakeSession) -> LakeTableState:
+    def _state(self, lake: LakeSession) -> LakeTableState:
         columns = self._described(lake)
         try:
             rows = lake.run(f"SELECT * FROM {self._positions(lake)}")
@@ -155,7 +155,7 @@ class DuckLakeDestination:
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
         _check(flush)
-        with self._catalogs.session(self._address) as lake:
+        with self._lakes.session(self._address) as lake:
             stage = FlushStage(flush)
             stage.fill(lake, staged)
             try:
@@ -165,7 +165,7 @@ class DuckLakeDestination:
             return self._committed(lambda: self._flush(lake, flush, stage))
 
     def _committed(self, attempt: Callable[[], Applied]) -> Applied:
-        """A transaction that is made anew while others keep it from committing."""
+        """Retry a transaction while it conflicts with others."""
         for _ in range(COMMIT_TRIES):
             try:
                 return attempt()
@@ -183,18 +183,18 @@ class DuckLakeDestination:
         else:
             applied = self._flush_if_due(lake, flush, stage)
         if not applied.already:
-            self._catalogs.flushed[self._address] += 1
-            self._tidy_if_possible(lake, self._catalogs.flushed[self._address])
+            self._lakes.flushed[self._address] += 1
+            self._do_upkeep(lake, self._lakes.flushed[self._address])
         return applied
 
     def _moved_as_expected(self, lake: LakeSession, flush: Flush) -> bool:
-        """Write the position where fencing says PROCEED. CASE hides the condition from a search in the lake's
-        statistics, which takes longer than all the rest: the table has one row."""
+        """Update the position if the fence decides PROCEED. CASE prevents a search in the lake's statistics, which
+        takes longer than all the rest: the table has one row."""
         if (flush.expected, flush.mark) == (flush.through, flush.through_mark):
-            return False  # if it is there, it was done before
+            return False  # if it is stored, the flush was done before
         before = Standing(flush.expected, flush.token, flush.source, flush.mark)
         same = f"mark = {literal(stored_mark(before))}"
-        if not flush.mark:  # what is stored is of another position, or nothing
+        if not flush.mark:  # the stored mark belongs to another position, or is empty
             same = f"NOT starts_with(mark, {literal(f'{flush.expected}:')})"
         try:
             [(count,)] = lake.run(
@@ -208,8 +208,8 @@ class DuckLakeDestination:
         return bool(count)
 
     def _flush_if_due(self, lake: LakeSession, flush: Flush, stage: FlushStage) -> Applied:
-        """A first flush, or one that somebody came before."""
-        found = self._look(lake)
+        """A first flush, or one after another writer."""
+        found = self._state(lake)
         if (done := self._judged(found, flush, replace_existing=False)) is not None:
             return done
         if found.columns is None:
@@ -222,7 +222,7 @@ class DuckLakeDestination:
         return applied
 
     def _judged(self, found: LakeTableState, step: Flush | Seed, *, replace_existing: bool) -> Applied | None:
-        """``None`` if the step may go on; an answer if it was done before. Without a table there is no position."""
+        """``None`` if the step may proceed; a result if it was done before. Without a table there is no position."""
         recorded = found.standing
         if found.columns is not None and recorded is None and not replace_existing:
             raise DestinationHalted(
@@ -257,7 +257,7 @@ class DuckLakeDestination:
                 raise
             raise DuplicateKey(
                 f"{self._what} already holds a row with the key {key}: two rows of the source share it; "
-                "mend the source and resume, or set duplicates: warn"
+                "fix the source and resume, or set duplicates: warn"
             ) from error
         return int(removed)
 
@@ -284,14 +284,14 @@ class DuckLakeDestination:
 
     def seed(self, seed: Seed, rows: Iterable[pa.RecordBatch]) -> Applied:
         _check(seed)
-        with self._catalogs.session(self._address) as lake:
+        with self._lakes.session(self._address) as lake:
             stage_rows(lake, seed.columns, rows)
             lake.attach(create=True)
             return self._committed(lambda: self._seed(lake, seed))
 
     def _seed(self, lake: LakeSession, seed: Seed) -> Applied:
         lake.run("BEGIN")
-        found = self._look(lake)
+        found = self._state(lake)
         if (done := self._judged(found, seed, replace_existing=seed.replace_existing)) is not None:
             return done
         removed = 0
@@ -313,7 +313,7 @@ class DuckLakeDestination:
         if doubled:
             raise DuplicateKey(
                 f"{self._what} cannot be seeded: several rows of the source share the key {doubled[0][0]}; "
-                "mend the source, or set duplicates: warn"
+                "fix the source, or set duplicates: warn"
             )
 
     def _make_table(self, lake: LakeSession, columns: Columns) -> None:
@@ -322,7 +322,7 @@ class DuckLakeDestination:
         lake.run(f"CREATE OR REPLACE TABLE {self._table(lake)} ({names})")
 
     def _move(self, lake: LakeSession, found: LakeTableState, to: Standing) -> None:
-        """Write the record; the first time, make it."""
+        """Write the position record; create it if needed."""
         record, source, mark = self._positions(lake), literal(to.source), literal(stored_mark(to))
         if found.standing is None or not found.marked:
             lake.run(f"CREATE OR REPLACE TABLE {record} (position BIGINT, token BIGINT, source VARCHAR, mark VARCHAR)")
@@ -331,10 +331,10 @@ class DuckLakeDestination:
             changed = f"position = {to.position}, token = {to.token}, source = {source}, mark = {mark}"
             lake.run(f"UPDATE {record} SET {changed}")
 
-    # -------------------------------------------------------------------------------------------------------- tidying
+    # -------------------------------------------------------------------------------------------------------- upkeep
 
     def retire(self) -> None:
-        with self._catalogs.session(self._address) as lake:
+        with self._lakes.session(self._address) as lake:
             try:
                 lake.attach()
             except NoLake:
@@ -344,12 +344,12 @@ class DuckLakeDestination:
             lake.commit()
 
     def compact(self) -> int:
-        """Make one file of the smallest ones, if there are enough; returns how many there were. Flushes do it too."""
-        with self._catalogs.session(self._address) as lake:
+        """Merge the smallest files, if there are enough; returns how many. Flushes do the same from time to time."""
+        with self._lakes.session(self._address) as lake:
             lake.attach()
             return compact(lake, self._address.schema, self._address.table)
 
-    def _tidy_if_possible(self, lake: LakeSession, flushes: int) -> None:
+    def _do_upkeep(self, lake: LakeSession, flushes: int) -> None:
         schema, table = self._address.schema, self._address.table
         try:
             if flushes == 1:
@@ -357,15 +357,15 @@ class DuckLakeDestination:
             if flushes % COMPACT_EVERY == 0:
                 compact(lake, schema, table)
                 drop_old_rows(lake, schema, self._record_name)
-        except (duckdb.Error, Refused, OutcomeUnknown):  # the flush is done; the next one meets what is wrong here
+        except (duckdb.Error, Refused, OutcomeUnknown):  # the flush is done; the next one reports what is wrong here
             lake.roll_back()
 
     def clean_orphans(self, age_s: int = ORPHAN_AGE_S) -> int:
-        """Remove files of the whole lake that nothing refers to: a process that is killed leaves those it was writing.
+        """Delete unreferenced files of the whole lake, which killed processes leave; returns how many.
 
-        A file younger than ``age_s`` may belong to a flush that is under way. Returns how many went.
+        A file younger than ``age_s`` may belong to a flush that is under way.
         """
-        with self._catalogs.session(self._address) as lake:
+        with self._lakes.session(self._address) as lake:
             lake.attach()
             age = f"now() - INTERVAL {age_s} SECONDS"
             return len(lake.run(f"CALL ducklake_delete_orphaned_files({literal(lake.alias)}, older_than => {age})"))
@@ -383,10 +383,10 @@ class DuckLakeDestination:
         return f"{RESERVED_PREFIX}_{self._address.table}"
 
 
-def _check(asked: Flush | Seed) -> None:
-    check_columns(asked.columns, asked.key, None)
-    if asked.mode == "mirror" and not asked.key:
-        raise ConfigError("a table that mirrors its source needs a key; name its columns under key, or append")
+def _check(step: Flush | Seed) -> None:
+    check_columns(step.columns, step.key, None)
+    if step.mode == "mirror" and not step.key:
+        raise ConfigError("mode mirror needs a key; list its columns in `key`, or set mode: append")
 
 
 def _batches(reader: pa.RecordBatchReader, schema: pa.Schema, reading: ExitStack) -> Iterator[pa.RecordBatch]:

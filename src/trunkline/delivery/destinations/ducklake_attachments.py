@@ -1,12 +1,11 @@
 """The lakes that a process has attached, in one DuckDB instance: loading and attaching cost more than a small flush.
 
 Rules
- L1  A catalog in a DuckDB file can be open in one process at a time, so it is attached for the length of one call. The
-     others stay attached; of those that nobody uses the one used longest ago goes when there are too many, and any
-     one that something went wrong with.
- L2  DuckLake never repeats a commit by itself: snapshots are numbered, and the catalog refuses one that is not the
-     next after the one that was read. So a transaction that commits saw all that was committed before it.
- L3  A lake is made only by those who are about to write; whoever looks learns that there is none.
+ L1  A catalog in a DuckDB file can be open in one process at a time, so it is attached for one call. Other lakes stay
+     attached; beyond a limit, the least recently used idle one is detached, and so is one after an error.
+ L2  DuckLake does not retry a commit: snapshots are numbered, and the catalog refuses one that is not the next after
+     the one that was read. So a transaction that commits saw all earlier commits.
+ L3  Only a writer creates a lake; a reader gets ``NoLake``.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from trunkline.delivery.backends.sql import first_line, literal
 from trunkline.delivery.config.addresses import LakeAddress
 from trunkline.errors import DestinationHalted, OutcomeUnknown, Refused, Unreachable
 
-# Catalogs that wait attached for their next use: attaching and reading the schema costs a third of a small flush. One
-# in SQLite takes about 150 KiB of memory, one in PostgreSQL a connection, in every process that uses it.
+# Catalogs that stay attached: attaching and reading the schema costs a third of a small flush. One in SQLite takes
+# about 150 KiB of memory, one in PostgreSQL a connection, in every process that uses it.
 ATTACHED_MAX: Final = {"duckdb": 0, "sqlite": 8192, "postgres": 16}
-MEMORY_MB_MAX: Final = 1024  # of an instance; what does not fit goes to a temporary file
-REASON_CHARACTERS_MAX: Final = 400  # characters of a foreign error message that are worth showing
+MEMORY_MB_MAX: Final = 1024  # of an instance; the rest spills to disk
+REASON_CHARACTERS_MAX: Final = 400  # of an error message of DuckDB
 # Most of a small flush is the planning of DuckLake's own queries against its catalog: only these optimizers are worth
-# their time. Some of the others also believe DuckLake's statistics, which can be wrong for older versions.
+# their time. Some of the others also trust DuckLake's statistics, which can be wrong for older versions.
 OPTIMIZERS: Final = ("filter_pushdown", "unused_columns", "join_filter_pushdown")
 CONFLICTS: Final = ("Exceeded the maximum retry count", "Transaction conflict")
 NOT_A_LAKE: Final = "creating a new DuckLake is explicitly disabled"
 STILL_OPEN: Final = "Unique file handle conflict"  # in this process
 BUSY: Final = ("database is locked", STILL_OPEN)
 WAIT_S_MAX: Final = 5.0  # for another session to end
-CONNECT_S_MAX: Final = 10  # to a PostgreSQL server; other lakes of the process wait for it
-LASTING: Final = (  # nobody but the operator mends these
+CONNECT_S_MAX: Final = 10  # to a PostgreSQL server; it blocks other lakes of the process
+PERMANENT: Final = (  # parts of messages about what only an operator can resolve
     "password authentication failed",
     "no password supplied",
     "pg_hba.conf",
@@ -53,7 +52,7 @@ LASTING: Final = (  # nobody but the operator mends these
     "FATAL:  role",
     "not a valid DuckDB database",
 )
-PASSING: Final = (
+TRANSIENT: Final = (
     duckdb.ConnectionException,
     duckdb.HTTPException,
     duckdb.InterruptException,
@@ -64,17 +63,17 @@ PASSING: Final = (
 
 
 class NoLake(DestinationHalted):
-    """There is no lake at this address yet."""
+    """There is no lake at this address."""
 
 
 class CommitConflict(Refused):
-    """Somebody else committed to the catalog since this transaction began; nothing was written."""
+    """Another process committed to the catalog since this transaction began; nothing was written."""
 
 
 class CatalogKey(Struct, frozen=True):
-    """What of an address says which lake it is."""
+    """The fields of an address that identify a lake."""
 
-    place: str
+    location: str
     data_path: str | None
     password_env: str | None
 
@@ -88,10 +87,10 @@ class _Attached(Struct):
 
 
 class LakeSession:
-    """One connection, for one call. It has no lake until ``attach``."""
+    """One connection, for one call; without a lake until ``attach``."""
 
-    def __init__(self, catalogs: AttachedLakes, cursor: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
-        self._catalogs = catalogs
+    def __init__(self, lakes: AttachedLakes, cursor: duckdb.DuckDBPyConnection, address: LakeAddress) -> None:
+        self._lakes = lakes
         self._address = address
         self._attached: _Attached | None = None
         self.cursor = cursor
@@ -102,41 +101,41 @@ class LakeSession:
         return self._attached.alias
 
     def attach(self, *, create: bool = False) -> None:
-        """Raises ``NoLake`` if there is none and none is to be made."""
-        self._attached = self._catalogs.attach(self._address, create=create)
+        """Raises ``NoLake`` if there is none, unless ``create``."""
+        self._attached = self._lakes.attach(self._address, create=create)
 
     def detach(self, *, suspect: bool) -> None:
         if self._attached is not None:
-            self._catalogs.release(self._attached, suspect=suspect)
+            self._lakes.release(self._attached, suspect=suspect)
             self._attached = None
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        return self._catalogs.run(self.cursor, statement).fetchall()
+        return self._lakes.run(self.cursor, statement).fetchall()
 
     def roll_back(self) -> None:
         with suppress(duckdb.Error):  # there may be no transaction
             self.cursor.execute("ROLLBACK")
 
     def read(self, statement: str, batch_rows: int) -> pa.RecordBatchReader:
-        return self._catalogs.run(self.cursor, statement).to_arrow_reader(batch_rows)
+        return self._lakes.run(self.cursor, statement).to_arrow_reader(batch_rows)
 
     def commit(self) -> None:
-        """Raises ``CommitConflict``, or ``OutcomeUnknown`` if the catalog does not say what became of it."""
+        """Raises ``CommitConflict``, or ``OutcomeUnknown`` if the catalog does not report the outcome."""
         try:
             self.run("COMMIT")
         except duckdb.Error as error:
             if any(text in str(error) for text in CONFLICTS):
                 raise CommitConflict(
-                    f"somebody else wrote to {self._address.catalog} at the same time; it is tried again"
+                    f"another process wrote to {self._address.catalog} at the same time; retrying"
                 ) from error
             raise OutcomeUnknown(
-                f"{self._address.catalog} does not say what became of a commit ({_reason(error, self._address)}); "
-                "the position is read again before anything else is written"
+                f"the outcome of a commit to {self._address.catalog} is unknown ({_reason(error, self._address)}); "
+                "the position is read again before the next write"
             ) from error
 
 
 class AttachedLakes:
-    """One DuckDB instance with any number of lakes. Safe to use from several threads."""
+    """One DuckDB instance with any number of lakes. Thread-safe."""
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
@@ -145,17 +144,17 @@ class AttachedLakes:
         self.flushed: Counter[LakeAddress] = Counter()  # flushes of each table, in this process
         self._numbered = 0
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)  # told whenever a session ends
+        self._left = threading.Condition(self._lock)  # notified when a session ends
 
     def run(self, cursor: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyConnection:
-        """Every statement passes here."""
+        """All statements pass here."""
         return cursor.execute(statement)
 
     @contextmanager
     def session(self, address: LakeAddress) -> Iterator[LakeSession]:
-        """A connection that is rolled back at the end, and closed. After an error of DuckDB its lake is attached anew.
+        """A connection that is rolled back and closed at the end. After an error of DuckDB its lake is detached.
 
-        Such errors become ``Unreachable`` or ``DestinationHalted``: before a commit nothing has happened.
+        Such errors become ``Unreachable`` or ``DestinationHalted``: before a commit nothing has changed.
         """
         with _translated(address):
             session = LakeSession(self, self._cursor(), address)
@@ -206,7 +205,7 @@ class AttachedLakes:
                     self._detach(each)
 
     def _attach_when_free(self, address: LakeAddress, *, create: bool) -> str:
-        """A file that was detached stays open for as long as any query that ran at that moment."""
+        """A detached file stays open until all queries that ran at that moment end."""
         while True:
             try:
                 return self._attach(address, create=create)
@@ -217,16 +216,16 @@ class AttachedLakes:
 
     def _attach(self, address: LakeAddress, *, create: bool) -> str:
         instance = self._running()
-        kind, place = catalog_location(address.catalog)
+        kind, location = catalog_location(address.catalog)
         for extension in catalog_scanners(address):
             instance.execute(f"LOAD {literal(str(extension_file(extension)))}")
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
-        if kind != "postgres" and not _found(Path(place), address, create=create) and kind == "sqlite":
-            options.append("META_JOURNAL_MODE 'WAL'")  # who reads does not keep us from writing; the file remembers it
+        if kind != "postgres" and not _found(Path(location), address, create=create) and kind == "sqlite":
+            options.append("META_JOURNAL_MODE 'WAL'")  # readers do not block writers; the file keeps this setting
         self._numbered += 1
         alias = f"lake{self._numbered}"
-        waits = f" connect_timeout={CONNECT_S_MAX}" if kind == "postgres" and "connect_timeout" not in place else ""
+        waits = f" connect_timeout={CONNECT_S_MAX}" if kind == "postgres" and "connect_timeout" not in location else ""
         where = literal(lake_url(address, waits))
         try:
             self.run(instance, f"ATTACH {where} AS {alias} ({', '.join(options)})")
@@ -238,7 +237,7 @@ class AttachedLakes:
 
     def _detach(self, attached: _Attached) -> None:
         if self._attached.get(attached.catalog) is not attached or self._instance is None:
-            return  # it went with the instance
+            return  # it was closed with the instance
         del self._attached[attached.catalog]
         try:
             self.run(self._instance, f"DETACH {attached.alias}")
@@ -261,7 +260,7 @@ class AttachedLakes:
             self._forget_instance()
 
     def _forget_instance(self) -> None:
-        """Nothing in it can be trusted any more. It ends with the last connection to it."""
+        """After a fatal error. The instance is closed with its last connection."""
         self._instance = None
         self._attached.clear()
 
@@ -273,7 +272,7 @@ class AttachedLakes:
             ("memory_limit", f"{MEMORY_MB_MAX}MB"),
             ("temp_directory", str(Path(tempfile.gettempdir()) / f"trunkline-{uuid.uuid4()}")),
             ("ducklake_max_retry_count", 0),
-            ("catalog_error_max_schemas", 0),  # or a table that is missing is looked for in every other lake
+            ("catalog_error_max_schemas", 0),  # otherwise a missing table is searched in every other lake
             ("disabled_optimizers", ",".join(name for name in names if name not in OPTIMIZERS)),
         ):
             instance.execute(f"SET {setting} = {literal(value)}")
@@ -282,23 +281,23 @@ class AttachedLakes:
 
 @cache
 def process_lakes() -> AttachedLakes:
-    """The lakes of this process: the one thing of this module that outlives its users."""
+    """Global to the process."""
     return AttachedLakes()
 
 
-def _found(place: Path, address: LakeAddress, *, create: bool) -> bool:
-    """Whether a catalog's file is there; if it is to be made, its directory is made here."""
+def _found(path: Path, address: LakeAddress, *, create: bool) -> bool:
+    """Whether a catalog's file exists; with ``create``, creates its directory."""
     try:
         if create:
-            place.parent.mkdir(parents=True, exist_ok=True)
-        place.stat()
+            path.parent.mkdir(parents=True, exist_ok=True)
+        path.stat()
     except FileNotFoundError as error:
         if not create:
             raise _no_lake(address) from error
         return False
     except OSError as error:
         raise Unreachable(
-            f"the catalog {address.catalog} cannot be opened ({error.strerror}); see that its directory can be used"
+            f"the catalog {address.catalog} cannot be opened ({error.strerror}); check the path and its permissions"
         ) from error
     return True
 
@@ -314,12 +313,12 @@ def _translated(address: LakeAddress) -> Iterator[None]:
     except duckdb.Error as error:
         what = f"table {address.schema}.{address.table} of {address.catalog}"
         reason = _reason(error, address)
-        passing = isinstance(error, PASSING) and not any(text in reason for text in LASTING)
-        if passing or any(text in reason for text in BUSY):
-            raise Unreachable(f"{what} cannot be reached ({reason}); it is tried again") from error
-        raise DestinationHalted(f"{what} cannot be used ({reason}); mend it, then resume the destination") from error
+        transient = isinstance(error, TRANSIENT) and not any(text in reason for text in PERMANENT)
+        if transient or any(text in reason for text in BUSY):
+            raise Unreachable(f"{what} cannot be reached ({reason}); retrying") from error
+        raise DestinationHalted(f"{what} cannot be used ({reason}); fix it, then resume the destination") from error
 
 
 def _reason(error: duckdb.Error, address: LakeAddress) -> str:
-    """What DuckDB says, without the password that it repeats."""
+    """The message of DuckDB, without the password that it repeats."""
     return first_line(error).replace(password_part(address) or "\0", "")[:REASON_CHARACTERS_MAX]

@@ -1,4 +1,4 @@
-"""Rows on their way into a lake: Arrow batches, a temporary table, and the statements that take them from there."""
+"""Rows on their way into a lake: from Arrow batches to a temporary table, and the statements that apply it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 
-DUPLICATE: Final = "trunkline-duplicate-key:"  # what the guard of `Stage.removing` says before the key
+DUPLICATE: Final = "trunkline-duplicate-key:"  # the error of the guard in ``FlushStage.removing``, before the key
 INCOMING: Final = "_trunkline_incoming"
 STAGED: Final = "_trunkline_staged"
 KEY_CHARACTERS_MAX: Final = 200  # characters of a key in a message
@@ -24,7 +24,7 @@ KEY_CHARACTERS_MAX: Final = 200  # characters of a key in a message
 
 @contextmanager
 def incoming(lake: LakeSession, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
-    """Batches as the table ``INCOMING``, which can be read once. Errors of who makes them are raised as they are."""
+    """Batches as the table ``INCOMING``, which can be read once. Errors of the iterable are raised unchanged."""
     failed: list[BaseException] = []
 
     def shaped() -> Iterator[pa.RecordBatch]:
@@ -47,20 +47,20 @@ def incoming(lake: LakeSession, schema: pa.Schema, batches: Iterable[pa.RecordBa
 
 
 def stage_rows(lake: LakeSession, columns: Columns, rows: Iterable[pa.RecordBatch]) -> None:
-    """All rows of a seed, in a temporary table: what does not fit into memory goes to a file."""
+    """All rows of a seed, in a temporary table, which spills to disk."""
     with incoming(lake, arrow_schema(columns), rows):
         lake.run(f"CREATE OR REPLACE TEMP TABLE {STAGED} AS SELECT {declared(columns)} FROM {INCOMING}")
 
 
 class FlushStage:
-    """The settled rows of one flush, in a temporary table of one connection."""
+    """The staged rows of one flush, in a temporary table of one connection."""
 
     def __init__(self, flush: Flush) -> None:
         self._key = flush.key
         self._columns = flush.columns
         self._guarded = flush.duplicates == "halt"
         self.rows = 0
-        self.removals = 0  # rows that are no INSERT
+        self.removals = 0  # rows other than INSERT
         self._odd = False  # whether a key has a NULL, or a text with a NUL
 
     def fill(self, lake: LakeSession, batches: Iterable[pa.RecordBatch]) -> None:
@@ -79,14 +79,14 @@ class FlushStage:
         return batch
 
     def held(self, table: str) -> str:
-        """How many staged keys the table holds, by whether an INSERT names them."""
+        """The number of staged keys that the table holds, by whether they are an INSERT."""
         return (
             f"SELECT s.{OP_COLUMN} = {int(Op.INSERT)}, count(*) FROM {STAGED} AS s "
             f"SEMI JOIN {table} AS t ON {self._same_key()} GROUP BY 1"
         )
 
     def removing(self, table: str) -> str:
-        """The guard looks at a row of the table too, or it would be asked about staged rows that meet none."""
+        """The guard refers to a row of the table as well, or DuckDB evaluates it for staged rows without a match."""
         guard = (
             f" AND CASE WHEN s.{OP_COLUMN} = {int(Op.INSERT)} AND t.rowid >= 0 "
             f"THEN error({literal(DUPLICATE)} || {key_text(self._key, 's.')}) ELSE true END"
@@ -103,19 +103,19 @@ class FlushStage:
 
 
 def _is_odd(keys: pa.Array) -> bool:
-    """DuckLake looks for the files of keys that are compared with ``=`` by their texts, which end for it at a NUL."""
+    """With ``=``, DuckLake selects files by the text of a key, which it ends at a NUL."""
     if keys.null_count > 0:
         return True
     return pa.types.is_string(keys.type) and bool(pc.any(pc.match_substring(keys, "\0")).as_py())
 
 
 def declared(columns: Columns) -> str:
-    """Columns that travelled, in the types that they have in the table."""
+    """Columns cast to the types that they have in the table."""
     return ", ".join(f"CAST({identifier(each.name)} AS {each.type}) AS {identifier(each.name)}" for each in columns)
 
 
 def travelling(columns: Columns) -> str:
-    """Columns of a table in types that travel as ``columns.arrow_type`` says."""
+    """Columns of a table in types that DuckDB exports as ``columns.arrow_type``."""
     return ", ".join(f"{_sent(column)} AS {identifier(column.name)}" for column in columns)
 
 
@@ -127,6 +127,6 @@ def _sent(column: Column) -> str:
 
 
 def key_text(key: Sequence[str], prefix: str = "") -> str:
-    """An expression for a key as people read it: ``id=7, region=NULL``."""
+    """An expression for a readable key: ``id=7, region=NULL``."""
     parts = (f"{literal(f'{name}=')} || coalesce(CAST({prefix}{identifier(name)} AS VARCHAR), 'NULL')" for name in key)
     return f"left(concat_ws(', ', {', '.join(parts)}), {KEY_CHARACTERS_MAX})"

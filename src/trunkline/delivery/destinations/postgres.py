@@ -1,16 +1,17 @@
-"""A table of a PostgreSQL database. Rules T1 to T7 are in ``contract.py``; here is how they are kept.
+"""A table of a PostgreSQL database as a destination. Rules T1 to T7 are in ``contract.py``; this is how they are kept.
 
 Rules
  G1  ``_trunkline_positions``, in the table's schema, has one row per destination. A transaction locks that row first,
-     so that flushes and seeds of one destination come one after another; the row is checked then (T2), and once more
-     when it is moved: ``WHERE position = … AND token <= …`` must meet one row.
- G2  A table that mirrors has a unique index on its key in which NULL equals NULL. Rows are copied straight into the
-     table: a key that is held already breaks the index, and the transaction with it (T4, policy halt).
- G3  Keys are removed chunk by chunk, each before its rows are written. No key is in two chunks: it is there once.
- G4  Keys are compared with ``=``, which the index answers. Rows whose key has NULLs are removed by a statement for each
-     set of columns that are NULL.
- G5  A seed never lets readers see half, or wait for its rows: a table that keeps its columns is emptied with DELETE,
-     so that views and grants stay; any other is built beside the old one, which it replaces at the end.
+     so that flushes and seeds of one destination are serial; the row is checked then (T2), and again when it is
+     updated: ``WHERE position = … AND token <= …`` must match one row.
+ G2  In mode mirror the table has a unique index on its key in which NULL equals NULL. Rows are copied straight into the
+     table: an existing key violates the index, and the transaction fails (T4, policy halt).
+ G3  Keys are removed chunk by chunk, each before its rows are written. A key is in one chunk only, because it is
+     unique.
+ G4  Keys are compared with ``=``, so that the index is used. Rows whose key has NULLs are removed by one statement for
+     each set of columns that are NULL.
+ G5  Readers never see a part of a seed, and do not wait for its rows: a table that keeps its columns is emptied with
+     DELETE, so that views and grants stay; any other is built beside the old one, which it replaces at the end.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ from trunkline.errors import (
     Unreachable,
 )
 
-MARK_LOCK_MS: Final = 5_000  # waiting for seeds under way, to add a column once; new flushes wait as long
+MARK_LOCK_MS: Final = 5_000  # waiting for running seeds, to add a column once; new flushes wait as long
 SWAP_LOCK_MS: Final = 30_000  # waiting for readers of a table that a seed replaces; new readers wait as long
 
 
 class PostgresDestination:
-    """One table. Destinations of one database share a connection, unless they are given one of their own."""
+    """One table. Destinations of one database share a connection, unless ``session`` gives another."""
 
     def __init__(self, address: PostgresAddress, session: PostgresSession | None = None) -> None:
         if address.table.lower().startswith(RESERVED_PREFIX) or len(address.table.encode()) > NAME_BYTES_MAX:
@@ -76,7 +77,7 @@ class PostgresDestination:
         self._names = PostgresNames(address)
         self._what = f"table {address.schema}.{address.table}"
         self._positions_seen = False
-        self._marks_seen = False  # the table of positions has room for marks; that of an older release has not
+        self._marks_seen = False  # the table of positions has a column for marks; that of an older release has not
 
     @property
     def _session(self) -> PostgresSession:
@@ -91,26 +92,26 @@ class PostgresDestination:
             return_session(self._borrowed)
             self._borrowed = None
 
-    # -------------------------------------------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------------------------------------------- reading
 
     def standing(self) -> Standing | None:
         with self._session.transaction(self._what, reading=True):
-            found = self._look(self._session)
+            found = self._read_state(self._session)
         return found.record if found.exists else None
 
     def columns(self) -> Columns | None:
         with self._session.transaction(self._what, reading=True):
-            found = self._look(self._session)
+            found = self._read_state(self._session)
         return found.columns() if found.exists else None
 
     def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
-        """By a connection of its own, which ends with the last batch."""
+        """Over a connection of its own, which is closed after the last batch."""
         stack = ExitStack()
         session = self._session.twin()
         stack.callback(session.close)
         try:
             stack.enter_context(session.transaction(self._what, reading=True))
-            found = self._look(session)
+            found = self._read_state(session)
             if found.record is None or not found.exists:
                 raise self._halted("it has no position record; seed it first")
         except BaseException:
@@ -125,21 +126,21 @@ class PostgresDestination:
             except pa.ArrowInvalid as error:
                 raise self._halted(f"its rows cannot be read back: {error}") from error
 
-    def _look(self, session: PostgresSession, *, lock: bool = False) -> PostgresTableState:
+    def _read_state(self, session: PostgresSession, *, lock: bool = False) -> PostgresTableState:
         try:
             if not self._positions_seen:
                 self._positions_seen, self._marks_seen = positions_found(session, self._names)
             return read_state(session, self._names, recorded=self._positions_seen, marked=self._marks_seen, lock=lock)
         except psycopg.errors.UndefinedTable as error:
             self._positions_seen = False
-            raise Unreachable(f"{self._what}: {self._names.positions} went away; it is looked at again") from error
+            raise Unreachable(f"{self._what}: {self._names.positions} was dropped; retrying") from error
 
     # ------------------------------------------------------------------------------------------------------- flushing
 
     def flush(self, flush: Flush, staged: Iterable[pa.RecordBatch]) -> Applied:
-        self._make_positions(anew=flush.expected == 0)
+        self._make_positions(create=flush.expected == 0)
         with self._session.transaction(self._what):
-            found = self._look(self._session, lock=True)
+            found = self._read_state(self._session, lock=True)
             if (done := self._judged(found, flush)) is not None:
                 return done
             if found.record is None:
@@ -152,23 +153,23 @@ class PostgresDestination:
         return applied
 
     def _judged(self, found: PostgresTableState, step: Flush | Seed) -> Applied | None:
-        """``None`` if the step may go on. Without the table there is no position, whatever its record says."""
+        """``None`` if the step may proceed. Without the table there is no position, whatever its record."""
         record = found.record
         if record is not None and not found.exists:
             record = Standing(0, record.token, record.source)
         return judged(record, step, f"{self._what} at {self._session.place}")
 
     def _claim(self, source: str) -> PostgresTableState:
-        """Put the record there, so that others wait for us, and look at what there is now."""
+        """Insert the record, so that others wait for this transaction, and read the state again."""
         row = f"({literal(self._address.table)}, 0, 0, {literal(source)}, '[]')"
         done = self._session.run(f"INSERT INTO {self._names.positions} VALUES {row} ON CONFLICT DO NOTHING")
-        found = self._look(self._session, lock=True)
+        found = self._read_state(self._session, lock=True)
         if done.rowcount == 0:
-            raise Unreachable(f"{self._what}: another deliverer began to write it just now; it is looked at again")
+            raise Unreachable(f"{self._what}: another deliverer began to write it at the same time; retrying")
         return msgspec.structs.replace(found, record=None)
 
     def _follow(self, found: PostgresTableState, flush: Flush) -> Columns | None:
-        """Make the table take the source's rows (T6); returns its columns if they changed."""
+        """Make the table accept the source's rows (T6); returns its columns if they changed."""
         if not found.exists:
             self._create(self._names.table, flush.columns, flush.key, flush.mode)
             self._index(self._names.table, flush.key, flush.mode)
@@ -216,7 +217,7 @@ class PostgresDestination:
         )
 
     def _remove(self, flush: Flush, rows: pa.Table, chunk: RowChunk, known: int) -> tuple[int, int]:
-        """How many rows were removed, and how many of them because of an INSERT (G4)."""
+        """The number of removed rows, and how many of them an INSERT removed (G4)."""
         removed = duplicates = 0
         inserts = flush.duplicates == "warn"
         if not known and not inserts:
@@ -237,7 +238,7 @@ class PostgresDestination:
             raise self._halted(str(error)) from error
 
     def _write(self, table: str, content: bytes | None, columns: Columns, index: str | None) -> int:
-        """Copy rows in. A broken ``index`` is a duplicate key; without a name, every index is ours."""
+        """Copy rows in. A violation of ``index`` is a duplicate key; without a name, that of any index."""
         if content is None:
             return 0
         names = ", ".join(identifier(column.name) for column in columns)
@@ -257,7 +258,7 @@ class PostgresDestination:
         return written
 
     def _move(self, step: Flush | Seed, columns: Columns | None, found: PostgresTableState) -> None:
-        """Move the position and the token, if they are still what was found (G1)."""
+        """Update the position and the token, if they are still as found (G1)."""
         before = found.record.position if found.record is not None else 0
         words = None if columns is None else msgspec.json.encode(columns).decode()
         done = self._session.run(
@@ -278,7 +279,7 @@ class PostgresDestination:
         check_columns(seed.columns, seed.key, None)
         self._make_positions(replace_existing=seed.replace_existing)
         with self._session.transaction(self._what):
-            found = self._look(self._session, lock=True)
+            found = self._read_state(self._session, lock=True)
             if (done := self._judged(found, seed)) is not None:
                 return done
             if found.record is None:
@@ -291,7 +292,7 @@ class PostgresDestination:
         return Applied(seed.through, removed=removed, written=written)
 
     def _replace(self, seed: Seed, found: PostgresTableState, rows: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-        """Give the table this content (G5)."""
+        """Replace the content of the table (G5)."""
         if self._keeps_shape(seed, found):
             removed = self._session.run(f"DELETE FROM {self._names.table}", wait_ms=REBUILD_MS).rowcount
             return removed, self._write_all(self._names.table, rows, seed.columns, found.key_index(seed.key))
@@ -320,7 +321,7 @@ class PostgresDestination:
             raise self._halted("it is not a plain table; choose another name, or drop it")
         if found.record is None and not replace_existing:
             raise self._halted(
-                "it was there before, and is not ours; choose another table, or set replace_existing: true and seed it"
+                "it exists and was not delivered; choose another table, or set replace_existing: true and seed it"
             )
 
     def _create(self, table: str, columns: Columns, key: tuple[str, ...], mode: Mode) -> None:
@@ -337,13 +338,13 @@ class PostgresDestination:
         except psycopg.errors.UniqueViolation as error:
             raise self._duplicate(error) from error
 
-    def _make_positions(self, *, anew: bool = True, replace_existing: bool = False) -> None:
-        """The table of positions comes before the transaction, so that a long seed keeps nobody waiting for it."""
+    def _make_positions(self, *, create: bool = True, replace_existing: bool = False) -> None:
+        """Create the table of positions before the transaction, so that a long seed blocks no other process."""
         if self._positions_seen and self._marks_seen:
             return
         with self._session.transaction(self._what):
             seen, marked = positions_found(self._session, self._names)
-            if not seen and not anew:
+            if not seen and not create:
                 return
             if not seen:
                 found = read_state(self._session, self._names, recorded=False)
@@ -360,7 +361,7 @@ class PostgresDestination:
 
     def retire(self) -> None:
         with self._session.transaction(self._what):
-            found = self._look(self._session, lock=True)
+            found = self._read_state(self._session, lock=True)
             if found.record is not None:
                 self._session.run(f"DELETE FROM {self._names.positions} WHERE {self._names.record}")
 

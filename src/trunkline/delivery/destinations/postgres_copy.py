@@ -1,9 +1,9 @@
-"""Rows on their way into PostgreSQL and back, without a line of Python per row.
+"""Writes rows to PostgreSQL and reads them back, without Python code per row.
 
-In: DuckDB writes Arrow batches in the binary form of ``COPY`` into a file in memory (20,000 rows: 5 ms), which keeps
-every value, and which the server reads faster than text. Keys to be removed travel as one array per column of the key:
-PostgreSQL's planner knows how long an array is; about a temporary table it knows nothing, and it read a whole table for
-40 keys. Back: the server writes CSV, in expressions that keep every value, and Arrow reads it.
+Writing: DuckDB writes Arrow batches in the binary format of ``COPY`` into a file in memory (20,000 rows: 5 ms), which
+preserves every value, and which the server reads faster than text. Keys to remove travel as one array per key column:
+PostgreSQL's planner knows the length of an array; of a temporary table it knows nothing, and it read a whole table for
+40 keys. Reading: the server writes CSV, in expressions that preserve every value, and Arrow reads it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.postgres_types import from_text, key_form, read_expression, written
 from trunkline.errors import DestinationHalted
 
-CHUNK_ROWS: Final = 65_536  # rows that are applied at once; more: more memory, fewer: more statements
+CHUNK_ROWS: Final = 65_536  # applied at once; more: more memory, fewer: more statements
 CHUNK_BYTES: Final = 32 * 2**20
 READ_BLOCK_BYTES: Final = 32 * 2**20  # the longest row that can be read back, as text
-INTEGERS: Final = {  # identifier and form of PostgreSQL's type for each
+INTEGERS: Final = {  # type id and format in PostgreSQL
     "TINYINT": (21, ">i2"),
     "UTINYINT": (21, ">i2"),
     "SMALLINT": (21, ">i2"),
@@ -48,7 +48,7 @@ COPY_HEADER_BYTES: Final = 19  # signature, flags and length of the extension
 
 
 def chunks(batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows in portions of a handy size, with these columns only; no portion is empty."""
+    """The rows in chunks of a bounded size, with these columns only; no chunk is empty."""
     kept: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -70,7 +70,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def filled_columns(table: pa.Table, key: Columns) -> tuple[Columns, ...]:
-    """Each set of key columns that are filled together in some row: NULL is looked for in another way than a value."""
+    """Each set of key columns that are not NULL in the same row: NULL needs another comparison than a value."""
     with_nulls = [column for column in key if table[column.name].null_count]
     if not with_nulls:
         return (key,)
@@ -83,18 +83,18 @@ def filled_columns(table: pa.Table, key: Columns) -> tuple[Columns, ...]:
 
 
 class CopyEncoder:
-    """Writes rows in PostgreSQL's binary form. Any thread may call."""
+    """Writes rows in PostgreSQL's binary format. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._duck = new_duckdb("postgres_scanner")
-        self._duck.execute("SET threads = 1")  # several would write rows, and the keys of one row, in different orders
+        self._duck.execute("SET threads = 1")  # with more, arrays of one row's key columns have different orders
         self._duck.execute("PRAGMA disable_optimizer")  # nothing to optimise, and it took a third of a small statement
         self._file = os.memfd_create("trunkline-copy")
 
     @contextmanager
     def chunk(self, table: pa.Table) -> Iterator[RowChunk]:
-        """Rows to be written; looking at them costs as much as writing a few hundred."""
+        """Registering rows costs as much as writing a few hundred."""
         with self._lock:
             self._duck.register("chunk", table)
             try:
@@ -104,7 +104,7 @@ class CopyEncoder:
 
 
 class RowChunk:
-    """Rows that can be written. Raises ``DestinationHalted`` that names a column with a value that cannot be."""
+    """Rows to write. Raises ``DestinationHalted`` that names a column with a value that cannot be written."""
 
     def __init__(self, table: pa.Table, duck: duckdb.DuckDBPyConnection, file: int) -> None:
         self._table = table
@@ -112,12 +112,12 @@ class RowChunk:
         self._file = file
 
     def rows(self, columns: Columns, *, staged: bool) -> bytes:
-        """Rows for ``COPY … (FORMAT binary)``; of staged rows those that are put in."""
+        """Rows for ``COPY … (FORMAT binary)``; of staged rows, without removals."""
         where = f"WHERE {OP_COLUMN} <> {int(Op.REMOVE)}" if staged else ""
         return self._written([written(column) for column in columns], where, columns)
 
     def keys(self, key: Columns, filled: Columns, *, inserts: bool) -> list[BinaryParameter]:
-        """An array of operations, then one for each filled column, of rows in which just these are filled."""
+        """An array of operations, then one for each filled column, of rows in which exactly these are not NULL."""
         if (quick := _whole_numbers(self._table, key, inserts=inserts)) is not None:
             return quick
         lists = [f"list({OP_COLUMN}::SMALLINT)", *(f"list({key_form(column).expression})" for column in filled)]
@@ -151,18 +151,18 @@ class RowChunk:
                 "it holds a text with a NUL character" if "NULL-byte" in str(error) else str(error).partition("\n")[0]
             )
             raise DestinationHalted(
-                f"column {column.name!r} has a value that PostgreSQL cannot hold: {text}; mend the row in the source"
+                f"column {column.name!r} has a value that PostgreSQL cannot hold: {text}; fix the row in the source"
             ) from error
 
 
 @cache
 def shared_encoder() -> CopyEncoder:
-    """The encoder of this process: it takes a while to load, and some memory."""
+    """Global to the process: it takes time to load, and memory."""
     return CopyEncoder()
 
 
 def _whole_numbers(table: pa.Table, key: Columns, *, inserts: bool) -> list[BinaryParameter] | None:
-    """The arrays of a key that is all whole numbers, without DuckDB: a quarter of the time of a small flush."""
+    """The arrays of a key of integers, without DuckDB: that took a quarter of a small flush."""
     forms = [INTEGERS.get(column.type) for column in key]
     if None in forms or any(table[column.name].null_count for column in key):
         return None
@@ -186,9 +186,9 @@ def _array(values: pa.ChunkedArray, form: tuple[int, str]) -> BinaryParameter:
 
 
 def _fields(content: bytes) -> list[BinaryParameter]:
-    """The fields of the one row of a binary ``COPY``: a count, then each with its length before it.
+    """The fields of the single row of a binary ``COPY``: a count, then each with its length before it.
 
-    Arrays of nothing are NULL, and their length is -1.
+    Empty arrays are NULL, with length -1.
     """
     at = COPY_HEADER_BYTES
     count = int.from_bytes(content[at : at + 2])
@@ -204,7 +204,7 @@ def _fields(content: bytes) -> list[BinaryParameter]:
 
 
 def select(table: str, columns: Columns) -> str:
-    """The statement that writes a table as text."""
+    """The statement that returns a table as text."""
     listed = ", ".join(read_expression(identifier(column.name), column.type) for column in columns)
     return f"COPY (SELECT {listed} FROM {table}) TO STDOUT (FORMAT csv)"
 

@@ -1,8 +1,8 @@
-"""What a PostgreSQL database says about one destination, and the statements about it.
+"""The state of one destination in a PostgreSQL database, and the statements about it.
 
-The record of a destination is a row of ``_trunkline_positions``: its position and the mark of that, the token of who
-wrote last, the source, and the columns in the words of the source. (PostgreSQL has fewer types: from a smallint alone
-nobody could tell that the source's column is a TINYINT.)
+The position record of a destination is a row of ``_trunkline_positions``: its position with its mark, the token of the
+last writer, the source, and the columns in the source's types. (PostgreSQL has fewer types: a smallint does not show
+that the source's column is a TINYINT.)
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ SHAPE: Final = """
 
 
 class PostgresTableState(Struct, frozen=True):
-    """What there is, as seen by one transaction."""
+    """The destination as one transaction sees it."""
 
-    record: Standing | None  # as it is stored
-    remembered: Columns  # as it was last written by us
+    record: Standing | None
+    remembered: Columns  # as recorded by the last writer
     exists: bool
     kind: str  # of relation; "r" is a plain table
-    actual: dict[str, str]  # its columns, with PostgreSQL's types
-    unique: dict[str, list[str]]  # unique indexes in which NULL equals NULL: name, columns
+    actual: dict[str, str]  # column -> PostgreSQL's type
+    unique: dict[str, list[str]]  # unique indexes in which NULL equals NULL: name -> columns
 
     def columns(self) -> Columns:
-        """In the words that were remembered, as far as they are still true."""
+        """In the recorded types, where they still match the actual ones."""
         known = {column.name: column for column in self.remembered if column.name in self.actual}
         names = [*known, *(name for name in self.actual if name not in known)]
         return tuple(
@@ -60,7 +60,7 @@ class PostgresTableState(Struct, frozen=True):
 
 
 class PostgresNames:
-    """How the statements of one destination name things."""
+    """The names in statements of one destination."""
 
     def __init__(self, address: PostgresAddress) -> None:
         self.address = address
@@ -74,7 +74,7 @@ class PostgresNames:
 
 
 def positions_found(session: PostgresSession, names: PostgresNames) -> tuple[bool, bool]:
-    """Whether there is a table of positions, and whether it has room for marks."""
+    """Whether there is a table of positions, and whether it has a column for marks."""
     place = f"to_regclass({literal(names.positions)})"
     marked = f"SELECT 1 FROM pg_attribute WHERE attrelid = {place} AND attname = 'mark' AND NOT attisdropped"
     row = session.run(f"SELECT {place} IS NOT NULL, EXISTS ({marked})").fetchone()
@@ -83,7 +83,7 @@ def positions_found(session: PostgresSession, names: PostgresNames) -> tuple[boo
 
 
 def positions_statements(names: PostgresNames) -> tuple[str, str]:
-    """Makes the table of positions; one of an older release gets its last column."""
+    """Create the table of positions, or add the last column to one of an older release."""
     table = (
         f"CREATE TABLE IF NOT EXISTS {names.positions} (table_name text PRIMARY KEY, "
         "position bigint NOT NULL, token bigint NOT NULL, source text NOT NULL, columns text NOT NULL)"
@@ -94,7 +94,7 @@ def positions_statements(names: PostgresNames) -> tuple[str, str]:
 def read_state(
     session: PostgresSession, names: PostgresNames, *, recorded: bool, marked: bool = False, lock: bool = False
 ) -> PostgresTableState:
-    """The record, if there may be one, and the table. ``lock`` holds the record until the transaction ends."""
+    """The record, if there may be one, and the table. ``lock`` locks the record until the transaction ends."""
     record, remembered = None, "[]"
     if recorded:
         mark = "mark" if marked else "''"
@@ -113,7 +113,7 @@ def read_state(
 def removal(table: str, key: Columns, filled: Columns) -> str:
     """Removes rows by keys of which the ``filled`` columns are not NULL; counts them, and those due to an INSERT.
 
-    Its parameters are the arrays that ``Encoder.keys`` makes of the filled columns.
+    Its parameters are the arrays of ``RowChunk.keys``.
     """
     forms = [key_form(column) for column in filled]
     arrays = ", ".join(["%b::smallint[]", *(f"%b::{form.array}" for form in forms)])

@@ -1,13 +1,13 @@
 """The vocabulary of column types in PostgreSQL: as stored, as written, as compared, and as read back.
 
-Every value comes back as it went in, or its type is refused, or the value is: nothing is rounded in silence.
+Every value is read back as it was written, or its type or the value is refused: nothing is rounded silently.
 
     type                    stored as            remarks
-    TINYINT, UTINYINT       smallint             PostgreSQL knows no type of one byte and no unsigned one,
+    TINYINT, UTINYINT       smallint             PostgreSQL has no one-byte and no unsigned types,
     USMALLINT, UINTEGER     integer, bigint      so each is stored in the next wider type
     UBIGINT                 numeric(20,0)
     VARCHAR, JSON           text, json           a NUL character is refused; json keeps its text
-    TIMESTAMP_S, _MS, _NS   timestamp            nanoseconds that are no whole microseconds are refused
+    TIMESTAMP_S, _MS, _NS   timestamp            fractions of a microsecond are refused
     T[]                     array of T           no arrays of arrays, and none of DECIMAL or UBIGINT
 """
 
@@ -25,7 +25,7 @@ from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, arrow_type, decimal_of
 from trunkline.errors import SchemaMismatch
 
-NAME_BYTES_MAX: Final = 63  # PostgreSQL cuts longer names off, in silence
+NAME_BYTES_MAX: Final = 63  # PostgreSQL silently truncates longer names
 
 # As PostgreSQL's own format_type() spells them, so that they compare.
 STORED: Final[dict[str, str]] = {
@@ -76,7 +76,7 @@ _WRITTEN: Final[dict[str, str]] = {
     "USMALLINT": "INTEGER",
     "UINTEGER": "BIGINT",
     "UBIGINT": "DECIMAL(20,0)",
-    "UUID": "UUID",  # it arrives as text
+    "UUID": "UUID",  # from text
     "TIMESTAMP_S": "TIMESTAMP",
     "TIMESTAMP_MS": "TIMESTAMP",
     "TIMESTAMP_NS": "TIMESTAMP",
@@ -95,24 +95,24 @@ def stored_type(column: Column) -> str:
     """The type of a table's column; raises ``SchemaMismatch`` for one that cannot be held."""
     if len(column.name.encode()) > NAME_BYTES_MAX:
         raise SchemaMismatch(
-            f"column {column.name!r}: PostgreSQL takes names of up to {NAME_BYTES_MAX} bytes; rename it in the source"
+            f"column {column.name!r}: PostgreSQL allows names of up to {NAME_BYTES_MAX} bytes; rename it in the source"
         )
     if column.type.endswith("[]"):
         element = column.type[:-2]
         if element not in STORED or element == "UBIGINT":
             raise SchemaMismatch(
-                f"column {column.name!r} is {column.type}, which a PostgreSQL destination cannot take; cast it in the "
+                f"column {column.name!r} is {column.type}, which a PostgreSQL destination cannot hold; cast it in the "
                 "source, to DOUBLE[] or to JSON"
             )
         return ("character varying" if element in ("VARCHAR", "JSON") else STORED[element]) + "[]"
     if (decimal := decimal_of(column.type)) is not None:
         return f"numeric({decimal[0]},{decimal[1]})"
-    arrow_type(column)  # a type that nobody can deliver is refused in the common words
+    arrow_type(column)  # raises for a type that cannot be delivered at all
     return STORED[column.type]
 
 
 def native_type(stored: str) -> str:
-    """The word of the vocabulary that fits a type of PostgreSQL best; for other types its own name."""
+    """The type of the vocabulary for one of PostgreSQL; for other types its own name."""
     if stored.endswith("[]"):
         return native_type(stored[:-2]) + "[]"
     if (found := _NUMERIC.fullmatch(stored)) is not None:
@@ -133,7 +133,7 @@ def written(column: Column) -> str:
 
 
 class KeyForm(Struct, frozen=True):
-    """How a key column's values travel in an array, because DuckDB writes no arrays of decimals."""
+    """How a key column's values travel in an array: DuckDB cannot write arrays of decimals."""
 
     expression: str  # in DuckDB
     array: str  # type of the parameter
@@ -150,7 +150,7 @@ def key_form(column: Column) -> KeyForm:
 
 
 def read_expression(name: str, type_name: str) -> str:
-    """The expression, in PostgreSQL, of a column's values as text from which ``from_text`` makes them again."""
+    """The expression, in PostgreSQL, of a column's values as text for ``from_text``."""
     if type_name.endswith("[]"):
         element = read_expression("e", type_name[:-2])
         listed = f"SELECT ({element})::text FROM unnest({name}) WITH ORDINALITY AS u (e, n) ORDER BY n"
@@ -167,13 +167,13 @@ def read_expression(name: str, type_name: str) -> str:
 
 
 def _finite(name: str, number: str, infinity: int) -> str:
-    """PostgreSQL and DuckDB both know infinite moments; in Arrow they are the largest and the smallest number."""
+    """PostgreSQL and DuckDB have infinite times; in Arrow they are the largest and the smallest number."""
     infinite = f"WHEN {name} > DATE '1970-01-01' THEN {infinity} ELSE -{infinity}"
     return f"CASE WHEN {name} IS NULL THEN NULL WHEN isfinite({name}) THEN {number} {infinite} END"
 
 
 def from_text(texts: pa.Array, column: Column) -> pa.Array:
-    """The values of a column, from what ``read_expression`` made of them."""
+    """The values of a column, from the text of ``read_expression``."""
     wanted = arrow_type(column)
     if column.type.endswith("[]"):
         lists = [None if text is None else json.loads(text) for text in texts.to_pylist()]

@@ -1,9 +1,9 @@
-"""The temporary directory of one Spark session: what Spark reads at its start, and all that it writes by itself.
+"""The temporary directory of one Spark session: what Spark reads at start, and all that it writes by itself.
 
-1. The driver holds a lock on its directory as long as it lives.
-2. Whoever ends last removes it: the driver, or Java where the driver was killed.
-3. What is left of a driver and a Java that were both killed, or of a machine that went down, is removed by the next
-   driver that starts: a directory that is not locked, and not so new that its driver may be about to lock it.
+1. The driver holds a lock on its directory as long as it runs.
+2. The driver removes it when it ends; if the driver was killed, Java does.
+3. If both were killed, the next driver that starts removes it: a directory that is not locked, and not so new that its
+   driver may be about to lock it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
-# Spark takes the level of this one for the level of a shell, and a shell that is more talkative than the rest says so.
+# Spark takes this level for that of a shell, and logs it if a shell is more verbose than the root logger.
 logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = error
-# What fails in a task or at the start is raised in the driver; it need not be told twice.
+# Failures of tasks and of the start are raised in the driver; they need not be logged twice.
 logger.start.name = org.apache.spark.SparkContext
 logger.start.level = off
 logger.executor.name = org.apache.spark.executor.Executor
@@ -53,7 +53,7 @@ class SessionDirectory:
         fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)  # Java may be at it too
+        shutil.rmtree(self.path, ignore_errors=True)  # Java may remove it at the same time
         os.close(self._lock)
 
     def write_logging(self) -> Path:
@@ -65,11 +65,11 @@ class SessionDirectory:
         return write_java_home(self.path, java)
 
     def write_spark_home(self) -> Path:
-        """Make a directory that serves Spark as ``SPARK_HOME``: only its jars and scripts.
+        """Create a ``SPARK_HOME`` with Spark's jars and scripts only.
 
-        Without the archives of PySpark's own sources that lie beside those, Python workers import the package that is
-        installed, already compiled: a worker starts in a quarter of the time. And executors of a ``local-cluster``
-        write their files here, not between the installed ones.
+        Without the archives of PySpark's own sources, Python workers import the installed package, which is compiled:
+        a worker starts in a quarter of the time. And executors of a ``local-cluster`` write their files here, not into
+        the installation.
         """
         home = self.path / "spark"
         home.mkdir()
@@ -89,6 +89,6 @@ def _remove_abandoned() -> None:
             if time.time() - os.fstat(lock).st_mtime > ABANDONED_AFTER_S:
                 shutil.rmtree(directory, ignore_errors=True)
         except BlockingIOError:
-            continue  # its driver lives
+            continue  # its driver runs
         finally:
             os.close(lock)

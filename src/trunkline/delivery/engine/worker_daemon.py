@@ -1,7 +1,7 @@
-"""The process that forks Spark's Python workers: PySpark's own, except that a worker leaves in silence.
+"""The process that forks Spark's Python workers: PySpark's own, except that a worker ends silently.
 
 Spark closes the connection of a worker that was idle for a minute, and of every worker as it stops. PySpark's worker
-answers the closed connection with an error, fails to send it, and prints how that failed. This one looks first.
+then sends an error over the closed connection, fails, and prints a stack trace. This one checks the connection first.
 """
 
 from __future__ import annotations

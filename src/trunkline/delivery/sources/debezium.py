@@ -162,9 +162,9 @@ def _removed(before: Any, schema: EventSchema, request: ReadRequest) -> EventRow
         raise ProtocolError(f"a removal has no before; {IDENTITY}")
     _check_names(before, schema)
     needed = {request.routing, *request.key}
-    untold = [name for name in (request.routing, *request.key) if name not in before or is_unavailable(before[name])]
-    if untold:
-        raise ProtocolError(f"a removal has no {untold[0]!r}; {IDENTITY}")
+    missing = [name for name in (request.routing, *request.key) if name not in before or is_unavailable(before[name])]
+    if missing:
+        raise ProtocolError(f"a removal has no {missing[0]!r}; {IDENTITY}")
     empty = [name for name in (request.routing, *request.key) if _is_blank(before[name], in_key=name in request.key)]
     if empty and not _is_whole(before, schema, request):  # B4
         raise ProtocolError(
@@ -187,8 +187,8 @@ def _is_whole(before: EventRow, schema: EventSchema, request: ReadRequest) -> bo
     """Whether most columns besides the key have a value: then it is more than the primary key, which may have other
     columns than the pipeline's."""
     others = [column.name for column in schema.columns if column.name not in (request.routing, *request.key)]
-    told = sum(not _is_blank(before.get(name)) and not is_unavailable(before.get(name)) for name in others)
-    return 2 * told > len(others)
+    known = sum(not _is_blank(before.get(name)) and not is_unavailable(before.get(name)) for name in others)
+    return 2 * known > len(others)
 
 
 def _check_names(values: EventRow, schema: EventSchema) -> None:

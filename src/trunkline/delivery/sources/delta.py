@@ -133,11 +133,11 @@ class DeltaSource(Struct, frozen=True):
                 filtered_rows(connection, signed, routes, of_files=False) as chosen,
             ):
                 connection.execute(_summed(request, chosen))
-            gone = connection.sql(_copies(removed.names, "-")).to_arrow_table()
-            came = connection.sql(_copies(request.empty_rows().column_names, "")).to_arrow_table()
+            removed_rows = connection.sql(_copies(removed.names, "-")).to_arrow_table()
+            arrived_rows = connection.sql(_copies(request.empty_rows().column_names, "")).to_arrow_table()
             connection.execute("DROP TABLE temp.window_net")
             self._check_mark(table, request.mark)
-        return NetChanges(_typed(gone, removed), _typed(came, request.empty_rows().schema))
+        return NetChanges(_typed(removed_rows, removed), _typed(arrived_rows, request.empty_rows().schema))
 
     def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         names = [ROUTE_COLUMN, *request.key]

@@ -176,7 +176,7 @@ class LakeCatalog:
         )
         return {version: version_mark(table.uuid, version, *facts) for version, *facts in found}
 
-    def passage(self, window: Window) -> WindowSummary:
+    def summary(self, window: Window) -> WindowSummary:
         """Raises ``SourceExpired`` unless both ends of the window can still be read."""
         found = list(self._versions(self.table(window.through).id, window.after - 1, window.through))
         there = {version: next_file for version, _, next_file in found}

@@ -89,19 +89,19 @@ class WindowPlan(Struct, frozen=True):
 
 def plan_window(catalog: LakeCatalog, window: Window) -> WindowPlan:
     """Find the files in which a row was born or died in the window. Call it in the catalog's transaction."""
-    return plan_summarized_window(catalog, window, catalog.passage(window))
+    return plan_summary(catalog, window, catalog.summary(window))
 
 
-def plan_summarized_window(catalog: LakeCatalog, window: Window, passage: WindowSummary) -> WindowPlan:
+def plan_summary(catalog: LakeCatalog, window: Window, summary: WindowSummary) -> WindowPlan:
     """The plan of a window whose changes are known."""
     columns = catalog.columns(window.through)
-    if not passage.changes_rows:
+    if not summary.changes_rows:
         return WindowPlan(window, columns, quiet=True)
     dead = catalog.inlined_dead(window.through)
     deletes = catalog.delete_files(window)
     touched = {file for file, _, version in dead if version > window.after}
-    touched |= {file.data_file for file in deletes if file.begin > window.after or file.id >= passage.new_files}
-    files = tuple(_parts(catalog.data_files(window, passage.new_files, sorted(touched)), window))
+    touched |= {file.data_file for file in deletes if file.begin > window.after or file.id >= summary.new_files}
+    files = tuple(_parts(catalog.data_files(window, summary.new_files, sorted(touched)), window))
     ids = {part.file.id for part in files}
     return WindowPlan(
         window,
@@ -110,7 +110,7 @@ def plan_summarized_window(catalog: LakeCatalog, window: Window, passage: Window
         tuple(file for file in deletes if file.data_file in ids),
         catalog.inlined_tables(window.through),
         tuple(row for row in dead if row[0] in ids),
-        moved=passage.may_move_rows and window.after != BEFORE_ALL,
+        moved=summary.may_move_rows and window.after != BEFORE_ALL,
     )
 
 
@@ -213,12 +213,12 @@ class WindowReader:
 
     def _deletions(self, files: Sequence[LakeDeleteFile]) -> str:
         """The content of delete files: (file, position, died, ended)."""
-        books = ", ".join(
+        spans = ", ".join(
             f"({place}, {file.data_file}, {file.begin}, {file.end or FAR})" for place, file in enumerate(files)
         )
         fields = {POSITION_FIELD: ("position", "BIGINT", None), SNAPSHOT_FIELD: ("died", "BIGINT", None)}
         joined = (
-            f"{parquet([file.path for file in files], fields)} p JOIN (VALUES {books}) b(place, file, begun, ended)"
+            f"{parquet([file.path for file in files], fields)} p JOIN (VALUES {spans}) b(place, file, begun, ended)"
         )
         died = "coalesce(p.died, b.begun) AS died"
         return f"SELECT b.file, p.position, {died}, b.ended FROM {joined} ON p.file_index = b.place"

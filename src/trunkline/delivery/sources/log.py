@@ -46,7 +46,7 @@ from trunkline.delivery.sources.dead_letters import DeadLetter, write_dead_lette
 from trunkline.delivery.sources.debezium import check_schema_of_no_row, event_schema, parse_event
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
-from trunkline.delivery.sources.log_reader import LogBounds, LogReader, with_reader
+from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds, with_reader
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 STEP: Final = {"changes": 1024, "debezium": 65_536}  # entries of a window at most; more: a task holds more in memory
@@ -61,12 +61,12 @@ class LogSource(Struct, frozen=True):
     address: LogAddress
 
     def change_hint(self) -> object:
-        return with_reader(self.address, LogReader.tail)
+        return with_reader(self.address, ChangeLogReader.tail)
 
     def state(self, known: int) -> SourceState:
         return with_reader(self.address, partial(self._state, known))
 
-    def _state(self, known: int, log: LogReader) -> SourceState:
+    def _state(self, known: int, log: ChangeLogReader) -> SourceState:
         bounds = log.bounds()
         version = max(log.complete_at(bounds.tail - 1, bounds.trimmed + 1), 0)
         first = max(known, bounds.trimmed) + STEP[self.address.format]
@@ -77,7 +77,7 @@ class LogSource(Struct, frozen=True):
         return SourceState(version, bounds.trimmed, later, self._identity(bounds), begin, *marks)
 
     def lineage(self, versions: Collection[int]) -> Lineage:
-        bounds = with_reader(self.address, LogReader.bounds)
+        bounds = with_reader(self.address, ChangeLogReader.bounds)
         marks = {version: self._mark_of(version, bounds) for version in versions}
         return Lineage(
             self._identity(bounds), bounds.tail - 1, {version: mark for version, mark in marks.items() if mark}
@@ -94,7 +94,7 @@ class LogSource(Struct, frozen=True):
     def survey(self, window: Window) -> Survey:
         return with_reader(self.address, partial(self._survey, window))
 
-    def _survey(self, window: Window, log: LogReader) -> Survey:
+    def _survey(self, window: Window, log: ChangeLogReader) -> Survey:
         bounds = log.bounds()
         columns = self._columns(window.through, log)
         altered = window.after > 0 and not window.empty and self._columns_differ(window.after, columns, bounds, log)
@@ -103,14 +103,14 @@ class LogSource(Struct, frozen=True):
         marks = (self._mark_of(window.after, bounds), self._mark_of(window.through, bounds))
         return Survey(backlog, columns, self._identity(bounds), altered, "", *marks)
 
-    def _columns_differ(self, after: int, columns: Columns, bounds: LogBounds, log: LogReader) -> bool:
+    def _columns_differ(self, after: int, columns: Columns, bounds: LogBounds, log: ChangeLogReader) -> bool:
         """True if `after` was trimmed: then destinations compare columns themselves."""
         return after <= bounds.trimmed or self._columns(after, log) != columns
 
     def _identity(self, bounds: LogBounds) -> str:
         return f"log:{bounds.cluster}/{self.address.log}"
 
-    def _columns(self, version: int, log: LogReader) -> Columns:
+    def _columns(self, version: int, log: ChangeLogReader) -> Columns:
         """Those of the newest entry up to a version."""
         if self.address.columns:
             return declared_columns(self.address.columns)
@@ -188,7 +188,7 @@ class LogSource(Struct, frozen=True):
             write_dead_letters(self.address, malformed)
         return changes
 
-    def _changes(self, window: Window, request: ReadRequest, log: LogReader) -> tuple[pa.Table, list[DeadLetter]]:
+    def _changes(self, window: Window, request: ReadRequest, log: ChangeLogReader) -> tuple[pa.Table, list[DeadLetter]]:
         """The window's changes in order, and the malformed events."""
         bounds = log.bounds()
         if request.mark and request.mark != self._mark_of(window.through, bounds):
@@ -213,7 +213,7 @@ class LogSource(Struct, frozen=True):
         return changes, malformed
 
     def _events(
-        self, first: int, last: int, request: ReadRequest, log: LogReader
+        self, first: int, last: int, request: ReadRequest, log: ChangeLogReader
     ) -> tuple[list[pa.Table], list[DeadLetter]]:
         events = EventBatches(self.address, request)
         for transaction in log.transactions(first, last):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,7 +12,7 @@ from msgspec import Struct
 import trunkline.sync
 from trunkline.client.cluster import ClientOptions
 from trunkline.client.entries import Entry
-from trunkline.config import ConnectionConfig
+from trunkline.config import ConnectionConfig, secret
 from trunkline.core.projection import Segment
 from trunkline.delivery.changes.captured import EntryPlace, entry_place
 from trunkline.delivery.config.addresses import LogAddress
@@ -46,7 +45,7 @@ class LogBounds(Struct, frozen=True):
     segments: tuple[Segment, ...] = ()  # those that were not trimmed
 
 
-class LogReader:
+class ChangeLogReader:
     """Used by one thread at a time."""
 
     def __init__(self, address: LogAddress) -> None:
@@ -175,11 +174,11 @@ def _check_order(entry: Entry, place: EntryPlace, expected: int | None) -> None:
 
 ReaderKey = tuple[str, str, str | None, str]  # the fields of an address that a reader depends on
 
-_open: dict[ReaderKey, LogReader] = {}
+_open: dict[ReaderKey, ChangeLogReader] = {}
 _lock = threading.Lock()
 
 
-def with_reader(address: LogAddress, ask: Callable[[LogReader], T]) -> T:
+def with_reader(address: LogAddress, ask: Callable[[ChangeLogReader], T]) -> T:
     """Call ``ask`` with this process's reader of a log. After an error the next call opens another.
 
     Raises ``Unreachable``, ``SourceExpired`` for trimmed entries, ``DestinationHalted`` for lost or corrupt ones.
@@ -188,7 +187,7 @@ def with_reader(address: LogAddress, ask: Callable[[LogReader], T]) -> T:
         try:
             reader = _open.get(_key(address))
             if reader is None:
-                reader = _open[_key(address)] = LogReader(address)
+                reader = _open[_key(address)] = ChangeLogReader(address)
             return ask(reader)
         except Trimmed as error:
             raise SourceExpired(
@@ -235,10 +234,4 @@ def token_of(address: LogAddress) -> str:
     """The cluster's shared secret."""
     if address.token_env is None:
         return ""
-    try:
-        return os.environ[address.token_env]
-    except KeyError:
-        raise ConfigError(
-            f"the environment variable {address.token_env} is not set; set it to the secret of the cluster at "
-            f"{address.connect}"
-        ) from None
+    return secret(address.token_env, f"the token of the cluster at {address.connect}")

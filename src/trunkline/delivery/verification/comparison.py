@@ -1,13 +1,13 @@
-"""Compares two multisets of rows inside DuckDB: by count and hash of ranges of keys, then rows of those that differ.
+"""Compares two multisets of rows in DuckDB: by count and hash of ranges of keys, then by rows of ranges that differ.
 
 Rules
  M1  Values are compared in the source's types, by name. NULL equals NULL; floating point numbers are compared by their
-     bits, so that -0.0 is not 0.0, but one NaN is as good as another.
- M2  A range holds the keys whose hash falls into it; it is equal on both sides when as many rows have the same sum of
-     hashes there.
- M3  With a key, rows are told apart by it: a key is missing, extra or different. Without one a row is all of its
-     columns, and counts as often as it is there.
- M4  No row passes through Python, and what does not fit into memory goes to a temporary directory.
+     bits, so that -0.0 is not 0.0, but all NaNs are equal.
+ M2  A range holds the keys whose hash falls into it; it is equal if both sides have the same number of rows and the
+     same sum of hashes there.
+ M3  With a key, rows are identified by it: a key is missing, extra or different. Without one, rows are identified by
+     all columns, and their number counts.
+ M4  Rows do not pass through Python, and what does not fit into memory spills to disk.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from trunkline.delivery.backends.duckdb_pool import Extension, from_pool, new_du
 from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
 from trunkline.delivery.changes.columns import Columns
 
-RANGES: Final = 1024  # more: less to look at where one differs; fewer: fewer sums
-MEMORY_MAX: Final = "1GiB"  # of one comparison; the rest goes to disk
+RANGES: Final = 1024  # more: fewer rows in a range that differs; fewer: fewer sums
+MEMORY_MAX: Final = "1GiB"  # of one comparison; the rest spills to disk
 THREADS: Final = 2  # of one comparison: several run at a time
-TEXT_CHARACTERS_MAX: Final = 100  # of a key's value that is shown
+TEXT_CHARACTERS_MAX: Final = 100  # of a key's value in a report
 RANGE: Final = "_trunkline_range"
 HASH: Final = "_trunkline_hash"
 TABLES: Final = ("wanted", "held", "shared", "found")
@@ -40,10 +40,10 @@ DifferenceKind = Literal["missing", "extra", "different"]
 
 
 class RowDifference(Struct, frozen=True):
-    """One key (or, without keys, one row) that is not the same on both sides."""
+    """One key (or, without keys, one row) that differs."""
 
     kind: DifferenceKind
-    key: dict[str, str | None]  # column to value, as text
+    key: dict[str, str | None]  # column -> value, as text
     columns: tuple[str, ...] = ()  # that differ
     wanted: int = 0  # rows of it in the source
     held: int = 0  # rows of it in the destination
@@ -67,9 +67,7 @@ def comparison_connection(*extensions: Extension) -> Iterator[duckdb.DuckDBPyCon
 
 def _new_connection(extensions: tuple[Extension, ...]) -> duckdb.DuckDBPyConnection:
     connection = new_duckdb(*extensions)
-    folder = (
-        f"{tempfile.gettempdir()}/trunkline-verify-{uuid4().hex}"  # DuckDB makes it when it needs it, and removes it
-    )
+    folder = f"{tempfile.gettempdir()}/trunkline-verify-{uuid4().hex}"  # DuckDB creates it when needed, and removes it
     for setting, value in (
         ("temp_directory", folder),
         ("memory_limit", MEMORY_MAX),
@@ -87,14 +85,14 @@ def _idle_connections(extensions: tuple[Extension, ...]) -> list[duckdb.DuckDBPy
 
 
 class Comparison:
-    """The rows that are wanted and those that are held. ``key``: empty to compare whole rows (M3)."""
+    """The wanted rows and the held rows. ``key``: empty to compare whole rows (M3)."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, columns: Columns, key: Sequence[str]) -> None:
         self._connection = connection
         self._columns = columns
         self._names = [column.name for column in columns]
         self._key = tuple(key)
-        self._by = self._key or tuple(self._names)  # what tells rows apart
+        self._by = self._key or tuple(self._names)  # what identifies a row
         self._forms = {column.name: compared(identifier(column.name), column.type) for column in columns}
         declared = ", ".join(f"{identifier(column.name)} {column.type}" for column in columns)
         for side in ("wanted", "held"):
@@ -122,10 +120,10 @@ class Comparison:
         return int(self._value(f"SELECT count(*) FROM {side}"))
 
     def settle_shared(self, route: str, settle: Callable[[pa.Table], pa.Table]) -> int:
-        """Let ``settle`` choose among wanted rows that share a key; returns how many gave way.
+        """Let ``settle`` choose among wanted rows that share a key; returns how many were dropped.
 
         ``settle`` gets the rows of some keys, with ``route`` (a select item) as their first column, and returns those
-        that stay. Only such rows pass through it, a range at a time.
+        that stay. It gets only such rows, one range at a time.
         """
         before = self.rows("wanted")
         shared = f"SELECT {RANGE}, {identifiers(self._key)} FROM wanted GROUP BY ALL HAVING count(*) > 1"
@@ -141,8 +139,8 @@ class Comparison:
 
     # --- differences ---
 
-    def differences(self, most: int) -> ComparisonResult:
-        """What is not the same on both sides, with the first ``most`` keys."""
+    def differences(self, shown_max: int) -> ComparisonResult:
+        """What differs, with the first ``shown_max`` keys."""
         ranges = self._differing_ranges()
         if not ranges:
             return ComparisonResult()
@@ -151,7 +149,7 @@ class Comparison:
         keys = [f"key_{place}" for place in range(len(self._by))]
         shown = ", ".join(f"left(CAST({key} AS VARCHAR), {TEXT_CHARACTERS_MAX})" for key in keys)
         rows = self._connection.execute(
-            f"SELECT kind, columns, wanted, held, {shown} FROM found ORDER BY {', '.join(keys)} LIMIT {most}"
+            f"SELECT kind, columns, wanted, held, {shown} FROM found ORDER BY {', '.join(keys)} LIMIT {shown_max}"
         ).fetchall()
         first = [
             RowDifference(kind, dict(zip(self._by, key, strict=True)), tuple(columns), wanted, held)
@@ -171,7 +169,7 @@ class Comparison:
         return [range_ for (range_,) in found]
 
     def _find(self, ranges: Sequence[int]) -> None:
-        """A table of what differs in these ranges: what it is, how often, its key, and the columns."""
+        """A table of what differs in these ranges: the kind, how often, the key, and the columns."""
         others = [name for name in self._names if name not in self._by]
         differing = ", ".join(
             f"CASE WHEN w.other_{at} IS DISTINCT FROM h.other_{at} THEN {literal(name)} END"
@@ -191,7 +189,7 @@ class Comparison:
         )
 
     def _grouped(self, side: Side, others: Sequence[str], ranges: Sequence[int]) -> str:
-        """One row for each key: how often it is there, and one of its rows."""
+        """One row for each key: the number of its rows, and one of them."""
         items = [f"{self._forms[name]} AS form_{at}" for at, name in enumerate(self._by)]
         items += [f"first({identifier(name)}) AS key_{at}" for at, name in enumerate(self._by)]
         items += [f"first({self._forms[name]}) AS other_{at}" for at, name in enumerate(others)]

@@ -1,10 +1,10 @@
-"""What can be found out about a pipeline before it runs: nothing is run, and nothing is written.
+"""Checks a pipeline before it runs; writes nothing.
 
 Rules
- W1  Every problem is told, not only the first, each on one line: where it is (a key of the file, or a destination) and
-     what to do about it.
- W2  Destinations are asked many at a time. One that does not answer delays no other, and the check by ``ANSWER_S``.
- W3  What does not exist yet is not made: it is enough that it could be.
+ W1  Every problem is reported, not only the first, each on one line: where it is (a key of the file, or a destination)
+     and what to do about it.
+ W2  Destinations are probed concurrently. One that does not answer delays no other, and the check by ``ANSWER_S``.
+ W3  What does not exist yet is not created: it is enough that it could be.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from trunkline.config import ENVIRONMENT
 from trunkline.delivery.backends.ducklake_attachment import catalog_location
 from trunkline.delivery.backends.postgres_session import PostgresSession
 from trunkline.delivery.changes.columns import Columns, check_columns, check_routing, evolution
@@ -35,12 +36,12 @@ from trunkline.delivery.engine.master import check_master
 from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import ConfigError, TrunklineError, Unreachable
 
-ANSWER_S: Final = 15.0  # too small: a slow server counts as lost; too big: a lost one is waited for as long
-PROBES_MAX: Final = 16  # destinations asked at a time
+ANSWER_S: Final = 15.0  # shorter: a slow server seems unreachable; longer: an unreachable one delays the check
+PROBES_MAX: Final = 16  # destinations that are probed at a time
 
 
 class PipelineProblem(Struct, frozen=True):
-    """One thing that is wrong."""
+    """A problem, and what to do about it."""
 
     where: str  # a key of the file, a destination, or the file with its line
     what: str  # and what to do
@@ -50,16 +51,16 @@ class PipelineProblem(Struct, frozen=True):
 
 
 class SourceFacts(Struct, frozen=True):
-    """What was found of the source."""
+    """The source as the check found it."""
 
     identity: str
     columns: Columns
 
 
 def preflight(
-    file: Path, environment: Mapping[str, str] = os.environ
+    file: Path, environment: Mapping[str, str] = ENVIRONMENT
 ) -> tuple[Pipeline | None, tuple[PipelineProblem, ...]]:
-    """The pipeline, if its file is right, and all that is wrong with it or around it."""
+    """The pipeline, if its file is valid, and all problems."""
     try:
         pipeline = load_pipeline(file, environment)
     except ConfigError as error:
@@ -83,11 +84,11 @@ def _located(line: str) -> PipelineProblem:
     return PipelineProblem(where, what) if colon else PipelineProblem("", line)
 
 
-# ------------------------------------------------------------------------------------------ the source, and around it
+# -------------------------------------------------------------------------------------- source, Spark, control store
 
 
 def source_facts(pipeline: Pipeline) -> SourceFacts:
-    """Raises what the source does: it is out of reach, has no such table, or is of a form that is not understood."""
+    """Raises if the source is unreachable, has no such table, or has an unsupported format."""
     source = source_of(pipeline.source)
     state = source.state(0)
     return SourceFacts(state.identity, source.columns(state.version))
@@ -123,7 +124,7 @@ def _refusals(where: str, check: Callable[[], object]) -> Iterator[PipelineProbl
 def _check_engine(master: str) -> Iterator[PipelineProblem]:
     if importlib.util.find_spec("pyspark") is None:
         yield PipelineProblem("spark", "PySpark is not installed; install trunkline[delivery]")
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit brings Java along
+    if "PYSPARK_GATEWAY_PORT" not in ENVIRONMENT:  # otherwise spark-submit brings Java along
         yield from _refusals("spark", find_java)
     yield from _refusals("spark.master", lambda: check_master(master))
 
@@ -145,7 +146,7 @@ def _check_control(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterat
 
 
 def _check_control_server(dsn: str, password: str | None) -> Iterator[PipelineProblem]:
-    """Without the store's own class, which would make its tables."""
+    """Without the store's own class, which would create its tables."""
     made, allowed = "to_regclass('_trunkline_format') IS NOT NULL", "has_schema_privilege(current_schema(), 'CREATE')"
     with (
         closing(PostgresSession(dsn, password, permanent=ConfigError)) as session,
@@ -154,45 +155,45 @@ def _check_control_server(dsn: str, password: str | None) -> Iterator[PipelinePr
         ((able,),) = session.run(f"SELECT {made} OR {allowed}").fetchall()
     if not able:
         yield PipelineProblem(
-            "control.store", "its user may not make tables in the database; grant CREATE on the schema"
+            "control.store", "its user may not create tables in the database; grant CREATE on the schema"
         )
 
 
 def _unwritable(folder: Path, *, must_exist: bool = False) -> Iterator[str]:
-    """Why nothing can be made in a folder, which may not exist itself yet."""
+    """Why nothing can be created in a directory, which may not exist yet."""
     if must_exist and not folder.is_dir():
-        yield f"there is no folder {folder}; make it"
+        yield f"there is no directory {folder}; create it"
         return
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
-        yield f"{there} is no folder; choose another place"
+        yield f"{there} is not a directory; choose another path"
     elif not os.access(there, os.W_OK | os.X_OK):
-        yield f"nothing can be written in {there}; grant the right to, or choose another place"
+        yield f"{there} is not writable; change its permissions, or choose another path"
 
 
 # ---------------------------------------------------------------------------------------------------- destinations
 
 
 def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[PipelineProblem]:
-    """Ask every destination of the file, and wait for each at most ``ANSWER_S`` (W2)."""
+    """Probe every destination of the file, with a limit of ``ANSWER_S`` for the next answer (W2)."""
     waiting: queue.SimpleQueue[DestinationConfig] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[str, list[PipelineProblem]]] = queue.SimpleQueue()
-    asked: set[str] = set()
+    probed: set[str] = set()
     for destination in pipeline.destinations:
         waiting.put(destination)
 
     def probe() -> None:
-        with closing(AttachedLakes()) as lakes:  # its own: one that hangs in a catalog would hold up the others
+        with closing(AttachedLakes()) as lakes:  # its own: a catalog that hangs must not block the others
             while True:
                 try:
                     destination = waiting.get_nowait()
                 except queue.Empty:
                     return
-                asked.add(destination.name)
+                probed.add(destination.name)
                 try:
                     problems = list(_destination_problems(destination, source, lakes))
                 except Exception as error:  # of a library: it is this destination's problem, and stops no other
-                    problems = [PipelineProblem(destination.name, f"cannot be looked at: {error!r}")]
+                    problems = [PipelineProblem(destination.name, f"cannot be probed: {error!r}")]
                 answers.put((destination.name, problems))
 
     for _ in range(min(PROBES_MAX, len(pipeline.destinations))):
@@ -206,7 +207,9 @@ def check_destinations(pipeline: Pipeline, source: SourceFacts | None) -> list[P
         found[name] = problems
     for each in pipeline.destinations:
         silent = (
-            f"does not answer within {ANSWER_S:.0f} s" if each.name in asked else "was not asked: others do not answer"
+            f"does not answer within {ANSWER_S:.0f} s"
+            if each.name in probed
+            else "was not probed: others do not answer"
         )
         found.setdefault(each.name, [PipelineProblem(each.name, f"{silent}; check its address and the network")])
     return [problem for each in pipeline.destinations for problem in found[each.name]]
@@ -229,14 +232,14 @@ def _destination_problems(
         return
     if standing is None:
         if not destination.replace_existing:
-            why = "there is a table that no delivery made; choose another, or say replace_existing: true to replace it"
+            why = "the table exists and was not delivered; choose another, or set replace_existing: true to replace it"
             yield PipelineProblem(name, why)
     elif source is not None and standing.source != source.identity:
         why = f"its rows are of another source table ({standing.source}, not {source.identity}); choose another table"
-        yield PipelineProblem(name, f"{why}, or reseed it to have them replaced")
+        yield PipelineProblem(name, f"{why}, or reseed it to replace them")
     elif source is not None:
         difference = evolution(source.columns, columns)
-        yield from (PipelineProblem(name, f"{why}; mend it, or reseed the destination") for why in difference.problems)
+        yield from (PipelineProblem(name, f"{why}; fix it, or reseed the destination") for why in difference.problems)
 
 
 def _opened(address: Address, lakes: AttachedLakes) -> Destination:
@@ -244,7 +247,7 @@ def _opened(address: Address, lakes: AttachedLakes) -> Destination:
 
 
 def _not_made_yet(address: Address) -> Path | None:
-    """The folder in which a destination of files will be made, if it does not exist yet (W3)."""
+    """The directory in which a destination of files will be created, if it does not exist yet (W3)."""
     match address:
         case DeltaAddress(path=path) if not Path(path).exists():
             return Path(path).parent

@@ -1,20 +1,20 @@
 """Compares a destination with its part of the source, at the destination's own position.
 
 Rules
- Y1  Both sides are of one moment: the destination's rows with the standing that belongs to them, and the source at
-     exactly that version. So a pipeline may run meanwhile.
- Y2  The source is read by its own reader (DuckLake's, delta-rs's), not by the one that windows were delivered with.
- Y3  What is promised depends on the mode and on how the destination began:
+ Y1  Both sides are of one version: the destination's rows are read with their position, and the source at exactly that
+     version. So the pipeline may run at the same time.
+ Y2  The source is read by the reader of its format (DuckLake's, delta-rs's), not by the one that delivered the windows.
+ Y3  The guarantee depends on the mode and on how the destination was seeded:
 
          mirror                it equals its part of the source. With policy warn, of rows that share a key one is
-                               wanted: the winner of ``rule`` R3
-         append                every row of the source is in it, as often. Rows that were changed or removed later stay,
-                               so it may hold more; where the source never changed nor removed a row, it may not
-         mirror, seed: now     what it holds is in the source; rows that did not change since it began are not in it
-         append, seed: now     where the source never changed nor removed a row, what it holds is in the source;
-                               otherwise nothing can be promised, and the figures are only told
- Y4  A destination that cannot be compared (out of reach, nothing delivered yet, its version expired in the source) is
-     unverified and says why. That is no difference, and no equality either.
+                               wanted: the winner of rule R3
+         append                it has every row of the source, as often. Rows that were changed or removed later stay,
+                               so it may hold more; if the source never changed nor removed a row, it may not
+         mirror, seed: now     its rows are in the source; rows that did not change since the seed are missing
+         append, seed: now     if the source never changed nor removed a row, its rows are in the source;
+                               otherwise nothing is guaranteed, and the counts are only reported
+ Y4  A destination that cannot be compared (unreachable, nothing delivered yet, its version expired in the source) is
+     unverified, with the reason. It is neither different nor equal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.tree import SeedMode
 from trunkline.delivery.destinations.contract import Destination, Standing
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import RouteFilter
 from trunkline.delivery.sources.route_filter import filtered_rows, route_item
 from trunkline.delivery.verification.comparison import (
@@ -55,36 +55,36 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 KEYS_SHOWN: Final = 10  # of a destination that differs
-BUSY_S: Final = 3.0  # a catalog that another process has open is tried again for so long
+BUSY_S: Final = 3.0  # retries for a catalog that another process has open
 BUSY_WAIT_S: Final = 0.2
 
 VerifyOutcome = Literal["equal", "kept", "differs", "unverified"]
 
 
 class VerifyVerdict(Struct, frozen=True):
-    """How one destination compares. ``kept``: not equal, and yet all that was promised (Y3)."""
+    """The result for one destination. ``kept``: not equal, but the guarantee holds (Y3)."""
 
     destination: str
     outcome: VerifyOutcome
     position: int | None = None
-    rows: int | None = None  # that it holds
+    rows: int | None = None  # of the destination
     source_rows: int | None = None  # of its part of the source
     missing: int = 0
     extra: int = 0
     different: int = 0
     differences: tuple[RowDifference, ...] = ()  # the first of them
-    note: str = ""  # what the outcome means here, or why there is none
+    note: str = ""  # explains the outcome
 
 
 def verify_all(
-    work: Work,
+    work: TaskPipeline,
     names: Sequence[str],
     seeds: Mapping[str, SeedMode],
     *,
     at_once: int = 1,
     context: SparkContext | None = None,
 ) -> Iterator[VerifyVerdict]:
-    """Verify destinations in threads of this process, or (``context``) in Spark's tasks; in the order of the names."""
+    """Verify destinations in threads of this process, or (``context``) in Spark tasks; results are in order."""
     if context is not None:
         sent = context.broadcast(work)
         pairs = [(name, seeds[name]) for name in names]
@@ -100,15 +100,17 @@ def verify_all(
         yield from threads.map(lambda name: verify_target(work, name, seed=seeds[name]), names)
 
 
-def verify_target(work: Work, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN) -> VerifyVerdict:
-    """Compare one destination of a pipeline; ``seed``: how it began. Raises nothing that is Trunkline's."""
+def verify_target(
+    work: TaskPipeline, name: str, *, seed: SeedMode = "scan", keys_shown: int = KEYS_SHOWN
+) -> VerifyVerdict:
+    """Compare one destination of a pipeline; ``seed``: how it was seeded. Never raises a ``TrunklineError``."""
     target = work.targets[work.index[name]]
     until = monotonic() + BUSY_S
     while True:
         try:
             with closing(open_destination(target.address)) as destination:
                 return _Verification(work, target, seed, keys_shown).verdict(destination)
-        except Unreachable as error:  # such as a catalog that a flush has open at this moment
+        except Unreachable as error:  # such as a catalog that a flush has open
             if monotonic() > until:
                 return VerifyVerdict(name, "unverified", note=str(error))
             threading.Event().wait(BUSY_WAIT_S)
@@ -117,9 +119,9 @@ def verify_target(work: Work, name: str, *, seed: SeedMode = "scan", keys_shown:
 
 
 class _Verification:
-    """One destination being compared."""
+    """The comparison of one destination."""
 
-    def __init__(self, work: Work, target: Target, seed: SeedMode, keys_shown: int) -> None:
+    def __init__(self, work: TaskPipeline, target: TaskDestination, seed: SeedMode, keys_shown: int) -> None:
         self._work = work
         self._target = target
         self._seed = seed
@@ -138,7 +140,7 @@ class _Verification:
                 return VerifyVerdict(self._target.name, "differs", standing.position, note=strayed)
             before = source.survey(Window(standing.position, standing.position))
             moved, batches = destination.rows()
-            # Asking the source now would keep its catalog open beside the destination's, and they may be one file.
+            # Another survey opens the source's catalog beside the destination's, and they may be one file.
             found = before if moved == standing else source.survey(Window(moved.position, moved.position))
             standing = moved
             if found.identity != standing.source:
@@ -152,12 +154,12 @@ class _Verification:
             return self._judged(standing.position, both, shared, only_grew=grew)
 
     def _strayed(self, standing: Standing) -> str:
-        """Why there is nothing to compare its rows with."""
+        """Why the source has no version to compare with."""
         lineage = self._work.source.lineage([standing.position])
         return lineage.divergence(standing.source, standing.position, standing.mark)
 
     def _want(self, connection: duckdb.DuckDBPyConnection, both: Comparison, version: int, columns: Columns) -> bool:
-        """Read the part of the source; returns whether it is known that no row was ever changed or removed."""
+        """Read the part of the source; returns whether certainly no row was ever changed or removed."""
         source, target = self._work.source, self._target
         native = source.native_reads()
         if native is None:
@@ -166,8 +168,8 @@ class _Verification:
         with native.snapshot(connection, version) as snapshot:
             if _described(snapshot.columns) != _described(columns):
                 raise ProtocolError(
-                    f"the columns of version {version} are {_described(snapshot.columns)} for DuckLake, and "
-                    f"{_described(columns)} for our reader: report this"
+                    f"the columns of version {version} are {_described(snapshot.columns)} for the format's own reader, "
+                    f"and {_described(columns)} for Trunkline's; this is a bug, please report it"
                 )
             routed = f"SELECT *, {self._route()} FROM {snapshot.table}"
             with filtered_rows(connection, routed, RouteFilter(target.values)) as chosen:
@@ -175,7 +177,7 @@ class _Verification:
             return snapshot.only_grew
 
     def _settle_shared(self, both: Comparison, columns: Columns) -> int:
-        """With policy warn one of the rows that share a key is wanted, and the rule says which."""
+        """With policy warn one of the rows that share a key is wanted, by R3."""
         if self._target.mode != "mirror" or self._target.duplicates != "warn":
             return 0
         request = self._work.request(columns)
@@ -196,9 +198,7 @@ class _Verification:
         wrong = found.different or (found.missing and not now) or (found.extra and (not append or only_grew))
         outcome: VerifyOutcome = "differs" if wrong else "kept" if found.missing or found.extra else "equal"
         notes = (
-            [f"{plural(shared, 'row')} of the source gave way to another with the same key (policy warn)"]
-            if shared
-            else []
+            [f"{plural(shared, 'row')} of the source lost to another with the same key (policy warn)"] if shared else []
         )
         notes += _promise(found, append=append, now=now) if outcome == "kept" else []
         if append and only_grew and found.extra:
@@ -220,7 +220,7 @@ class _Verification:
 
 
 def _hold(both: Comparison, batches: Iterator[pa.RecordBatch], columns: Columns) -> str:
-    """Read the destination; returns what is wrong with its columns, if anything is."""
+    """Read the destination; returns what is wrong with its columns, or an empty text."""
     wanted = {column.name for column in columns}
     try:
         for batch in batches:
@@ -232,26 +232,26 @@ def _hold(both: Comparison, batches: Iterator[pa.RecordBatch], columns: Columns)
                 )
             both.add_batches("held", [batch])
     except (duckdb.ConversionException, duckdb.OutOfRangeException) as error:
-        return f"it has a value that the source's type does not have: {first_line(error)}"
+        return f"it has a value that does not fit the source's type: {first_line(error)}"
     return ""
 
 
 def _promise(found: ComparisonResult, *, append: bool, now: bool) -> list[str]:
-    """What there is to say about differences that are not wrong."""
+    """Notes about differences that the guarantee allows."""
     notes = []
     if found.extra:
         extra = plural(found.extra, "row")
         notes.append(f"{extra} that the source no longer has: mode append keeps what is changed or removed later")
     if found.missing:
         missing = plural(found.missing, "row of the source is", "rows of the source are")
-        notes.append(f"{missing} not here: seed: now leaves out what was there before")
+        notes.append(f"{missing} missing: seed: now leaves out earlier rows")
     if append and now:
-        notes.append("so with both, only the figures can be told")
+        notes.append("with both, nothing is guaranteed")
     return notes
 
 
 def _keyed(difference: RowDifference, key: Sequence[str]) -> RowDifference:
-    """Of a whole row only what names it."""
+    """With the key columns only."""
     return replace(difference, key={name: difference.key[name] for name in key})
 
 

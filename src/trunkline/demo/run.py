@@ -1,9 +1,8 @@
-"""The demonstration, step by step: a shop's changes, captured into a replicated log, delivered by Spark to 20 tables.
+"""The steps of the demo: changes of a shop, captured into a replicated log, delivered by Spark to 20 tables.
 
     shop (DuckLake) -> capture -> log on three nodes -> deliverer (Spark) -> a table for each tenant
 
-While orders come in, a storage node and then the deliverer are killed. At the end every table is compared with the
-shop.
+While orders arrive, a storage node and then the deliverer are killed. At the end every table is compared with the shop.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from trunkline.runtime.local_files import LocalFiles
 
 LOG: Final = "orders"
 PIPELINE: Final = "shop"
-WAIT_S: Final = 120.0  # for anything to happen; a loaded machine is no failure
-LOOK_S: Final = 0.05
+WAIT_S: Final = 120.0  # for one step, also on a loaded machine
+POLL_S: Final = 0.05
 LAG_EVERY_S: Final = 0.5
 PAGE: Final = re.compile(r"http://\S+")
 DELTA_FROM: Final = 11  # tenants from this number on have a Delta table
 
 
-class Broken(Exception):
-    """Something of the demonstration did not do what it should."""
+class DemoFailed(Exception):
+    """A step did not succeed."""
 
 
-class Told(Struct):
-    """What the summary tells."""
+class Result(Struct):
+    """What the summary shows."""
 
     changes: int = 0
     transactions: int = 0
@@ -64,31 +63,30 @@ class Told(Struct):
     verified: str = ""
 
 
-class Story:
-    """One run in a directory. ``say`` is called with each line; ``beat_s`` is how long each chapter lasts."""
+class Demo:
+    """One run in a directory. ``say`` is called with each line; ``step_s`` is the pause after a step."""
 
-    def __init__(self, folder: Path, say: Callable[[str], None], *, beat_s: float, keep: bool = False) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None], *, step_s: float, keep: bool = False) -> None:
         self.folder = folder
-        self.told = Told()
+        self.result = Result()
         self.page = ""
         self._say = say
-        self._beat_s = beat_s
+        self._step_s = step_s
         self._keep = keep
         self._stack = ExitStack()
         self._ending = threading.Event()
         self._opened: trunkline.sync.Log | None = None
 
-    def __enter__(self) -> Story:
+    def __enter__(self) -> Demo:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Every process ends, whatever happened before."""
         self._ending.set()
         self._stack.close()
 
-    # --- chapters ---
+    # --- steps ---
 
-    def tell(self) -> Told:
+    def run(self) -> Result:
         self._start_cluster()
         self._open_shop()
         self._start_capture()
@@ -97,10 +95,10 @@ class Story:
         self._kill_the_deliverer()
         self._close_shop()
         self._verify()
-        return self.told
+        return self.result
 
     def stay(self) -> None:
-        """Go on with everything until somebody ends it. Needs ``keep``."""
+        """Keep everything running until a signal. Needs ``keep``."""
         self._shop.open()
         signal.pause()
 
@@ -114,7 +112,7 @@ class Story:
         assert record is not None
         self._connect = record.connect
         self._cluster = self._stack.enter_context(trunkline.sync.connect(self._connect))
-        self._say(f"three nodes and a coordinator run, at {self._connect}")
+        self._say(f"three nodes and a coordinator are up, at {self._connect}")
         if self._keep:
             self._show_page()
 
@@ -123,7 +121,7 @@ class Story:
         page = self._begin("dashboard", "--connect", self._connect, "--listen", "127.0.0.1:0", "--deliver", store)
         self._until(lambda: PAGE.search(page.output) is not None, "the page is served", page)
         self.page = PAGE.findall(page.output)[0]
-        self._say(f"a page to watch it: {self.page}")
+        self._say(f"dashboard: {self.page}")
 
     def _open_shop(self) -> None:
         self._shop = Shop(self.folder)
@@ -136,7 +134,7 @@ class Story:
     def _start_capture(self) -> None:
         arguments = ["--ducklake", self._shop.address.catalog, "--table", "orders", "--poll-ms", "50"]
         capture = self._begin("capture", LOG, "--connect", self._connect, *arguments)
-        self._until(lambda: self._tail() > 2, "the capture begins", capture)
+        self._until(lambda: self._tail() > 2, "the capture starts", capture)
         self._say("its changes are captured into a replicated log")
 
     def _start_deliverer(self) -> None:
@@ -147,8 +145,8 @@ class Story:
             closing(open_control_store(f"sqlite:{self.folder / 'control.db'}"))
         )
         self._deliverer = self._begin("deliver", "run", str(self._file))
-        self._until(self._all_seeded, "20 tables are filled", self._deliverer)
-        self._say(f"Spark delivers to {len(TENANTS)} tables: ten in DuckLakes, ten of Delta")
+        self._until(self._all_seeded, "20 tables are seeded", self._deliverer)
+        self._say(f"Spark delivers to {len(TENANTS)} tables: ten in DuckLake, ten in Delta")
         threading.Thread(target=self._watch_lag, name="lag", daemon=True).start()
         self._wait()
 
@@ -157,14 +155,14 @@ class Story:
         record = self._files.record()
         process = record.process(victim) if record is not None else None
         if process is None:
-            raise Broken(f"the node {victim} has no process")
+            raise DemoFailed(f"the node {victim} has no process")
         tail, epoch = self._tail(), self._cluster.describe(LOG).epoch
         began = time.monotonic()
         os.kill(process.pid, signal.SIGKILL)
-        self._until(lambda: self._tail() > tail + 1, "appends go on", None)
-        self.told.failover_s = time.monotonic() - began
-        self.told.epochs = (epoch, self._cluster.describe(LOG).epoch)
-        self._say(f"storage node {victim} was killed: appends went on after {self.told.failover_s:.1f} s")
+        self._until(lambda: self._tail() > tail + 1, "appends continue", None)
+        self.result.failover_s = time.monotonic() - began
+        self.result.epochs = (epoch, self._cluster.describe(LOG).epoch)
+        self._say(f"storage node {victim} killed: appends continued after {self.result.failover_s:.1f} s")
         self._wait()
 
     def _kill_the_deliverer(self) -> None:
@@ -172,36 +170,36 @@ class Story:
         before = self._least_complete()
         began = time.monotonic()
         self._deliverer = self._begin("deliver", "run", str(self._file))
-        self._until(lambda: self._least_complete() > before, "delivery goes on", self._deliverer)
-        self.told.resumed_s = time.monotonic() - began
-        self._say(f"the deliverer was killed and started again: delivery went on after {self.told.resumed_s:.1f} s")
+        self._until(lambda: self._least_complete() > before, "delivery continues", self._deliverer)
+        self.result.resumed_s = time.monotonic() - began
+        self._say(f"deliverer killed and restarted: delivery continued after {self.result.resumed_s:.1f} s")
         self._wait()
 
     def _close_shop(self) -> None:
         self._shop.close()
-        self.told.seconds = time.monotonic() - self._began
-        self.told.changes, self.told.transactions = self._shop.operations, self._shop.transactions
+        self.result.seconds = time.monotonic() - self._began
+        self.result.changes, self.result.transactions = self._shop.operations, self._shop.transactions
         self._until(lambda: self._captured_version() >= self._shop.version(), "the capture is complete", None)
         version = self._log_version()
         self._until(lambda: self._least_complete() >= version, "every table is complete", self._deliverer)
-        self.told.entries = self._tail() - 1
+        self.result.entries = self._tail() - 1
         self._ending.set()
         if not self._keep:
             code = self._deliverer.stop()
             if code:
-                raise Broken(f"the deliverer ended with exit code {code}:\n{self._deliverer.output}")
-        self._say("the shop closed; everything that happened in it was delivered")
+                raise DemoFailed(f"the deliverer ended with exit code {code}:\n{self._deliverer.output}")
+        self._say("the shop is closed; all of its changes are delivered")
 
     def _verify(self) -> None:
         verify = Process("deliver", "verify", str(self._file), "--json")
         self._stack.callback(verify.end)
         self._until(lambda: not verify.runs, "every table is verified", None)
         verify.stop()
-        self.told.verified = verify.output
-        self.told.compared = compare(self._shop.address, self._pipeline.destinations)
-        self.told.rows = self._shop.rows()
+        self.result.verified = verify.output
+        self.result.compared = compare(self._shop.address, self._pipeline.destinations)
+        self.result.rows = self._shop.rows()
 
-    # --- looking ---
+    # --- observation ---
 
     def _begin(self, *arguments: str) -> Process:
         process = Process(*arguments)
@@ -215,15 +213,15 @@ class Story:
                 if condition():
                     return
             except Refused:
-                pass  # such as while a node is away
+                pass  # such as while a node is down
             if process is not None and not process.runs:
-                raise Broken(f"`trunkline {process.what}` ended:\n{process.output}")
+                raise DemoFailed(f"`trunkline {process.what}` ended:\n{process.output}")
             if time.monotonic() > deadline:
-                raise Broken(f"it did not happen within {WAIT_S:.0f} s that {what}")
-            time.sleep(LOOK_S)
+                raise DemoFailed(f"timed out after {WAIT_S:.0f} s: {what}")
+            time.sleep(POLL_S)
 
     def _wait(self) -> None:
-        time.sleep(self._beat_s)
+        time.sleep(self._step_s)
 
     def _tail(self) -> int:
         return self._log().tail()
@@ -237,7 +235,7 @@ class Story:
         return LogSource(LogAddress(LOG, self._connect)).state(0).version
 
     def _captured_version(self) -> int:
-        """The shop's version that the log tells last."""
+        """The last version of the shop in the log."""
         log = self._log()
         for glsn in range(log.tail() - 1, 0, -1):
             position = entry_place(log.read(glsn)).position
@@ -262,10 +260,10 @@ class Story:
                 try:
                     records = store.destinations(PIPELINE)
                 except TrunklineError:
-                    continue  # it is looked at again
+                    continue  # the next poll succeeds
                 lags = [each.status.lag_ms for each in records if each.status and each.status.lag_ms is not None]
                 if lags:
-                    self.told.lags_ms.append(max(lags))
+                    self.result.lags_ms.append(max(lags))
 
 
 def _pipeline_text(connect: str) -> str:
