@@ -21,7 +21,7 @@ from log_load import cpu_seconds
 from log_processes import BENCH, Failed
 from pyspark.sql import SparkSession
 
-from trunkline.core.delivery_messages import FlushGroup, Member, Outcome, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup, SeedMode
 from trunkline.delivery.config.tree import ReadingConfig
 from trunkline.delivery.engine.session import spark_session, stop_session
 from trunkline.delivery.job.runner import JobReport, JobRunner
@@ -124,8 +124,8 @@ class Rig:
             raise Failed(f"{done} rows were removed and written where {made} was expected")
         return Figures(made.operations, ended - begun, used, self._spans.take(begun, ended)), report
 
-    def _members(self, names: Sequence[str]) -> tuple[Member, ...]:
-        return tuple(Member(name, self._positions[name], 1, self._marks[name]) for name in names)
+    def _members(self, names: Sequence[str]) -> tuple[JobMember, ...]:
+        return tuple(JobMember(name, self._positions[name], 1, self._marks[name]) for name in names)
 
     def _learn(self, report: JobReport) -> None:
         failed = [result.error for result in report.done.results if result.outcome not in WELL]

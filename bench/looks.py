@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import (
@@ -55,7 +55,7 @@ def read_again(view: Projection) -> Projection:
 
 def acquainted(view: Projection) -> Coordinator:
     """A coordinator that has seen everything done."""
-    role = Coordinator(CoordinatorConfig("log"))
+    role = Coordinator(DutiesConfig("log"))
     role.done.finalized |= set(view.streams())
     role.done.tidied |= {info.node for info in NODES}
     role.on_message(ME, ViewChanged("log", view, NODES))
@@ -84,7 +84,7 @@ def main(count: int) -> None:
     restarted = tuple(replace(info, start=2) if info is outside else info for info in NODES)
     away = tuple(replace(info, live=False) if info is outside else info for info in NODES)
     looks = {
-        "the first after a start": best_of_five(lambda: Coordinator(CoordinatorConfig("log")), view),
+        "the first after a start": best_of_five(lambda: Coordinator(DutiesConfig("log")), view),
         "a steady one": best_of_five(lambda: acquainted(view), view),
         "after a node has restarted": best_of_five(lambda: acquainted(view), view, restarted),
         "after a node went away": best_of_five(lambda: acquainted(view), view, away),

@@ -15,7 +15,7 @@ import pytest
 
 from trunkline.check.catalogue import Catalogue, shipped
 from trunkline.check.monitors import CopiesMade, EndsKept, KeepsRoom, Progress, safety
-from trunkline.check.monitors.upkeep import LastCopy, PatienceKept, RepairedAlike, Upkeep
+from trunkline.check.monitors.upkeep import BlockedWithdrawn, DutiesEnd, LastCopy, PatienceKept, RepairedAlike, Upkeep
 from trunkline.cli import WrongInput
 from trunkline.cli.main import _parser
 
@@ -156,7 +156,7 @@ def test_scenarios_mutants_and_monitors_in_tables_exist() -> None:
     text, known = (ROOT / "docs" / "log.md").read_text(encoding="utf-8"), shipped()
     upkeep = (LastCopy(), RepairedAlike(), PatienceKept(), Upkeep())
     monitors = {monitor.name for monitor in (*safety(), *upkeep, Progress())}
-    monitors |= {CopiesMade.name, EndsKept.name, KeepsRoom.name}
+    monitors |= {each.name for each in (BlockedWithdrawn, CopiesMade, DutiesEnd, EndsKept, KeepsRoom)}
     mutants = {mutant.name for mutant in known.mutants}
     assert set(columns(text, "scenarios")) - set(known.scenarios) == set()
     assert set(columns(text, "mutants")) - mutants == set()

@@ -140,7 +140,7 @@ def test_the_bench_measures_and_leaves_no_log(on_cluster: Command) -> None:
     ("arguments", "code", "words"),
     [
         (["read", "no-such-log"], 1, "log no-such-log does not exist; create it first"),
-        (["log", "create", "bad/name"], 2, "is no name of a log"),
+        (["log", "create", "bad/name"], 2, "is not a valid name of a log"),
         (["log", "create", "x", "--replicas", "1", "--min-replicas", "2"], 2, "min_replicas (2) must be between"),
         (["log", "create", "x", "--policy", "broadcast", "--groups", "2"], 2, "must be 1 for a broadcast log"),
         (["log", "create", "x", "--replicas", "0"], 2, "expected a whole number above 0"),

@@ -42,8 +42,8 @@ def ended(end: int, survivors: str = "a b c", view: Projection = VIEW) -> Projec
 
 
 class Client:
-    def __init__(self, view: Projection | None = VIEW, in_flight_max: int = 64, seal_looks: int = 0) -> None:
-        self.role = Appender(AppenderConfig(LOG, "w", in_flight_max=in_flight_max, seal_looks=seal_looks), view)
+    def __init__(self, view: Projection | None = VIEW, in_flight_max: int = 64, seal_checks: int = 0) -> None:
+        self.role = Appender(AppenderConfig(LOG, "w", in_flight_max=in_flight_max, seal_checks=seal_checks), view)
 
     def tell(self, message: Message) -> Effects:
         return self.role.on_message(APPLICATION, message)

@@ -11,8 +11,8 @@ from trunkline.core.delivery_messages import (
     FlushGroup,
     Grant,
     JobDone,
+    JobMember,
     LeasesGranted,
-    Member,
     Outcome,
     Planned,
     ReadStandings,
@@ -22,7 +22,7 @@ from trunkline.core.delivery_messages import (
 )
 from trunkline.core.effects import Address, Effects, Message
 from trunkline.core.planner import Planner
-from trunkline.core.planner_tracks import PlannerConfig, Stage
+from trunkline.core.planner_tracks import PlannerConfig, TrackStage
 
 HOST = Address("deliverer", "host")
 NAMES = ("d1", "d2", "d3")
@@ -62,7 +62,7 @@ class Pipeline:
         stands = [Result(name, Outcome.STANDS, at, 0) for name, at in zip(self.names, positions, strict=True)]
         return self.done(*stands)
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[TrackStage]:
         return [self.planner.tracks[name].stage for name in self.names]
 
     def positions(self) -> list[int]:
@@ -83,4 +83,4 @@ def failed(name: str, outcome: Outcome = Outcome.TRANSIENT) -> Result:
 
 def flush(job: int, after: int, through: int, *names: str, expected: int | None = None, stamp: bool = False) -> Message:
     at = after if expected is None else expected
-    return FlushGroup(job, after, through, tuple(Member(name, at, 1) for name in names), stamp)
+    return FlushGroup(job, after, through, tuple(JobMember(name, at, 1) for name in names), stamp)

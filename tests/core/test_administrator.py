@@ -63,7 +63,7 @@ def test_b1_a_log_is_created_by_a_swap_from_nothing() -> None:
 def test_b1_creating_again_is_a_no_op_with_the_same_settings_and_refused_with_others() -> None:
     for settings, expected in (
         (CHAIN2, Created(1)),
-        (CHAIN3, CreateRefused("the log exists with other settings: replicas is 2 (asked for: 3)")),
+        (CHAIN3, CreateRefused("the log exists with other settings: replicas is 2 (requested: 3)")),
     ):
         client = Client()
         client.tell(CreateLog(3, LOG, settings))
@@ -136,7 +136,7 @@ def test_b2_a_point_that_is_not_below_the_tail_is_refused(view: Projection, reac
     client.view(VIEW)
     client.tell(ReadThrough(reached, reached))  # the reader came to the tail first
     effects = client.view(view)
-    refused = RequestRefused(f"4 is not below the tail, which is {reached + 1}")
+    refused = RequestRefused(f"4 is not below the tail, {reached + 1}")
     assert (results(effects), messages(effects)) == ([(3, refused)], [])
 
 

@@ -20,7 +20,7 @@ from trunkline.check.scenarios.cluster import LOG, appends, broadcast_log
 from trunkline.core.appender import CALM_AFTER
 from trunkline.core.effects import SetTimer
 from trunkline.core.entries import junk
-from trunkline.core.events import Appended, AppendRefused, Cause, Committed, OutcomeUnknown
+from trunkline.core.events import Appended, AppendRefused, Committed, OutcomeUnknown
 from trunkline.core.messages import (
     Next,
     NotGranted,
@@ -72,12 +72,12 @@ def test_an_appender_without_a_projection_reads_it_first() -> None:
 @pytest.mark.parametrize(
     ("view", "why", "cause"),
     [
-        (None, "no such log", Cause.NO_SUCH_LOG),
-        (apply(VIEW, EndSegment(0, 1, VIEW.last.groups, None)), "sealed", Cause.SEALED),
-        (broadcast_log(Settings(Policy.BROADCAST), "a", owner="w"), "one writer", Cause.OTHER),
+        (None, "no such log", Reason.NO_SUCH_LOG),
+        (apply(VIEW, EndSegment(0, 1, VIEW.last.groups, None)), "sealed", Reason.SEALED),
+        (broadcast_log(Settings(Policy.BROADCAST), "a", owner="w"), "one writer", Reason.OTHER),
     ],
 )
-def test_an_append_to_a_log_that_takes_none_is_refused(view: Projection | None, why: str, cause: Cause) -> None:
+def test_an_append_to_a_log_that_takes_none_is_refused(view: Projection | None, why: str, cause: Reason) -> None:
     client = Client(None)
     client.tell(ONE)
     [(operation, result)] = results(client.tell(seen(view)))
@@ -172,7 +172,7 @@ def test_a_conditional_append_is_refused_where_its_position_is_not_the_next() ->
     client = Client()
     assert messages(client.tell(replace(ONE, expect=5))) == [ask(VIEW, 1, expect=5)]
     refused = client.tell(NotGranted(LOG, 0, "w", 1, Reason.GAP, 3))
-    assert results(refused) == [(1, AppendRefused("the next position is 3", Cause.CONDITION, next=3))]
+    assert results(refused) == [(1, AppendRefused("the next position is 3", Reason.CONDITION, next=3))]
 
 
 def test_a_conditional_append_that_loses_its_position_does_not_take_another() -> None:
@@ -211,7 +211,7 @@ def test_a3_a_refused_write_ends_the_segment(reason: Reason, suspects: tuple[str
 
 
 def test_a10_who_meets_a_seal_looks_some_times_whether_another_finishes_it() -> None:
-    client = Client(seal_looks=2)
+    client = Client(seal_checks=2)
     client.begin()
     assert timers(client.tell(Rejected(HEAD, 1, Reason.SEALED))) == ["append:1"]
     assert messages(client.role.on_timer("append:1")) == [Refresh(LOG)]
@@ -221,7 +221,7 @@ def test_a10_who_meets_a_seal_looks_some_times_whether_another_finishes_it() -> 
 
 
 def test_a10_the_end_that_another_decided_is_taken_at_once() -> None:
-    client = Client(seal_looks=2)
+    client = Client(seal_checks=2)
     client.begin()
     client.tell(Rejected(HEAD, 1, Reason.SEALED))
     assert messages(client.tell(seen(VIEW))) == []

@@ -37,7 +37,7 @@ from core.driver import (
     timers,
 )
 from trunkline.check.scenarios.cluster import CHAIN3, LOG, chain_log
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.duties import RemoveServingMember
 from trunkline.core.effects import Address, CancelTimer, Effects, Message, Send, SetTimer
 from trunkline.core.entries import junk
@@ -70,7 +70,7 @@ from trunkline.core.projection import (
 )
 from trunkline.core.rebuild import MemberCopy
 from trunkline.core.repair import SegmentRepair
-from trunkline.core.siblings import ChangeProjection, EndOpenSegment, LookNow, Refresh
+from trunkline.core.siblings import ChangeProjection, CheckNow, EndOpenSegment, Refresh
 from trunkline.core.storage import NodeImage, StorageNode
 
 # ----------------------------------------------------------------------------------------------------------- repair
@@ -207,7 +207,7 @@ def test_c9_a_node_that_went_away_has_some_time_to_come_back() -> None:
 
 def patient(nodes: tuple[NodeInfo, ...]) -> tuple[Coordinator, Effects]:
     """A coordinator that looks at a finished segment for the first time."""
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c", "d"}
     role.done.finalized |= {m.stream for s in CLOSED.segments for m in s.members()}
     role.on_start()
@@ -223,7 +223,7 @@ def test_c9_a_node_is_awaited_from_the_first_look_that_shows_it_away() -> None:
     role, effects = patient(WITHOUT_C)
     assert (messages(effects), timers(effects)) == ([], ["absent c", "tick"])
     for _ in range(3):  # looks that are no passing of time
-        role.on_message(ME, LookNow())
+        role.on_message(ME, CheckNow())
         assert messages(role.on_message(ME, seen(CLOSED, WITHOUT_C))) == []
     role.on_timer("absent c")
     [question] = messages(role.on_message(ME, seen(CLOSED, WITHOUT_C)))[:1]
@@ -249,7 +249,7 @@ def test_c9_a_node_that_comes_back_empty_is_not_awaited() -> None:
 
 def test_c7_a_narrow_segment_is_made_wider_when_it_has_been_so_for_some_time() -> None:
     narrow = chain_log(CHAIN3, "a b", sequencer="a")
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     effects = role.on_message(ME, seen(narrow, registered("a b c")))
     assert (messages(effects), timers(effects)) == ([], ["widen", "tick"])
@@ -264,8 +264,8 @@ def rest_of(effects: Effects) -> int:
 def test_with_nothing_due_it_rests_until_it_is_told_to_look() -> None:
     role, effects = patient(registered("a b c"))
     assert rest_of(effects) == role.config.rest_ms
-    assert messages(role.on_message(ME, LookNow())) == [Refresh(LOG)]
-    assert role.on_message(ME, LookNow()) == []  # it is looking: the answer may be older than this
+    assert messages(role.on_message(ME, CheckNow())) == [Refresh(LOG)]
+    assert role.on_message(ME, CheckNow()) == []  # it is looking: the answer may be older than this
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == [Refresh(LOG)]
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == []
 
@@ -290,7 +290,7 @@ def test_c5_a_node_that_is_being_drained_stays_while_no_other_copy_is_there_to_v
 
 
 def test_c1_it_decides_from_what_it_has_just_read() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.on_start()
     role.on_timer("tick")
     [ending] = messages(role.on_message(ME, seen(FIRST, registered("a b c", dead="b"))))
@@ -300,7 +300,7 @@ def test_c1_it_decides_from_what_it_has_just_read() -> None:
 
 
 def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.on_message(ME, seen(ENDED, registered("a b c")))
     assert role.on_message(storage("a"), Finalized(A.stream)) == []
     assert role.on_message(storage("b"), Finalized(B.stream)) == []
@@ -314,7 +314,7 @@ def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> N
 
 
 def test_c10_a_node_that_does_not_answer_is_passed_over_for_longer_and_longer_until_it_is_heard() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     nodes = registered("a b c")
     role.on_message(ME, seen(ENDED, nodes))
@@ -350,7 +350,7 @@ def test_c10_a_duty_of_another_segment_goes_on_beside_a_silent_node() -> None:
 
 
 def test_c10_a_repair_that_fails_comes_after_all_other_duties() -> None:
-    role, nodes = Coordinator(CoordinatorConfig(LOG)), registered("a b c")
+    role, nodes = Coordinator(DutiesConfig(LOG)), registered("a b c")
     view = apply(apply(ENDED, EndSegment(1, 6, ENDED.last.groups, NEXT)), MarkRepaired(1))
     role.done.tidied |= {"a", "b"}
     role.done.finalized |= set(view.streams())
@@ -365,14 +365,14 @@ def test_c10_a_repair_that_fails_comes_after_all_other_duties() -> None:
 
 
 def test_c8_each_answer_gives_a_procedure_as_much_time_again_and_only_a_silence_begins_it_anew() -> None:
-    role, nodes = Coordinator(CoordinatorConfig(LOG)), registered("a b c")
+    role, nodes = Coordinator(DutiesConfig(LOG)), registered("a b c")
     role.done.tidied |= {"a", "b", "c"}
     role.done.finalized |= set(ENDED.streams())
     role.on_message(ME, seen(ENDED, nodes))
     procedure = role.procedure
     effects = role.on_message(storage("a"), Digested(A.stream, 1, 4, FULL))
     assert effects == [SetTimer("tick", role.config.duty_ms)]
-    assert role.on_message(ME, LookNow()) == []
+    assert role.on_message(ME, CheckNow()) == []
     assert role.procedure is procedure
     effects = role.on_timer("tick")  # b and c have said nothing for so long
     assert (messages(effects), role.procedure) == ([Refresh(LOG)], None)
@@ -411,14 +411,14 @@ class FullNode(StorageNode):
 
 
 def test_c4_a_healthy_log_gets_no_message_at_all_once_its_nodes_are_tidy() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     assert messages(role.on_message(ME, seen(FIRST, registered("a b c")))) == []
     assert messages(role.on_message(ME, seen(None))) == []
 
 
 def test_c1_a_change_is_tried_against_the_epoch_that_was_read() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     following = Opening((tuple(Seat(node, 1) for node in "ac"),), Owner("a", 1))
     view = apply(FIRST, EndSegment(0, 4, FIRST.last.groups, following))
     nodes = registered("a b c", dead="b")
@@ -431,7 +431,7 @@ def test_c1_a_change_is_tried_against_the_epoch_that_was_read() -> None:
 
 
 def test_a_stream_that_proves_damaged_when_it_is_finalized_is_removed() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     nodes = registered("a b c")
     role.on_message(ME, seen(ENDED, nodes))
     for member in (A, B, C):

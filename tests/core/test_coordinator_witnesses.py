@@ -15,7 +15,7 @@ from core.driver import (
     storage,
 )
 from trunkline.check.scenarios.cluster import LOG, chain_log
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Effects
 from trunkline.core.events import MemberRemoved
 from trunkline.core.messages import (
@@ -56,7 +56,7 @@ class Removing:
 
     def __init__(self, view: Projection) -> None:
         self.view = view
-        self.role = Coordinator(CoordinatorConfig(LOG))
+        self.role = Coordinator(DutiesConfig(LOG))
         self.role.done.tidied |= {"b", "c", "d"}
         self.look()
         for member in view.segments[0].members():
@@ -117,7 +117,7 @@ def test_c5_an_answer_to_an_earlier_question_is_no_witness() -> None:
 
 @pytest.mark.parametrize("change", [{"damaged": 1}, {"start": 2}], ids=["damage", "restart"])
 def test_c6_a_node_that_restarted_or_found_damage_is_asked_again(change: dict[str, int]) -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     nodes = registered("a b c")
     view = apply(REPAIRED, EndSegment(1, 4, REPAIRED.last.groups, None))
@@ -155,7 +155,7 @@ def test_c5_the_word_of_somebody_else_is_no_witness() -> None:
 
 def test_c5_a_joiner_is_removed_without_a_witness() -> None:
     view, joiner = joining_member()
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.finalized |= {A.stream, B.stream}
     role.done.damaged.add(joiner.stream)
     effects = role.on_message(ME, seen(view, registered("a b c")))

@@ -18,7 +18,7 @@ from trunkline.core.calls import (
     TrimRequested,
 )
 from trunkline.core.effects import Address, Event, Message
-from trunkline.core.events import Cause, CreateRefused, Deleted, OutcomeUnknown, RequestRefused
+from trunkline.core.events import CreateRefused, Deleted, OutcomeUnknown, RequestRefused
 from trunkline.core.messages import (
     Got,
     Granted,
@@ -106,8 +106,8 @@ def test_a_log_that_cannot_be_closed_or_does_not_exist_is_not_deleted() -> None:
         (DeleteRequested(5, LOG), Deleted(3)),
         (CreateLog(5, LOG, CHAIN2), CreateRefused(NEVER_AGAIN)),
         (CreateLog(5, LOG, CHAIN3), CreateRefused(NEVER_AGAIN)),
-        (TrimRequested(5, LOG, 1), RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG)),
-        (SealRequested(5, LOG, reopen=True), RequestRefused(NEVER_AGAIN, Cause.NO_SUCH_LOG)),
+        (TrimRequested(5, LOG, 1), RequestRefused(NEVER_AGAIN, Reason.NO_SUCH_LOG)),
+        (SealRequested(5, LOG, reopen=True), RequestRefused(NEVER_AGAIN, Reason.NO_SUCH_LOG)),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -15,8 +15,8 @@ from trunkline.check.scenarios.cluster import BROADCAST3, CHAIN3, broadcast_log,
 from trunkline.core.duties import (
     AddMember,
     CopyToJoiner,
-    Done,
     Duty,
+    DutyMemory,
     EndTheSegment,
     FinalizeMembers,
     ForgetTheSegments,
@@ -29,7 +29,7 @@ from trunkline.core.duties import (
     names_node,
     next_duty,
 )
-from trunkline.core.messages import NodeInfo, NodeState, Space, Target
+from trunkline.core.messages import NodeInfo, NodeState, Space, StreamTarget
 from trunkline.core.projection import (
     AddJoiner,
     AdmitJoiner,
@@ -60,9 +60,9 @@ def after(*changes: Change, view: Projection = ENDED) -> Projection:
     return view
 
 
-def done(finalized: str = "", trimmed: int = 0, damaged: str = "", tidied: str = "a b c d") -> Done:
+def done(finalized: str = "", trimmed: int = 0, damaged: str = "", tidied: str = "a b c d") -> DutyMemory:
     """What was seen done for the streams of segment 0."""
-    seen = Done()
+    seen = DutyMemory()
     seen.tidied |= set(tidied.split())
     seen.finalized |= set(finalized.split())
     seen.damaged |= set(damaged.split())
@@ -75,13 +75,13 @@ def changed(node: str, **fields: object) -> tuple[NodeInfo, ...]:
     return tuple(replace(info, **fields) if info.node == node else info for info in ALL)
 
 
-def harmed(segment: int, node: str) -> Done:
+def harmed(segment: int, node: str) -> DutyMemory:
     seen = done(FINAL)
     seen.harmed = (segment, node)
     return seen
 
 
-def blocked(finalized: str) -> Done:
+def blocked(finalized: str) -> DutyMemory:
     """The open segment cannot be ended."""
     seen = done(finalized)
     seen.blocked = 1
@@ -95,7 +95,7 @@ NARROW = after(RemoveMember(0, "1.0.0"), view=REPAIRED)
 JOINING = after(AddJoiner(0, 0, Seat("d", 1)), view=NARROW)
 JOINER = JOINING.segments[0].members()[-1]
 
-TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
+TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], DutyMemory, Duty | None]] = [
     ("an open segment on live nodes needs nothing", FIRST, ALL, done(), None),
     ("a dead member", FIRST, registered("a b c d", dead="c"), done(), EndTheSegment(0, ("c",))),
     ("an unknown member", FIRST, registered("a b d"), done(), EndTheSegment(0, ("c",))),
@@ -304,7 +304,9 @@ TABLE: list[tuple[str, Projection, tuple[NodeInfo, ...], Done, Duty | None]] = [
 
 
 @pytest.mark.parametrize(("view", "nodes", "seen", "duty"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_the_most_urgent_duty(view: Projection, nodes: tuple[NodeInfo, ...], seen: Done, duty: Duty | None) -> None:
+def test_the_most_urgent_duty(
+    view: Projection, nodes: tuple[NodeInfo, ...], seen: DutyMemory, duty: Duty | None
+) -> None:
     assert next_duty(view, nodes, seen) == duty
 
 
@@ -358,7 +360,7 @@ def test_a_node_is_needed_as_long_as_a_member_or_the_sequencer_of_the_open_segme
 
 
 def test_c3_a_stream_has_left_if_the_view_is_not_older_than_it_and_does_not_name_it() -> None:
-    kept = tuple(Target("cluster", "log", 0, 1, stream, 1) for stream in ("1.0.0", "1.0.1", "3.0.0", "4.0.0"))
+    kept = tuple(StreamTarget("cluster", "log", 0, 1, stream, 1) for stream in ("1.0.0", "1.0.1", "3.0.0", "4.0.0"))
     assert left_streams(NARROW, kept) == (kept[0], kept[2], kept[3])  # epoch 4
     assert left_streams(REPAIRED, kept) == (kept[2],)  # epoch 3
     assert left_streams(DELETED, kept) == kept

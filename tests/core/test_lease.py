@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from core.driver import APPLICATION, META, messages, sent, timers
 from trunkline.core.lease import LeaseKeeper
 from trunkline.core.messages import NodeInfo, Register, Registered, Space
-from trunkline.core.siblings import DamageFound, SpaceTold
+from trunkline.core.siblings import DamageFound, SpaceReported
 
 INFO = NodeInfo("a", 1, 2)
 
@@ -71,7 +71,7 @@ def test_l2_less_room_is_told_at_once_and_more_with_the_next_renewal() -> None:
     lease.on_start()
     lease.on_message(META, Registered("a", 2))
     full = Register(replace(INFO, space=Space.FULL))
-    assert messages(lease.on_message(APPLICATION, SpaceTold(Space.FULL))) == [full]
+    assert messages(lease.on_message(APPLICATION, SpaceReported(Space.FULL))) == [full]
     assert messages(lease.on_timer("renew")) == [full]
-    assert messages(lease.on_message(APPLICATION, SpaceTold(Space.TIGHT))) == []
+    assert messages(lease.on_message(APPLICATION, SpaceReported(Space.TIGHT))) == []
     assert messages(lease.on_timer("renew")) == [Register(replace(INFO, space=Space.TIGHT))]

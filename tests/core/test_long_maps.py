@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from core.driver import messages, storage
 from core.long_maps import ME, NODES, acquainted, long_map, look
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig, CoordinatorState
+from trunkline.core.coordinator import Coordinator, CoordinatorState, DutiesConfig
 from trunkline.core.duties import ASKED_MAX
 from trunkline.core.effects import Effects, SetTimer
 from trunkline.core.messages import Finalize, Finalized, Inventoried, Inventory, NodeInfo
 from trunkline.core.projection import EndSegment, Opening, Owner, Projection, Seat, apply
-from trunkline.core.siblings import ChangeProjection, LookNow, Refresh
+from trunkline.core.siblings import ChangeProjection, CheckNow, Refresh
 
 SMALL, LARGE = long_map(2_000), long_map(20_000)
 
@@ -46,7 +46,7 @@ def ended(view: Projection) -> Projection:
 
 def test_c12_a_first_and_a_steady_look_cost_the_same_however_long_the_map_is() -> None:
     def first(view: Projection) -> int:
-        role = Coordinator(CoordinatorConfig("log"))
+        role = Coordinator(DutiesConfig("log"))
         return calls_of(lambda: look(role, view))
 
     def steady(view: Projection) -> int:
@@ -78,7 +78,7 @@ def rests_for(effects: Effects) -> int:
 def test_c12_a_coordinator_goes_around_a_long_map_before_it_rests() -> None:
     view = long_map(2_500)
     role = acquainted(view)
-    role.on_message(ME, LookNow())
+    role.on_message(ME, CheckNow())
     looks = [rests_for(look(role, view))]
     while looks[-1] != role.config.rest_ms:
         role.on_timer("tick")
@@ -133,7 +133,7 @@ def test_p9_the_empty_segments_of_a_long_map_leave_it_together() -> None:
     for _ in range(1_000):
         view = apply(view, EndSegment(view.last.index, view.last.base, view.last.groups, opening))
     role = acquainted(view)
-    role.on_message(ME, LookNow())
+    role.on_message(ME, CheckNow())
     [change] = messages(look(role, view))
     assert isinstance(change, ChangeProjection)
     assert len(change.projection.segments) < 10

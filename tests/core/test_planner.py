@@ -16,10 +16,10 @@ from trunkline.core.delivery_messages import (
     Emptied,
     FlushGroup,
     Grant,
+    JobMember,
     LeasesGranted,
     LeasesLost,
     Lost,
-    Member,
     Outcome,
     Planned,
     ReadStandings,
@@ -32,7 +32,7 @@ from trunkline.core.delivery_messages import (
     SourceAt,
     Span,
 )
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 
 # ------------------------------------------------------------------------------------------------------------- groups
 
@@ -42,7 +42,7 @@ def test_nothing_is_planned_before_standings_and_source_are_known() -> None:
     assert pipeline.tell(SourceAt(5)) == []
     asked = pipeline.tell(LeasesGranted((Grant("d1", 1), Grant("d2", 1))))
     assert asked == [ReadStandings(1, ("d1", "d2"))]
-    assert pipeline.stages() == [Stage.READING, Stage.READING, Stage.UNOWNED]
+    assert pipeline.stages() == [TrackStage.READING, TrackStage.READING, TrackStage.UNOWNED]
 
 
 def test_destinations_at_one_position_share_one_flush() -> None:
@@ -159,7 +159,7 @@ def test_a_window_without_rows_is_noted_and_the_next_one_begins_behind_it() -> N
     pipeline.tell(SourceAt(6))
     noted = pipeline.done(applied("d1", 6), rest=Outcome.EMPTY)
     assert noted == [RecordEmpty(6, (Emptied("d2", 1, 5),))]
-    members = (Member("d1", 6, 1), Member("d2", 5, 1))
+    members = (JobMember("d1", 6, 1), JobMember("d2", 5, 1))
     assert pipeline.tell(SourceAt(7)) == [FlushGroup(3, 6, 7, members)]
     assert pipeline.done(rest=Outcome.EMPTY) == [RecordEmpty(7, (Emptied("d1", 1, 6), Emptied("d2", 1, 5)))]
 
@@ -238,7 +238,7 @@ def test_a_destination_that_the_source_has_left_behind_is_seeded_again_loudly() 
     pipeline.tell(SourceAt(8, 5))
     pipeline.done(failed("d1"))
     assert pipeline.tell(SourceAt(9, 7)) == [flush(3, 8, 9, "d2")]
-    assert pipeline.fire("retry 500") == [SeedGroup(4, 9, SeedMode.SCAN, (Member("d1", 5, 1),))]
+    assert pipeline.fire("retry 500") == [SeedGroup(4, 9, SeedMode.SCAN, (JobMember("d1", 5, 1),))]
     assert announced(pipeline.effects)[0] == HistoryExpired("d1", 5, 7)
 
 
@@ -246,7 +246,7 @@ def test_a_window_that_the_source_cannot_tell_leads_to_a_new_seed() -> None:
     pipeline = Pipeline("d1", "d2")
     pipeline.own(5, 5)
     pipeline.tell(SourceAt(6))
-    seed = SeedGroup(3, 6, SeedMode.SCAN, (Member("d1", 5, 1),))
+    seed = SeedGroup(3, 6, SeedMode.SCAN, (JobMember("d1", 5, 1),))
     assert pipeline.done(Result("d1", Outcome.EXPIRED), applied("d2", 6)) == [seed]
     assert HistoryExpired("d1", 5, 1) in announced(pipeline.effects)
     pipeline.done(applied("d1", 6))
@@ -258,7 +258,7 @@ def test_a_seed_whose_version_is_gone_backs_off() -> None:
     pipeline.own(0)
     pipeline.tell(SourceAt(6))
     assert pipeline.done(Result("d1", Outcome.EXPIRED)) == []
-    assert pipeline.stages() == [Stage.BACKING_OFF]
+    assert pipeline.stages() == [TrackStage.BACKING_OFF]
 
 
 def test_one_that_may_not_be_seeded_again_halts() -> None:
@@ -278,7 +278,7 @@ def test_new_destinations_share_one_seed_while_others_are_flushed() -> None:
     pipeline = Pipeline()
     pipeline.own(0, 5, 0)
     asked = pipeline.tell(SourceAt(7))
-    seed = SeedGroup(2, 7, SeedMode.SCAN, (Member("d1", 0, 1), Member("d3", 0, 1)))
+    seed = SeedGroup(2, 7, SeedMode.SCAN, (JobMember("d1", 0, 1), JobMember("d3", 0, 1)))
     assert asked == [seed, flush(3, 5, 7, "d2")]
     pipeline.done(*all_applied(("d1", "d3"), 7), job=2)
     assert announced(pipeline.effects) == [Seeded("d1", 7), Seeded("d3", 7)]
@@ -301,7 +301,7 @@ def test_p14_a_seed_and_a_flush_of_one_place_come_one_after_another() -> None:
     pipeline.tell(Configured((Planned("d1", place="p"), Planned("d2", place="p"))))
     pipeline.own(0, 5)
     assert pipeline.tell(SourceAt(7)) == [flush(2, 5, 7, "d2")]
-    assert pipeline.done(applied("d2", 7), job=2) == [SeedGroup(3, 7, SeedMode.SCAN, (Member("d1", 0, 1),))]
+    assert pipeline.done(applied("d2", 7), job=2) == [SeedGroup(3, 7, SeedMode.SCAN, (JobMember("d1", 0, 1),))]
     assert pipeline.tell(SourceAt(8)) == []
     assert pipeline.done(applied("d1", 7), job=3) == [flush(4, 7, 8, "d1", "d2")]
 
@@ -311,14 +311,14 @@ def test_the_mode_of_a_seed_says_which_version_it_takes(mode: SeedMode, through:
     pipeline = Pipeline("d1")
     pipeline.tell(Configured((Planned("d1", seed=mode),)))
     pipeline.own(0)
-    assert pipeline.tell(SourceAt(7, 3)) == [SeedGroup(2, through, mode, (Member("d1", 0, 1),))]
+    assert pipeline.tell(SourceAt(7, 3)) == [SeedGroup(2, through, mode, (JobMember("d1", 0, 1),))]
 
 
 def test_a_history_begins_where_there_is_something_to_seed_from() -> None:
     pipeline = Pipeline("d1")
     pipeline.tell(Configured((Planned("d1", seed=SeedMode.START),)))
     pipeline.own(0)
-    assert pipeline.tell(SourceAt(7, 0, first=2)) == [SeedGroup(2, 2, SeedMode.START, (Member("d1", 0, 1),))]
+    assert pipeline.tell(SourceAt(7, 0, first=2)) == [SeedGroup(2, 2, SeedMode.START, (JobMember("d1", 0, 1),))]
     assert pipeline.done(applied("d1", 2), job=2) == [flush(3, 2, 7, "d1")]
 
 
@@ -329,7 +329,7 @@ def test_a_reseed_request_does_not_take_a_position_back_to_the_start_of_history(
     pipeline.tell(SourceAt(5, 3))
     pipeline.tell(ReseedAsked("d1", 1))
     asked = pipeline.done(Result("d1", Outcome.STANDS, 5, 1))
-    assert asked == [SeedGroup(3, 5, SeedMode.SCAN, (Member("d1", 5, 1),))]
+    assert asked == [SeedGroup(3, 5, SeedMode.SCAN, (JobMember("d1", 5, 1),))]
 
 
 def test_a_reseed_request_is_fulfilled_once() -> None:
@@ -337,7 +337,9 @@ def test_a_reseed_request_is_fulfilled_once() -> None:
     pipeline.own(5)
     pipeline.tell(SourceAt(5))
     assert pipeline.tell(ReseedAsked("d1", 1)) == [ReadStandings(2, ("d1",))]
-    assert pipeline.done(Result("d1", Outcome.STANDS, 5, 1)) == [SeedGroup(3, 5, SeedMode.SCAN, (Member("d1", 5, 1),))]
+    assert pipeline.done(Result("d1", Outcome.STANDS, 5, 1)) == [
+        SeedGroup(3, 5, SeedMode.SCAN, (JobMember("d1", 5, 1),))
+    ]
     assert pipeline.done(applied("d1", 5)) == [Reseeded("d1", 1, 1)]
     assert pipeline.tell(ReseedAsked("d1", 1)) == []
     assert pipeline.tell(LeasesGranted((Grant("d1", 1, reseed=1),))) == []
@@ -349,4 +351,6 @@ def test_a_reseed_request_during_a_seed_asks_for_another_one() -> None:
     pipeline.tell(SourceAt(5))
     assert pipeline.tell(ReseedAsked("d1", 1)) == []
     assert pipeline.done(applied("d1", 5)) == [ReadStandings(3, ("d1",))]
-    assert pipeline.done(Result("d1", Outcome.STANDS, 5, 1)) == [SeedGroup(4, 5, SeedMode.SCAN, (Member("d1", 5, 1),))]
+    assert pipeline.done(Result("d1", Outcome.STANDS, 5, 1)) == [
+        SeedGroup(4, 5, SeedMode.SCAN, (JobMember("d1", 5, 1),))
+    ]

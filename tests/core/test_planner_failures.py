@@ -41,20 +41,20 @@ from trunkline.core.delivery_messages import (
     SourceAt,
 )
 from trunkline.core.effects import Message
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 
 # ----------------------------------------------------------------------------------------------------------- failures
 
 
 def test_a_failure_backs_off_twice_as_long_each_time_until_the_breaker_opens() -> None:
-    pipeline = Pipeline("d1", retry_first_ms=500, retry_most_ms=60_000, breaker_after=3)
+    pipeline = Pipeline("d1", retry_first_ms=500, retry_max_ms=60_000, breaker_after=3)
     pipeline.own(5)
     pipeline.tell(SourceAt(6))
     for failures, wait_ms in enumerate((500, 1000, 60_000), start=1):
         assert pipeline.done(failed("d1")) == []
         assert timers(pipeline.effects) == [f"retry {wait_ms}"]
         assert announced(pipeline.effects)[0] == BackedOff("d1", failures, "away")
-        assert pipeline.stages() == [Stage.BACKING_OFF]
+        assert pipeline.stages() == [TrackStage.BACKING_OFF]
         assert pipeline.fire(f"retry {wait_ms}") == [flush(failures + 2, 5, 6, "d1")]
     pipeline.done(failed("d1"))
     assert announced(pipeline.effects) == [BackedOff("d1", 3, "away")]
@@ -131,7 +131,7 @@ def test_a_permanent_failure_halts_until_somebody_resumes() -> None:
     pipeline.done(failed("d1", Outcome.PERMANENT))
     assert announced(pipeline.effects) == [Halted("d1", "away")]
     assert pipeline.tell(SourceAt(7)) == []
-    assert pipeline.stages() == [Stage.HALTED]
+    assert pipeline.stages() == [TrackStage.HALTED]
     assert pipeline.tell(LifeChanged("d1", Life.ACTIVE)) == [ReadStandings(3, ("d1",))]
 
 
@@ -240,7 +240,7 @@ def test_a_new_configuration_leaves_alone_what_operators_said() -> None:
     pipeline.own(5)
     pipeline.tell(LifeChanged("d1", Life.PAUSED))
     assert pipeline.tell(Configured((Planned("d1"), Planned("d2")))) == []
-    assert pipeline.stages() == [Stage.PAUSED]
+    assert pipeline.stages() == [TrackStage.PAUSED]
     assert pipeline.tell(Configured((Planned("d1", Life.RETIRED),))) == [ReleaseLeases((Released("d1", 1, True),))]
 
 

@@ -151,14 +151,14 @@ def test_b2_a_role_is_told_of_the_last_position_that_cuts_no_batch() -> None:
 
 def test_d1_what_is_trimmed_is_skipped_without_asking_anybody() -> None:
     client = Client(apply(OPEN, RaiseTrim(4)))
-    assert announced(client.begun) == [PositionsSkipped(LOG, 1, 5, "trimmed")]
+    assert announced(client.begun) == [PositionsSkipped(LOG, 1, 5, Reason.TRIMMED)]
     assert messages(client.begun) == [read(OPEN, LAST, 5)]
 
 
 def test_d1_what_was_declared_lost_is_skipped_and_said_to_be() -> None:
     view = apply(OPEN, EndSegment(0, 3, ((),), NEXT, Gap(1, 3)))
     client = Client(view)
-    assert announced(client.begun) == [PositionsSkipped(LOG, 1, 3, "lost")]
+    assert announced(client.begun) == [PositionsSkipped(LOG, 1, 3, Reason.LOST)]
     assert sent(client.begun)[0][0] == "d.storage"
 
 
@@ -269,7 +269,7 @@ def test_d11_a_late_projection_that_forgot_the_segment_is_followed_at_once() -> 
     client.tell(frames(LAST, data(1)))  # ... and is pushed a batch before that comes
     trimmed = apply(apply(ENDED, RaiseTrim(2)), ForgetSegment(0))
     effects = client.tell(seen(trimmed))
-    assert announced(effects) == [PositionsSkipped(LOG, 2, 3, "trimmed"), FollowedSegment(LOG, 1, 3)]
+    assert announced(effects) == [PositionsSkipped(LOG, 2, 3, Reason.TRIMMED), FollowedSegment(LOG, 1, 3)]
     assert client.tell(ReadFrames(LAST, 2, (data(2),))) == []  # of a stream that is gone
 
 
@@ -317,7 +317,7 @@ def test_a_sealed_answer_in_an_open_segment_ends_it() -> None:
 
 
 def test_d9_a_seal_is_met_twice_before_the_reader_ends_the_segment_itself() -> None:
-    client = Client(OPEN, seal_looks=1)
+    client = Client(OPEN, seal_checks=1)
     assert timers(client.tell(nothing(LAST, sealed=True))) == ["wait"]
     client.wait()
     client.tell(seen(OPEN))

@@ -33,8 +33,8 @@ from trunkline.core.messages import (
     Seal,
     Sealed,
     Stored,
+    StreamTarget,
     Subscribe,
-    Target,
     Trim,
     Write,
 )
@@ -43,7 +43,7 @@ from trunkline.core.streams import StreamImage
 
 # -------------------------------------------------------------------------------------------------------- identity
 
-REQUESTS: list[tuple[str, Callable[[Target], Message], int]] = [
+REQUESTS: list[tuple[str, Callable[[StreamTarget], Message], int]] = [
     ("open", lambda t: Open(replace(D, target=t)), 0),
     ("seal", lambda t: Seal(replace(D, target=t)), 0),
     ("finalize", lambda t: Finalize(replace(D, target=t), 5), 0),
@@ -66,7 +66,7 @@ REQUESTS: list[tuple[str, Callable[[Target], Message], int]] = [
     ids=["cluster", "segment", "epoch", "incarnation"],
 )
 def test_n1_a_request_for_another_identity_is_a_mismatch_and_changes_nothing(
-    make: Callable[[Target], Message], position: int, wrong: Target
+    make: Callable[[StreamTarget], Message], position: int, wrong: StreamTarget
 ) -> None:
     node = DiskedNode(incarnation=1)
     play([(Open(D), Opened(S)), (Write(T, data(1)), Stored(S, data(1)))], restarts=False, node=node)
@@ -79,7 +79,7 @@ def test_n1_a_request_for_another_identity_is_a_mismatch_and_changes_nothing(
 @pytest.mark.parametrize(("make", "position"), [row[1:] for row in REQUESTS[4:]], ids=[row[0] for row in REQUESTS[4:]])
 @pytest.mark.parametrize("wrong", [replace(T, log="other"), replace(T, stream="9.0.0")], ids=["log", "stream"])
 def test_n1_a_data_request_for_another_log_or_stream_finds_nothing(
-    make: Callable[[Target], Message], position: int, wrong: Target
+    make: Callable[[StreamTarget], Message], position: int, wrong: StreamTarget
 ) -> None:
     node = DiskedNode()
     node.ask(Open(D))
@@ -87,7 +87,7 @@ def test_n1_a_data_request_for_another_log_or_stream_finds_nothing(
 
 
 @pytest.mark.parametrize("wrong", [replace(T, cluster="other"), replace(T, incarnation=7)], ids=["cluster", "disk"])
-def test_n1_a_drop_for_another_identity_is_a_mismatch_even_after_a_drop(wrong: Target) -> None:
+def test_n1_a_drop_for_another_identity_is_a_mismatch_even_after_a_drop(wrong: StreamTarget) -> None:
     node = DiskedNode()
     node.ask(Drop(T))
     assert node.ask(Drop(wrong)) == [Rejected(S, 0, Reason.MISMATCH, 1)]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from core.driver import DiskedNode, messages, registered, seen, sent, storage
 from core.transcripts import D, S, T
 from trunkline.check.scenarios.cluster import CHAIN2, LOG, chain_log
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address
 from trunkline.core.messages import (
     Drop,
@@ -16,8 +16,8 @@ from trunkline.core.messages import (
     Inventoried,
     Inventory,
     Open,
+    StreamTarget,
     Subscribe,
-    Target,
     descriptor_of,
     target_of,
 )
@@ -33,7 +33,7 @@ A, B = (target_of(FIRST, FIRST.last, member) for member in FIRST.last.members())
 
 
 def tidying(view: Projection = FIRST, tidied: str = "a c") -> Coordinator:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= set(tidied.split())
     role.done.finalized |= {"1.0.0", "1.0.1"}
     role.on_message(ME, seen(view, NODES))
@@ -41,7 +41,7 @@ def tidying(view: Projection = FIRST, tidied: str = "a c") -> Coordinator:
 
 
 def test_a_new_coordinator_asks_every_node_one_after_another() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     effects = role.on_message(ME, seen(FIRST, NODES))
     for node, following in (("a", "b.storage"), ("b", "c.storage")):
         assert sent(effects) == [(f"{node}.storage", Inventory(LOG))]
@@ -62,7 +62,7 @@ def test_c3_what_the_projection_does_not_name_any_more_is_dropped_and_then_the_n
 
 def test_c3_what_is_newer_than_the_view_is_left_alone() -> None:
     role = tidying()
-    newer = Target("cluster", LOG, 1, 2, "2.0.0", 1)
+    newer = StreamTarget("cluster", LOG, 1, 2, "2.0.0", 1)
     assert messages(role.on_message(storage("b"), Inventoried(LOG, (B, newer)))) == []
     assert "b" in role.done.tidied
 

@@ -96,7 +96,7 @@ def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
             begun: dict[str, int] = {}
-            look = LogDuties._look
+            look = LogDuties._check
 
             def counted(self: LogDuties) -> None:
                 begun[self.log] = len(server._duties._turns._running)
@@ -104,7 +104,7 @@ def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
 
             names = [f"log{n:03}" for n in range(3 * TURNS_MAX)]
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(LogDuties, "_look", counted)
+                patch.setattr(LogDuties, "_check", counted)
                 await make(server, *names)
                 await until(lambda: set(begun) == set(names))
             assert max(begun.values()) <= TURNS_MAX
@@ -115,13 +115,13 @@ def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
 def counted_looks(duties: LogDuties) -> list[None]:
     """Grows with each look of a log, from now on."""
     looks: list[None] = []
-    look = duties._coordinator._look
+    look = duties._coordinator._check
 
     def counted() -> Effects:
         looks.append(None)
         return look()
 
-    duties._coordinator._look = counted  # type: ignore[method-assign]
+    duties._coordinator._check = counted  # type: ignore[method-assign]
     return looks
 
 

@@ -14,7 +14,7 @@ from net.wiring import dialled, until
 from runtime import test_node_host as node
 from trunkline.core.effects import Address, Effects, Message
 from trunkline.core.messages import Open, Opened, Read, ReadFrames, Reason, Rejected, Space, Stored
-from trunkline.core.siblings import SpaceTold
+from trunkline.core.siblings import SpaceReported
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
 from trunkline.runtime import node_host
@@ -153,13 +153,13 @@ def test_the_registry_is_told_of_less_room_and_of_a_copy_that_was_refused(tmp_pa
             lease = Telling()
             bench.host.process.add("lease", lease)
             bench.host.tick()
-            assert lease.told == [SpaceTold(Space.ROOMY)]
+            assert lease.told == [SpaceReported(Space.ROOMY)]
             bench.host._copy_refused = asyncio.get_running_loop().time()
             assert bench.host.reported_space() is Space.TIGHT  # a status that is asked for first takes no news away
             bench.host.tick()
-            assert lease.told[1:] == [SpaceTold(Space.TIGHT)]
+            assert lease.told[1:] == [SpaceReported(Space.TIGHT)]
             bench.host._copy_refused -= node_host.COPY_REST_S
             bench.host.tick()
-            assert lease.told[2:] == [SpaceTold(Space.ROOMY)]
+            assert lease.told[2:] == [SpaceReported(Space.ROOMY)]
 
     node.run(scene)

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Final
 
 from trunkline.core.effects import Message
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import Reason, Written
 from trunkline.net.connection import Connection
 from trunkline.observing.metrics import Histogram
@@ -37,7 +37,7 @@ class NodeCounts:
         self.sync_seconds = Histogram(SYNC_BUCKETS_S)
 
     def stored(self, frame: Frame, size_bytes: int) -> None:
-        if frame.kind is Kind.JUNK:
+        if frame.kind is FrameKind.JUNK:
             self.fills += 1
             return
         self.batches_stored += 1

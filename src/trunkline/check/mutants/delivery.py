@@ -12,16 +12,16 @@ from trunkline.check.scenarios.delivery_world import Apply, ScriptedSource, Tabl
 from trunkline.core import planner_groups
 from trunkline.core.delivery_messages import Grant, JobDone, Outcome, Released, Result, SourceAt
 from trunkline.core.effects import Address, Effects, Message, Send
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_schedule import Schedule
-from trunkline.core.planner_tracks import GroupKey, Job, Track
+from trunkline.core.planner_tracks import GroupKey, PlannerJob, Track
 
 _through = planner_groups._through
-_believe = Planner._believe
+_on_result = Planner._on_result
 _on_done = Planner._on_done
 _on_granted = Planner._on_granted
-_on_news = Planner._on_news
+_handle = Planner._handle
 _on_table_message = Table.on_message
 _release = Schedule.release
 _table_write = Table._write
@@ -30,19 +30,19 @@ _table_write = Table._write
 # ------------------------------------------------------------------------------------------------------- destinations
 
 
-def _unfenced(held: Held, step: Step) -> Decision:
+def _unfenced(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held._replace(token=0), step)
 
 
-def _from_anywhere(held: Held, step: Step) -> Decision:
+def _from_anywhere(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held, step._replace(expected=held.position, mark=held.mark) if step.expected else step)
 
 
-def _over_anything(held: Held, step: Step) -> Decision:
+def _over_anything(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held, step if step.expected else step._replace(expected=held.position, mark=held.mark))
 
 
-def _without_marks(held: Held, step: Step) -> Decision:
+def _without_marks(held: StoredPosition, step: PlannedWrite) -> Decision:
     return decide(held._replace(mark=""), step._replace(mark="", through_mark=""))
 
 
@@ -88,17 +88,17 @@ def _job_forgotten(self: Track) -> None:
     self.known, self.job = False, 0
 
 
-def _failure_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _failure_is_empty(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     """The next window begins where the failed one was to end."""
     if result.outcome is Outcome.TRANSIENT:
         self.schedule.note_empty(track, job.through, job.mark)
-    return _believe(self, track, job, result)
+    return _on_result(self, track, job, result)
 
 
-def _silence_is_empty(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _silence_is_empty(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     if result.outcome is Outcome.UNKNOWN and not job.stamp and job.through:
         return self.schedule.note_empty(track, job.through, job.mark)
-    return _believe(self, track, job, result)
+    return _on_result(self, track, job, result)
 
 
 def _all_fail(self: Planner, done: JobDone) -> Effects:
@@ -108,9 +108,9 @@ def _all_fail(self: Planner, done: JobDone) -> Effects:
     return _on_done(self, done)
 
 
-def _all_halt(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _all_halt(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     if result.outcome is not Outcome.PERMANENT:
-        return _believe(self, track, job, result)
+        return _on_result(self, track, job, result)
     return [effect for each in self.tracks.values() for effect in self.schedule.halt(each, result.error)]
 
 
@@ -143,20 +143,20 @@ def _grant_overrules(self: Planner, grant: Grant) -> Effects:
 
 
 def _deaf_in_the_end(self: Planner, source: Address, message: Message) -> Effects:
-    return [] if self.state is PlannerState.STOPPED else _on_news(self, message) + self._go_on()
+    return [] if self.state is PlannerState.STOPPED else _handle(self, message) + self._continue()
 
 
 def _expiry_unseen(self: Planner, message: Message) -> Effects:
-    return _on_news(self, replace(message, oldest=1) if isinstance(message, SourceAt) else message)
+    return _handle(self, replace(message, oldest=1) if isinstance(message, SourceAt) else message)
 
 
-def _expiry_passes(self: Planner, track: Track, job: Job, result: Result) -> Effects:
+def _expiry_passes(self: Planner, track: Track, job: PlannerJob, result: Result) -> Effects:
     gone = result.outcome is Outcome.EXPIRED
-    return _believe(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if gone else result)
+    return _on_result(self, track, job, replace(result, outcome=Outcome.TRANSIENT) if gone else result)
 
 
 def _history_unseen(self: Planner, message: Message) -> Effects:
-    return _on_news(self, replace(message, history=0) if isinstance(message, SourceAt) else message)
+    return _handle(self, replace(message, history=0) if isinstance(message, SourceAt) else message)
 
 
 def _in_any_history(self: ScriptedSource, version: int, mark: str) -> bool:
@@ -242,7 +242,7 @@ DELIVERY_MUTANTS = (
         "planned-not-reset",
         "after a failure the next window begins where the failed one was to end",
         "backing-off",
-        patch((Planner, "_believe", _failure_is_empty)),
+        patch((Planner, "_on_result", _failure_is_empty)),
         ("NoLoss", "NoPhantom", "ReadOnce"),
         "breadth",
         20_000,
@@ -252,7 +252,7 @@ DELIVERY_MUTANTS = (
         "silence-is-empty",
         "a job that broke off is taken for a window without rows",
         "lost-answers",
-        patch((Planner, "_believe", _silence_is_empty)),
+        patch((Planner, "_on_result", _silence_is_empty)),
         ("NoLoss", "NoPhantom"),
         "breadth",
         60_000,
@@ -272,7 +272,7 @@ DELIVERY_MUTANTS = (
         "one-halts-all",
         "the halt of one destination halts every other",
         "halting",
-        patch((Planner, "_believe", _all_halt)),
+        patch((Planner, "_on_result", _all_halt)),
         "Progress",
         "breadth",
         20_000,
@@ -362,7 +362,7 @@ DELIVERY_MUTANTS = (
         "history-unseen",
         "versions only grow for a planner, also when the source was made anew",
         "remade-source",
-        patch((Planner, "_on_news", _history_unseen), (Planner, "ignores", _never_ignores)),
+        patch((Planner, "_handle", _history_unseen), (Planner, "ignores", _never_ignores)),
         "Progress",
         "random",
         30,
@@ -382,7 +382,7 @@ DELIVERY_MUTANTS = (
         "expiry-unseen",
         "a destination whose position the source has forgotten is flushed for ever",
         "expiring-source",
-        patch((Planner, "_on_news", _expiry_unseen), (Planner, "_believe", _expiry_passes)),
+        patch((Planner, "_handle", _expiry_unseen), (Planner, "_on_result", _expiry_passes)),
         "Progress",
         "swarm",
         50,

@@ -9,15 +9,15 @@ from trunkline.check.mutants.patches import patch
 from trunkline.check.scenarios import delivery_world
 from trunkline.core.delivery_events import PlanDropped
 from trunkline.core.effects import Announce, Effects
-from trunkline.core.fence import Decision, Held, Step, decide
+from trunkline.core.fence import Decision, PlannedWrite, StoredPosition, decide
 from trunkline.core.planner import Planner, PlannerState
 from trunkline.core.planner_groups import Groups
 from trunkline.core.planner_tracks import Track
 
-_go_on = Planner._go_on
+_continue = Planner._continue
 
 
-def _written_again(held: Held, step: Step) -> Decision:
+def _written_again(held: StoredPosition, step: PlannedWrite) -> Decision:
     decided = decide(held, step)
     return Decision.PROCEED if decided is Decision.ALREADY else decided
 
@@ -32,7 +32,7 @@ def _nowhere(self: Groups, names: list[str], tracks: Mapping[str, Track]) -> fro
 
 def _stops_at_once(self: Planner) -> Effects:
     """Whoever is told to stop begins what is due, and gives everything back without waiting for it."""
-    effects = _go_on(self)
+    effects = _continue(self)
     return effects + self._stop() if self.state in (PlannerState.DRAINING, PlannerState.STOPPING) else effects
 
 
@@ -78,7 +78,7 @@ PLANNING_MUTANTS = (
         "released-in-flight",
         "a planner that stops gives destinations back to which something is on its way",
         "hand-over-in-flight",
-        patch((Planner, "_go_on", _stops_at_once)),
+        patch((Planner, "_continue", _stops_at_once)),
         "Progress",
         "breadth",
         150_000,

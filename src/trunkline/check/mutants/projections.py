@@ -10,7 +10,7 @@ from trunkline.core import coordinator as coordinating
 from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core.administrator import Administrator, AdministratorState
-from trunkline.core.duties import Done, Duty, RemoveJoiner
+from trunkline.core.duties import Duty, DutyMemory, RemoveJoiner
 from trunkline.core.effects import SELF, Address, Effects, Send
 from trunkline.core.messages import NodeInfo
 from trunkline.core.projection import DeleteLog, EndSegment, Projection, Segment
@@ -44,7 +44,7 @@ def _removes_anybody(projection: Projection, index: int, stream: str) -> Project
     return _with_segment(projection, replace(segment, groups=groups))
 
 
-def _removes_all_that_are_away(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
+def _removes_all_that_are_away(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> Duty | None:
     """Whoever keeps no lease is removed, be there another or not."""
     away = {info.node for info in nodes if not info.live}
     ended = [segment for segment in view.segments if not segment.is_open]

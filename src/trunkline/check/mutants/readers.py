@@ -132,11 +132,11 @@ def _asks_closed(self: Peeker, projection: Projection | None) -> Effects:
 
 
 def _never_ends(self: Peeker) -> Effects:
-    return self._look()
+    return self._refresh()
 
 
 def _first_member_only(self: Peeker, reason: Reason) -> Effects:
-    return self._look()
+    return self._refresh()
 
 
 READING_MUTANTS = (
@@ -264,7 +264,7 @@ READING_MUTANTS = (
         "tail-by-an-old-map",
         "the tail is looked for in the segment that was open at an earlier call",
         "tail-after-failover",
-        patch((TailFinder, "_look", _remembers_view)),
+        patch((TailFinder, "_refresh", _remembers_view)),
         "RealTimeOrder",
         "breadth",
         5_000,
@@ -294,7 +294,7 @@ READING_MUTANTS = (
         "tail-of-one-replica",
         "a replica that cannot tell the tail is asked again and again",
         "tail-without-replica",
-        patch((TailFinder, "_on_away", _asks_the_same)),
+        patch((TailFinder, "_on_unreachable", _asks_the_same)),
         "Progress",
         "breadth",
         1_000,
@@ -324,7 +324,7 @@ READING_MUTANTS = (
         "peek-of-one-replica",
         "a peek asks a replica that is gone again and again",
         "peek-without-replica",
-        patch((Peeker, "_on_away", _first_member_only)),
+        patch((Peeker, "_on_unreachable", _first_member_only)),
         "Progress",
         "breadth",
         1_000,

@@ -13,7 +13,7 @@ from trunkline.core import duties
 from trunkline.core import projection as projections
 from trunkline.core import sequencer as sequencing
 from trunkline.core.coordinator import Coordinator
-from trunkline.core.duties import Done, Duty, FinalizeMembers, ForgetTheSegments, RemoveServingMember
+from trunkline.core.duties import Duty, DutyMemory, FinalizeMembers, ForgetTheSegments, RemoveServingMember
 from trunkline.core.effects import Address, Announce, Effects, Persist, Send
 from trunkline.core.entries import Frame, Frames
 from trunkline.core.events import Projected
@@ -25,8 +25,8 @@ from trunkline.core.messages import (
     Reason,
     Rejected,
     Sealed,
+    StreamTarget,
     Swapped,
-    Target,
     target_of,
 )
 from trunkline.core.projection import Owner, Projection, Segment
@@ -70,7 +70,7 @@ def _seal_unknown_volatile(self: StorageNode, source: Address, descriptor: Descr
     return effects if known else [effect for effect in effects if not isinstance(effect, Persist)]
 
 
-def _anybody(self: StorageNode, target: Target, *, may_be_new: bool) -> Rejected | None:
+def _anybody(self: StorageNode, target: StreamTarget, *, may_be_new: bool) -> Rejected | None:
     """No incarnation and no epoch is compared."""
     key = (target.log, target.stream)
     if key in self.tombstones:
@@ -80,7 +80,7 @@ def _anybody(self: StorageNode, target: Target, *, may_be_new: bool) -> Rejected
     return None
 
 
-def _no_tombstone(self: StorageNode, source: Address, target: Target) -> Effects:
+def _no_tombstone(self: StorageNode, source: Address, target: StreamTarget) -> Effects:
     key = (target.log, target.stream)
     self.streams.pop(key, None)
     return [Persist(StreamDropping(key)), Send(source, Dropped(target.stream))]
@@ -138,7 +138,7 @@ def _finalizes_once(self: Coordinator, duty: Duty, view: Projection) -> Effects:
     return _begin(self, duty, view)
 
 
-def _never_removes(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
+def _never_removes(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> Duty | None:
     duty = _next_duty(view, nodes, done)
     return None if isinstance(duty, RemoveServingMember) else duty
 
@@ -158,22 +158,22 @@ def _never_doubts(self: Coordinator, view: Projection | None, nodes: tuple[NodeI
     return []
 
 
-def _left_by_name(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
+def _left_by_name(view: Projection, kept: tuple[StreamTarget, ...]) -> tuple[StreamTarget, ...]:
     """Whatever the view does not name has left, be it newer than the view."""
     return tuple(target for target in kept if target.stream not in view.streams())
 
 
-def _left_by_epoch(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
+def _left_by_epoch(view: Projection, kept: tuple[StreamTarget, ...]) -> tuple[StreamTarget, ...]:
     """Whatever is older than the open segment has left."""
     return tuple(target for target in kept if projections.epoch_of(target.stream) < view.last.epoch)
 
 
-def _closed_is_deleted(view: Projection, nodes: tuple[NodeInfo, ...], done: Done) -> Duty | None:
+def _closed_is_deleted(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> Duty | None:
     """A closed log is treated as deleted, before the metadata say so."""
     return _next_duty(view if view.last.is_open else replace(view, deleted=True), nodes, done)
 
 
-def _left_when_closed(view: Projection, kept: tuple[Target, ...]) -> tuple[Target, ...]:
+def _left_when_closed(view: Projection, kept: tuple[StreamTarget, ...]) -> tuple[StreamTarget, ...]:
     return _left_streams(view if view.last.is_open else replace(view, deleted=True), kept)
 
 

@@ -8,23 +8,25 @@ from msgspec.structs import replace
 
 from trunkline.check.mutant import Mutant
 from trunkline.check.mutants.patches import TRUSTING_REGISTER, patch
-from trunkline.core import duties
+from trunkline.core import coordinator, duties
 from trunkline.core import projection as projections
 from trunkline.core.coordinator import Coordinator
 from trunkline.core.duties import (
     Duty,
+    DutyMemory,
     ForgetTheSegments,
     RemoveJoiner,
     RemoveServingMember,
     Situation,
 )
 from trunkline.core.effects import Address, Effects
-from trunkline.core.messages import NodeInfo, Target
+from trunkline.core.messages import NodeInfo, StreamTarget
 from trunkline.core.patience import Patience
 from trunkline.core.projection import AddJoiner, Group, Member, Projection, Segment
 from trunkline.core.rebuild import MemberCopy
 from trunkline.core.repair import SegmentRepair
 
+_announce_blocked = Coordinator._announce_blocked
 _begin = Coordinator._begin
 _on_view = Coordinator._on_view
 _width_duty = duties._width_duty
@@ -39,7 +41,7 @@ def _keeps_first_view(self: Coordinator, view: Projection | None, nodes: tuple[N
     return _on_view(self, self.view or view, nodes)
 
 
-def _believes_inventory_to_be_empty(self: Coordinator, source: Address, streams: tuple[Target, ...]) -> Effects:
+def _believes_inventory_to_be_empty(self: Coordinator, source: Address, streams: tuple[StreamTarget, ...]) -> Effects:
     """Nodes are not asked what they keep: what the process before this one left to be dropped is forgotten."""
     return self._tidied(source.process) if self.duty is not None else []
 
@@ -134,6 +136,15 @@ def _repairs_one_span(self: SegmentRepair) -> Effects:
     return effects
 
 
+def _ignores_absent_nodes(view: Projection, nodes: tuple[NodeInfo, ...], done: DutyMemory) -> bool:
+    return view.deleted and all(info.node in done.tidied for info in nodes if info.live)
+
+
+def _never_unblocked(self: Coordinator) -> Effects:
+    """What was announced as blocked is never withdrawn."""
+    return _announce_blocked(self) if self.done.blocked >= 0 else []
+
+
 UPKEEP_MUTANTS = (
     Mutant(
         "first-view-kept",
@@ -214,6 +225,26 @@ UPKEEP_MUTANTS = (
         "breadth",
         2_000,
         breaks=("coordinator C12",),
+    ),
+    Mutant(
+        "absent-node-ignored",
+        "the duties of a deleted log end although an absent node may come back with a stream of it",
+        "delete-absent",
+        patch((coordinator, "is_over", _ignores_absent_nodes)),
+        "DutiesEnd",
+        "breadth",
+        5_000,
+        breaks=("coordinator C13",),
+    ),
+    Mutant(
+        "blocked-for-ever",
+        "a log stays announced as blocked after its segment has ended",
+        "blocked-resolved",
+        patch((Coordinator, "_announce_blocked", _never_unblocked)),
+        "Progress",
+        "breadth",
+        5_000,
+        breaks=("coordinator C14",),
     ),
     Mutant(
         "small-taken-for-empty",

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pyarrow as pa
 
-from trunkline.core.delivery_messages import Member, Result
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
 from trunkline.delivery.destinations.factory import forget, kept_open
 from trunkline.delivery.job.outcomes import failed, succeeded
@@ -16,7 +16,7 @@ from trunkline.errors import TrunklineError
 
 
 def flush_destination(
-    target: Target, member: Member, work: FlushWork, key: tuple[str, ...], staged: Iterable[pa.RecordBatch]
+    target: Target, member: JobMember, work: FlushWork, key: tuple[str, ...], staged: Iterable[pa.RecordBatch]
 ) -> tuple[Result, Counted]:
     flush = Flush(
         expected=member.expected,
@@ -34,7 +34,7 @@ def flush_destination(
 
 
 def seed_destination(
-    target: Target, member: Member, work: SeedWork, key: tuple[str, ...], rows: Iterable[pa.RecordBatch]
+    target: Target, member: JobMember, work: SeedWork, key: tuple[str, ...], rows: Iterable[pa.RecordBatch]
 ) -> tuple[Result, Counted]:
     seed = Seed(
         expected=member.expected,
@@ -51,7 +51,7 @@ def seed_destination(
     return _applied(target, member, lambda destination: destination.seed(seed, rows))
 
 
-def _applied(target: Target, member: Member, apply: Callable[[Destination], Applied]) -> tuple[Result, Counted]:
+def _applied(target: Target, member: JobMember, apply: Callable[[Destination], Applied]) -> tuple[Result, Counted]:
     begun = monotonic()
     try:
         applied = apply(kept_open(target.address))

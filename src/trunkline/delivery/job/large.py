@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import Member
+from trunkline.core.delivery_messages import JobMember
 from trunkline.delivery.backends.sql import spark_identifier
 from trunkline.delivery.changes.columns import arrow_schema
 from trunkline.delivery.changes.net import row_codes, winners
@@ -145,7 +145,7 @@ def routes_frame(spark: SparkSession, work: Work, places: set[int]) -> DataFrame
 
 
 def applier(
-    work: Work, job: FlushWork | SeedWork, members: dict[int, Member]
+    work: Work, job: FlushWork | SeedWork, members: dict[int, JobMember]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does with the rows of its destinations, which come one destination after the other."""
 

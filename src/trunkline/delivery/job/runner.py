@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import FlushGroup, JobDone, Member, Note, Outcome, Result, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import FlushGroup, JobDone, JobMember, Note, Outcome, Result, SeedGroup, SeedMode
 from trunkline.delivery.changes.columns import check_columns
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.job.answers import ANSWER_TEXT, report
@@ -116,7 +116,7 @@ class JobRunner:
             raise SourceExpired(f"{survey.restated}; the destination is seeded again")
         return survey
 
-    def _large_flush(self, large: LargeReads, work: FlushWork, members: Sequence[Member]) -> list[TaskReport]:
+    def _large_flush(self, large: LargeReads, work: FlushWork, members: Sequence[JobMember]) -> list[TaskReport]:
         """Those with rows by Spark; if all are to be stamped, the others after them."""
         filled = self._large(large, work, members, work.window)
         rest = filled.without_result(members) if work.stamp else ()
@@ -136,7 +136,7 @@ class JobRunner:
             return self._ran(group.job, lambda: self._large_seed(large, work, group.members), work.mark)
         return self._ran(group.job, lambda: self._small(seed_portion, work, group.members), work.mark)
 
-    def _large_seed(self, large: LargeReads, work: SeedWork, members: Sequence[Member]) -> list[TaskReport]:
+    def _large_seed(self, large: LargeReads, work: SeedWork, members: Sequence[JobMember]) -> list[TaskReport]:
         """Those with rows by Spark; the others after them, with none."""
         filled = self._large(large, work, members, Window(BEFORE_ALL, work.through))
         rest = filled.without_result(members)
@@ -155,7 +155,7 @@ class JobRunner:
         return self._work.source.large_reads() if survey.backlog.size_bytes > self._small_bytes else None
 
     def _large(
-        self, large: LargeReads, work: FlushWork | SeedWork, members: Sequence[Member], window: Window
+        self, large: LargeReads, work: FlushWork | SeedWork, members: Sequence[JobMember], window: Window
     ) -> TaskReport:
         places = {self._work.index[member.destination]: member for member in members}
         request = self._work.request(work.columns, work.mark)
@@ -190,7 +190,7 @@ class JobRunner:
         return settled_live_frame(frames.removed(), frames.arrived(), live().arrived(), routes, key, partitions)
 
     def _small(
-        self, run: Callable[[Work, Asked, Portion], TaskReport], work: Asked, members: Sequence[Member]
+        self, run: Callable[[Work, Asked, Portion], TaskReport], work: Asked, members: Sequence[JobMember]
     ) -> list[TaskReport]:
         sent = self._sent
         dealt = deal(members, self._context.defaultParallelism, lambda each: self._work.shared_places[each.destination])
@@ -282,11 +282,11 @@ def deal(items: Sequence[Item], slots: int, place_of: Callable[[Item], int]) -> 
     return hands
 
 
-def _nothing_happened(job: int, members: Sequence[Member], error: TrunklineError) -> JobReport:
+def _nothing_happened(job: int, members: Sequence[JobMember], error: TrunklineError) -> JobReport:
     return JobReport(JobDone(job, _all_failed(members, error), Outcome.EMPTY))
 
 
-def _all_failed(members: Sequence[Member], error: TrunklineError) -> tuple[Result, ...]:
+def _all_failed(members: Sequence[JobMember], error: TrunklineError) -> tuple[Result, ...]:
     return tuple(failed(member.destination, error) for member in members)
 
 

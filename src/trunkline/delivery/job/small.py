@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import Member, Result
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes, Settled, settle, settle_append, settle_live, touched_keys
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, ROUTE_COLUMN, NetChanges
@@ -69,7 +69,7 @@ def stamp_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
 
 
 def _settled(
-    work: Work, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, Member]
+    work: Work, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, JobMember]
 ) -> Iterator[tuple[int, pa.Table, int]]:
     """The staged rows of each destination that has any, by the mode and the policy of each."""
     for policy, places in work.by_policy(members).items():
@@ -111,7 +111,7 @@ def seed_portion(work: Work, seed: SeedWork, portion: Portion) -> TaskReport:
     return TaskReport(tuple(results), tuple(counted), unrouted, "small")
 
 
-def _seeded(work: Work, rows: pa.Table, empty: pa.Table, routes: Routes, members: dict[int, Member]) -> Settled:
+def _seeded(work: Work, rows: pa.Table, empty: pa.Table, routes: Routes, members: dict[int, JobMember]) -> Settled:
     net = NetChanges(empty.select([ROUTE_COLUMN, *work.key]), rows)
     mirrors = {place for place in members if work.targets[place].mode == "mirror"}
     keyed = settle(net, routes_to(routes, mirrors), work.key)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from trunkline.core.delivery_messages import Member, Result
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
@@ -78,7 +78,7 @@ class Portion(Struct, frozen=True):
     """One task's part of a group: these members, and nobody else's rows."""
 
     number: int
-    members: tuple[Member, ...]
+    members: tuple[JobMember, ...]
     counts_unrouted: bool  # this one also reads the rows that no destination takes, to count them
 
 
@@ -121,7 +121,7 @@ class TaskReport(Struct, frozen=True):
     unrouted: dict[str | None, int] | None  # None: this task did not count them
     path: ReadPath
 
-    def without_result(self, members: Sequence[Member]) -> tuple[Member, ...]:
+    def without_result(self, members: Sequence[JobMember]) -> tuple[JobMember, ...]:
         """Those for which there were no rows."""
         seen = {result.destination for result in self.results}
         return tuple(member for member in members if member.destination not in seen)
