@@ -186,8 +186,8 @@ class Upkeep:
                 yield from (f"{stream} is not trimmed to {view.trim}" for stream in behind)
 
 
-class DutiesEnd:
-    """The duties of a deleted log end only when its streams are dropped, and no absent node can hold one."""
+class DutiesEnd(SafetyMonitor):
+    """The duties of a deleted log end only when its streams are dropped and no absent node can hold one."""
 
     name = "DutiesEnd"
 
@@ -196,7 +196,7 @@ class DutiesEnd:
         held: tuple[str, ...] = ()  # streams that nodes had when the log was deleted, sorted
 
     def __init__(self, projection: Projection, absent: tuple[str, ...] = ()) -> None:
-        """``absent``: nodes that are down, and may come back with their streams."""
+        """``absent``: nodes that are down and may return with their streams."""
         self._absent = [m.brief() for s in projection.segments for m in s.members() if m.node in absent]
 
     def initial(self) -> State:
@@ -216,18 +216,15 @@ class DutiesEnd:
             case Projected(projection) if projection.deleted:
                 return state._replace(deleted=True)
             case DutiesOver() if not state.deleted:
-                raise Violation("the duties of a log end that was not deleted")
+                raise Violation("the duties of a log end although it is not deleted")
             case DutiesOver() if state.held or self._absent:
                 left = ", ".join([*state.held, *self._absent])
                 raise Violation(f"the duties of a deleted log end while nodes hold {left}")
         return state
 
-    def hot(self, state: State) -> str:
-        return ""
-
 
 class BlockedWithdrawn:
-    """Hot while a log is announced as blocked by a segment that is not open any more."""
+    """Hot while a log is announced as blocked by a segment that has ended."""
 
     name = "BlockedWithdrawn"
 

@@ -203,11 +203,11 @@ def declared_loss() -> Scenario:
 
 
 def blocked_resolved() -> Scenario:
-    """The only replica is lost: the coordinator announces that the log is blocked, until an operator gives it up."""
+    """The only replica is lost: the coordinator announces the log as blocked until an operator declares the loss."""
     log = chain_log(CHAIN1, "n3", sequencer="n1")
     return scenario(
         "blocked-resolved",
-        "a log is announced as blocked for as long as it is",
+        "a log is announced as blocked while it is blocked",
         log,
         administrator("a", SealRequested(1, LOG, reopen=True, declared_end=5)),
         coordinator(),
@@ -314,7 +314,7 @@ def delete() -> Scenario:
 def delete_absent() -> Scenario:
     return scenario(
         "delete-absent",
-        "a log is deleted while a node with a copy is absent: its duties go on, for the node may come back",
+        "a log is deleted while a node with a copy is down: its duties continue, as the node may return",
         CHAIN,
         administrator("a", DeleteRequested(1, LOG)),
         coordinator(),
