@@ -80,9 +80,9 @@ def test_a_standby_is_ready_tells_nothing_of_logs_and_is_not_ready_without_its_s
     assert found["trunkline_coordinator_nodes", ("draining",)] == 1
     assert coordinator_readiness(standby) == Readiness((), {"state": "standby", "active_coordinator": "c1"})
 
-    cut = replace(standby, nodes=None, store_error="etcd is away")
+    cut = replace(standby, nodes=None, store_error="etcd is unreachable")
     (why,) = coordinator_readiness(cut).why
-    assert "etcd is away" in why
+    assert "etcd is unreachable" in why
     found = series_of(COORDINATOR_TABLE, coordinator_values("c2", 1.0, cut))
     assert (found["trunkline_coordinator_store_up", ()], found["trunkline_coordinator_ready", ()]) == (0, 0)
     assert ("trunkline_coordinator_live_nodes", ()) not in found

@@ -39,10 +39,14 @@ METRICS: Final = (
     *COMMON,
     MetricSpec("ready", "gauge", "1 if `/readyz` answers 200"),
     MetricSpec("active", "gauge", "1 for the one that does the background work"),
-    MetricSpec("store_up", "gauge", "1 if the metadata store answered this look"),
+    MetricSpec("store_up", "gauge", "1 if the metadata store answered this request"),
     MetricSpec("nodes", "gauge", "nodes that are registered, by state: rw, draining, gone", ("state",)),
     MetricSpec("live_nodes", "gauge", "nodes whose lease holds"),
-    MetricSpec("logs", "gauge", "logs, without deleted ones; this and what follows on logs is told by the active one"),
+    MetricSpec(
+        "logs",
+        "gauge",
+        "logs, without deleted ones; only the active coordinator has this and the other metrics of logs",
+    ),
     MetricSpec("segments", "gauge", "segments of all logs"),
     MetricSpec("open_segments", "gauge", "logs that take appends; the others are read-only"),
     MetricSpec("repairs", "gauge", "logs for which copies are being made now"),
@@ -77,7 +81,7 @@ class LogView(Struct, frozen=True):
         return self.summary.projection
 
     def troubles(self) -> list[str]:
-        """What ``trunkline status`` warns of; ``broken``: a bug stopped the duties of this log."""
+        """What ``trunkline status`` warns about; ``broken``: a bug stopped the duties of this log."""
         narrow, single = self.summary.fewer_copies, self.summary.no_redundancy
         found = {"no_redundancy"} if single else set()
         found |= {"fewer_copies"} if narrow > single else set()
@@ -182,9 +186,9 @@ class CountedRegister(RegisterService):
         super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer, refuse)
 
     def _counted(self, swap: Swap, answer: Callable[[Message], None]) -> Callable[[Message], None]:
-        def told(found: Message) -> None:
+        def counted(found: Message) -> None:
             if isinstance(found, Swapped) and ends_segment(swap):
                 self.reconfigurations += 1
             answer(found)
 
-        return told
+        return counted

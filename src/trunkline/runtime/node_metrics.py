@@ -76,7 +76,7 @@ def node_readiness(view: NodeView | None) -> Readiness:
         return Readiness(("the node is starting: it reads its disk, or waits for a coordinator",))
     why = []
     if not view.registered:
-        why.append("its lease is not renewed; look whether a coordinator runs and can be reached")
+        why.append("its lease is not renewed; check that a coordinator runs and can be reached")
     if view.engine.full:
         why.append("the disk is full, appends are refused; free space, trim logs or add nodes")
     if view.disk_silent:
