@@ -73,7 +73,7 @@ def test_however_it_ends_nothing_runs_on_or_stays_mounted(
     wait_until(lambda: not processes_with(root), ENDS_S)
     assert root not in Path("/proc/mounts").read_text()
     if how is signal.SIGKILL:
-        shutil.rmtree(root)  # nobody was left to do it
+        shutil.rmtree(root)  # the killed process could not do it
     assert not Path(root).exists()
 
 

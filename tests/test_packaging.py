@@ -174,4 +174,4 @@ def unpinned(asked: list[str], lock: Path) -> list[str]:
 
 def test_the_manual_page_is_not_stale(repository: Path) -> None:
     page = (repository / "docs" / "trunkline.1").read_text(encoding="utf-8")
-    assert page == manual(), "make it anew: .venv/bin/python -m trunkline.cli.manual > docs/trunkline.1"
+    assert page == manual(), "generate it again: .venv/bin/python -m trunkline.cli.manual > docs/trunkline.1"

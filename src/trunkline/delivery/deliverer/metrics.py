@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Final
 
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 from trunkline.delivery.control.contract import UnroutedCounts
 from trunkline.delivery.deliverer.views import DelivererView, DestinationView
 from trunkline.observing.metrics import Histogram, Labelled, MetricSpec, MetricTable, Value, Values
@@ -150,7 +150,7 @@ def _gauges(view: DelivererView) -> dict[str, Value]:
         "source_up": not view.source_error,
         "control_up": not view.store_error,
         "leases_held": view.held,
-        "halted_destinations": sum(each.stage == Stage.HALTED.value for each in owned),
+        "halted_destinations": sum(each.stage == TrackStage.HALTED.value for each in owned),
         "lag_versions_max": max((each.lag_versions or 0 for each in owned), default=0),
         "lag_seconds_max": max((each.lag_ms or 0 for each in owned), default=0) / 1000,
         "waiting_rows": view.waiting_rows,
@@ -158,7 +158,7 @@ def _gauges(view: DelivererView) -> dict[str, Value]:
         "catch_up_ratio": None if view.catching_up is None else view.catching_up.percent / 100,
         "unrouted_counted_version": view.unrouted_through,
         "turned_seconds": view.turned_ms_ago / 1000,
-        "destinations": [Labelled((stage.value,), stages[stage.value]) for stage in Stage],
+        "destinations": [Labelled((stage.value,), stages[stage.value]) for stage in TrackStage],
         "jobs": [Labelled((kind,), jobs[kind]) for kind in ("reading", "flush", "seed")],
     }
     return {name: value for name, value in values.items() if value is not None}
@@ -178,7 +178,7 @@ def _destination(each: DestinationView) -> dict[str, float | None]:
         "position": each.position,
         "lag_versions": each.lag_versions,
         "lag_seconds": None if each.lag_ms is None else each.lag_ms / 1000,
-        "halted": each.stage == Stage.HALTED.value,
+        "halted": each.stage == TrackStage.HALTED.value,
         "failures": each.failures,
         "flushed_timestamp_seconds": None if each.flushed_at_ms is None else each.flushed_at_ms / 1000,
         "rows_removed_total": each.removed,

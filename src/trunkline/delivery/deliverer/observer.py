@@ -34,9 +34,9 @@ from trunkline.core.delivery_events import (
 from trunkline.core.delivery_messages import FlushGroup, Outcome, ReadStandings, ReleaseLeases, SeedGroup
 from trunkline.core.effects import Event, Message
 from trunkline.core.planner import Planner
-from trunkline.core.planner_tracks import Stage
+from trunkline.core.planner_tracks import TrackStage
 from trunkline.delivery.control.contract import ERROR_CHARACTERS_MAX, Reported, Status, UnroutedCounts
-from trunkline.delivery.deliverer.leases import LeaseKeeper
+from trunkline.delivery.deliverer.leases import DelivererLeases
 from trunkline.delivery.deliverer.metrics import DelivererMetrics
 from trunkline.delivery.deliverer.progress import WorkProgress
 from trunkline.delivery.deliverer.statistics import DestinationStats, VersionTimes
@@ -54,7 +54,11 @@ REPORTS_MAX: Final = 1_000  # in one call; the rest follows a second later
 LINES_MAX: Final = 20  # of one kind between two ticks (V5)
 PROGRESS_EVERY_S: Final = 5.0
 
-PASSING: Final = {Stage.READING, Stage.READY, Stage.FLUSHING}  # a healthy destination goes through them all the time
+PASSING: Final = {
+    TrackStage.READING,
+    TrackStage.READY,
+    TrackStage.FLUSHING,
+}  # a healthy destination goes through them all the time
 LOUD: Final[dict[type[Event], tuple[int, str, str]]] = {  # level, name of the line, metric
     Halted: (logging.ERROR, "halted", "halts_total"),
     HistoryExpired: (logging.WARNING, "history_expired", "expired_total"),
@@ -85,7 +89,7 @@ class Observer:
         self._clock = clock
         self._wall = wall
         self._planner: Planner | None = None
-        self._leases: LeaseKeeper | None = None
+        self._leases: DelivererLeases | None = None
         self._stats: dict[str, DestinationStats] = {}
         self._version_times = VersionTimes()
         self._progress = WorkProgress(clock)
@@ -107,7 +111,7 @@ class Observer:
 
     # --- the deliverer's life ---
 
-    def began(self, planner: Planner, leases: LeaseKeeper) -> None:
+    def began(self, planner: Planner, leases: DelivererLeases) -> None:
         self._planner = planner
         self._leases = leases
         self._say(logging.INFO, "began", deliverer=self._view.deliverer, destinations=len(planner.tracks))
@@ -300,7 +304,7 @@ class Observer:
         seeding, under_way = [], []
         for track in planner.tracks.values():
             waits_for_seed = track.key is not None and track.key.seed is not None
-            if track.stage is Stage.SEEDING or waits_for_seed:
+            if track.stage is TrackStage.SEEDING or waits_for_seed:
                 seeding.append(track.name)
             elif track.stage in PASSING and track.known:
                 under_way.append(track.effective)
@@ -393,10 +397,10 @@ class Observer:
 def _reported_facts(stats: DestinationStats, late: int) -> tuple[object, ...]:
     """What a report is about, but for the lag: the state first."""
     stage, _, _, position, effective, _, error, written = stats.facts
-    assert isinstance(stage, Stage)
+    assert isinstance(stage, TrackStage)
     is_late = stats.effective is not None and stats.effective < late
     passing = stage in PASSING and effective is not None and not is_late
-    return (Stage.READY.value if passing else stage.value, position, error, written)
+    return (TrackStage.READY.value if passing else stage.value, position, error, written)
 
 
 def _status(view: DestinationView, state: str) -> Status:
