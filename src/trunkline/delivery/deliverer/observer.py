@@ -36,7 +36,7 @@ from trunkline.core.effects import Event, Message
 from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import Stage
 from trunkline.delivery.control.contract import ERROR_CHARACTERS_MAX, Reported, Status, UnroutedCounts
-from trunkline.delivery.deliverer.leases import LeaseKeeper
+from trunkline.delivery.deliverer.leases import DelivererLeases
 from trunkline.delivery.deliverer.metrics import DelivererMetrics
 from trunkline.delivery.deliverer.progress import WorkProgress
 from trunkline.delivery.deliverer.statistics import DestinationStats, VersionTimes
@@ -85,7 +85,7 @@ class Observer:
         self._clock = clock
         self._wall = wall
         self._planner: Planner | None = None
-        self._leases: LeaseKeeper | None = None
+        self._leases: DelivererLeases | None = None
         self._stats: dict[str, DestinationStats] = {}
         self._version_times = VersionTimes()
         self._progress = WorkProgress(clock)
@@ -107,7 +107,7 @@ class Observer:
 
     # --- the deliverer's life ---
 
-    def began(self, planner: Planner, leases: LeaseKeeper) -> None:
+    def began(self, planner: Planner, leases: DelivererLeases) -> None:
         self._planner = planner
         self._leases = leases
         self._say(logging.INFO, "began", deliverer=self._view.deliverer, destinations=len(planner.tracks))

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from trunkline.core.delivery_messages import Member, Result
 from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
-from trunkline.delivery.destinations.factory import forget, kept_open
+from trunkline.delivery.destinations.factory import cached_destination, forget_destination
 from trunkline.delivery.job.results import failed, succeeded
 from trunkline.delivery.job.work import FlushWork, SeedWork, TaskDestination
 from trunkline.errors import TrunklineError
@@ -52,7 +52,7 @@ def seed_destination(
 
 def _applied(target: TaskDestination, member: Member, apply: Callable[[Destination], Applied]) -> Result:
     try:
-        return succeeded(target.name, apply(kept_open(target.address)), member.token)
+        return succeeded(target.name, apply(cached_destination(target.address)), member.token)
     except TrunklineError as error:
-        forget(target.address)
+        forget_destination(target.address)
         return failed(target.name, error)

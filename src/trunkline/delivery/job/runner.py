@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import FlushGroup, Member, Note, Outcome, Result, SeedGroup, SeedMode
+from trunkline.core.delivery_messages import (
+    FlushGroup,
+    Member,
+    Note,
+    Outcome,
+    ReadStandings,
+    Result,
+    SeedGroup,
+    SeedMode,
+)
 from trunkline.delivery.changes.columns import check_columns
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.job.large import (
@@ -48,6 +57,7 @@ from trunkline.errors import DestinationHalted, SourceExpired, TrunklineError, U
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Job = ReadStandings | FlushGroup | SeedGroup
 AnyWork = TypeVar("AnyWork", FlushWork, SeedWork)
 Item = TypeVar("Item")
 CAUSE_CHARACTERS_MAX = 500
@@ -70,6 +80,15 @@ class JobRunner:
         self._pipeline = pipeline
         self._small_bytes = small_bytes
         self._sent = self._context.broadcast(pipeline)
+
+    def run(self, job: Job) -> JobReport:
+        match job:
+            case ReadStandings(_, destinations, notes):
+                return self.standings(destinations, notes)
+            case FlushGroup():
+                return self.flush(job)
+            case SeedGroup():
+                return self.seed(job)
 
     # --- flushes ---
 
