@@ -1,4 +1,4 @@
-"""The destinations of `./run bench delivery`: so many tables of one kind, none of which exists yet."""
+"""The destinations of `./run bench delivery`: tables of one kind, none of which exists yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from delivery_source import tenant
 
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # for the throw-away server of the tests
 
@@ -23,7 +23,7 @@ NAMES = {
     "delta": "Delta",
     "postgres": "PostgreSQL, one database",
 }
-CONNECTIONS_MOST = "200"
+CONNECTIONS_MAX = "200"
 
 
 def catalog_of(kind: str) -> str:
@@ -37,20 +37,22 @@ def server_for(kind: str) -> Iterator[PostgresServer | None]:
     if kind != "postgres":
         yield None
         return
-    with PostgresServer(fsync=True, settings={"max_connections": CONNECTIONS_MOST}) as server:
+    with PostgresServer(fsync=True, settings={"max_connections": CONNECTIONS_MAX}) as server:
         yield server
 
 
 class Places:
-    """Makes addresses of one kind below a folder."""
+    """Creates addresses of one kind in a directory."""
 
     def __init__(self, kind: str, folder: Path, server: PostgresServer | None = None) -> None:
         self.kind = kind
         self.folder = folder
         self._dsn = server.create_database("bench") if server is not None else ""
 
-    def targets(self, count: int) -> tuple[Target, ...]:
-        return tuple(Target(tenant(number), self.address(tenant(number)), (tenant(number),)) for number in range(count))
+    def targets(self, count: int) -> tuple[TaskDestination, ...]:
+        return tuple(
+            TaskDestination(tenant(number), self.address(tenant(number)), (tenant(number),)) for number in range(count)
+        )
 
     def address(self, name: str) -> Address:
         place = self.folder / name

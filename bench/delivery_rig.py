@@ -24,8 +24,9 @@ from pyspark.sql import SparkSession
 from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup, SeedMode
 from trunkline.delivery.config.tree import ReadingConfig
 from trunkline.delivery.engine.session import spark_session, stop_session
-from trunkline.delivery.job.runner import JobReport, JobRunner
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.job.results import JobReport
+from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 
 WELL = (Outcome.APPLIED, Outcome.ALREADY)
 
@@ -89,11 +90,13 @@ def engine(directory: Path, *, slots: int, heap_mib: int | None = None, profile:
 
 
 class Rig:
-    """One pipeline: a source, its destinations, and where they stand."""
+    """One pipeline: a source, its destinations, and their positions."""
 
-    def __init__(self, engine: Engine, source: SourceLake, targets: Sequence[Target], *, without: Sequence[int] = ()):
-        """``without``: processes that belong to somebody else."""
-        work = Work(source.source, KEY, ROUTING, tuple(targets))
+    def __init__(
+        self, engine: Engine, source: SourceLake, targets: Sequence[TaskDestination], *, without: Sequence[int] = ()
+    ):
+        """``without``: processes that do not count."""
+        work = TaskPipeline(source.source, KEY, ROUTING, tuple(targets))
         self._spans = engine.spans
         self._runner = JobRunner(engine.spark, work, ReadingConfig().small_bytes)
         self._positions = {target.name: 0 for target in targets}
@@ -105,7 +108,7 @@ class Rig:
         self._runner.close()
 
     def seed(self, through: int, names: Sequence[str] | None = None) -> None:
-        """Fill destinations; those that are not named are left as if their part of the source were empty."""
+        """Seed destinations; the others stay as if their part of the source were empty."""
         chosen = list(self._positions) if names is None else list(names)
         group = SeedGroup(next(self._jobs), through, SeedMode.SCAN, self._members(chosen))
         self._learn(self._runner.seed(group))
@@ -119,7 +122,7 @@ class Rig:
         ended = time.monotonic()
         used = cpu_seconds(self._processes()) - cpu
         self._learn(report)
-        done = sum(each.removed for each in report.counted), sum(each.written for each in report.counted)
+        done = sum(each.removed for each in report.results), sum(each.written for each in report.results)
         if done != (made.removed, made.written):
             raise Failed(f"{done} rows were removed and written where {made} was expected")
         return Figures(made.operations, ended - begun, used, self._spans.take(begun, ended)), report
@@ -128,19 +131,19 @@ class Rig:
         return tuple(JobMember(name, self._positions[name], 1, self._marks[name]) for name in names)
 
     def _learn(self, report: JobReport) -> None:
-        failed = [result.error for result in report.done.results if result.outcome not in WELL]
-        if failed or report.done.rest is not Outcome.EMPTY:
-            raise Failed(f"a job failed: {report.done.error or failed[0]}")
-        for result in report.done.results:
+        failed = [result.error for result in report.results if result.outcome not in WELL]
+        if failed or report.rest is not Outcome.EMPTY:
+            raise Failed(f"a job failed: {report.error or failed[0]}")
+        for result in report.results:
             self._positions[result.destination] = result.position
-            self._marks[result.destination] = report.done.mark
+            self._marks[result.destination] = report.mark
 
     def _processes(self) -> list[int]:
         return [process for process in descendants(os.getpid()) if process not in self._without]
 
 
 def descendants(root: int) -> list[int]:
-    """A process and all that it started, and those that they started."""
+    """A process with all of its descendants."""
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

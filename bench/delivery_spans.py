@@ -1,4 +1,4 @@
-"""Where the time of a window goes: spans, written by the processes that take part and read by the benchmark.
+"""Where the time of a window goes: spans, written by the processes and read by the benchmark.
 
 Run as a program it is the daemon of Spark's Python workers: the same as in production, with timers around a few calls.
 A span is (name, begin, end) by the system's monotonic clock, which all processes of a machine share.
@@ -26,7 +26,7 @@ STATEMENT = "sql "
 
 @dataclass
 class Recorder:
-    """Spans of one process; they are written when nothing is being timed any more."""
+    """Spans of one process; they are written when no timer is running."""
 
     open: int = 0
     spans: list[tuple[str, float, float]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Recorder:
 
 
 def _kind(statement: str) -> str:
-    """``UPDATE position``, ``INSERT rows``: the verb and what it is about."""
+    """``UPDATE position``, ``INSERT rows``: the verb and its object."""
     verb = statement.split(None, 1)[0].upper()
     about = "position" if "_trunkline_orders" in statement else "stage" if "TEMP TABLE" in statement else ""
     return f"{verb} {about}".strip()
@@ -80,14 +80,14 @@ def time_worker() -> None:
     from trunkline.delivery.backends.postgres_session import PostgresSession
     from trunkline.delivery.destinations.delta_log import DeltaLog
     from trunkline.delivery.destinations.ducklake_attachments import AttachedLakes, LakeSession
-    from trunkline.delivery.job import applying, small
+    from trunkline.delivery.job import apply, small
     from trunkline.delivery.sources.ducklake import DuckLakeSource
 
     recorder = Recorder()
     places: Sequence[tuple[Any, str, str]] = (
         (DuckLakeSource, "net_changes", READ),
         (small, "settle", SETTLE),
-        (applying, "_applied", APPLY),
+        (apply, "_applied", APPLY),
         (AttachedLakes, "_attach", ATTACH),
         (AttachedLakes, "_detach", ATTACH),
         (LakeSession, "commit", COMMIT),
@@ -128,7 +128,7 @@ class Split:
     attach: float
     apply: float
     commit: float
-    waiting: float  # in tasks, for a slower one and for nothing in particular
+    waiting: float  # in tasks: for slower tasks, and unattributed time
 
     @property
     def as_text(self) -> str:
@@ -144,12 +144,12 @@ class Spans:
         self.statement_calls: Counter[str] = Counter()
 
     def clear_spans(self) -> None:
-        """Forget what was not measured."""
+        """Discard spans outside of a measurement."""
         for file in self._directory.glob("spans-*"):
             file.unlink()
 
     def take(self, begun: float, ended: float) -> Split:
-        """The split of a window that was measured between these moments; its spans are gone after it."""
+        """The split of a window that was measured between these moments; its spans are deleted."""
         by_process: dict[str, list[tuple[str, float, float]]] = {}
         for file in self._directory.glob("spans-*"):
             by_process[file.name] = [tuple(json.loads(line)) for line in file.read_text().splitlines()]
@@ -192,7 +192,7 @@ class Spans:
 if __name__ == "__main__":
     from pyspark import daemon
 
-    from trunkline.delivery import worker_daemon
+    from trunkline.delivery.engine import worker_daemon
 
     time_worker()
     daemon.worker = worker_daemon.worker

@@ -1,8 +1,8 @@
-"""How long a coordinator's looks at a log of many segments take: the role alone, without metadata and network.
+"""How long the checks of a coordinator take for a log of many segments: the role only, without metadata and network.
 
     ./run bench looks [SEGMENTS]        20,000 by default
 
-Each line is the best of five, in milliseconds of CPU. A look is one step on the loop that also renews leases.
+Each line is the best of five, in milliseconds of CPU. A check is one step on the loop that also renews leases.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def long_map(count: int) -> Projection:
 
 
 def read_again(view: Projection) -> Projection:
-    """As a store hands it over: equal, and another object."""
+    """As a store returns it: equal, but another object."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(view), type=Projection)
 
 
 def acquainted(view: Projection) -> Coordinator:
-    """A coordinator that has seen everything done."""
+    """A coordinator without pending duties."""
     role = Coordinator(DutiesConfig("log"))
     role.done.finalized |= set(view.streams())
     role.done.tidied |= {info.node for info in NODES}
@@ -90,7 +90,7 @@ def main(count: int) -> None:
         "after a node went away": best_of_five(lambda: acquainted(view), view, away),
         "after one segment ended": best_of_five(lambda: acquainted(view), ended),
     }
-    print(f"looks at a map of {count:,} segments")
+    print(f"checks of a map of {count:,} segments")
     for what, (milliseconds, duty) in looks.items():
         print(f"  {what:30} {milliseconds:7.1f} ms   then: {duty}")
 

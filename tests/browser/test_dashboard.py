@@ -104,7 +104,7 @@ def test_the_map_shows_every_node_and_what_it_does_for_a_log(page: Page, cluster
     expect(page.locator("#feed")).to_contain_text(f"log {name} created: chain, 3 copies")
 
 
-def test_a_seal_is_drawn_and_told(page: Page, cluster: sync.Cluster) -> None:
+def test_a_seal_is_drawn_and_described(page: Page, cluster: sync.Cluster) -> None:
     name = next(names)
     log = cluster.log(name, create=True)
     log.append([b"x"] * 4)
@@ -130,7 +130,7 @@ def test_rates_have_axes_and_units(page: Page, cluster: sync.Cluster) -> None:
     expect(figure.locator("path.line").first).to_be_attached()
 
 
-def test_reads_are_plotted_for_the_cluster_and_told_for_the_node_that_sends(page: Page, cluster: sync.Cluster) -> None:
+def test_reads_are_plotted_for_the_cluster_and_shown_for_the_node_that_sends(page: Page, cluster: sync.Cluster) -> None:
     log = cluster.log(next(names), create=True)
     log.append([b"x"] * 1000)
     figure = page.locator('figure[data-key="reads"]')
@@ -138,13 +138,13 @@ def test_reads_are_plotted_for_the_cluster_and_told_for_the_node_that_sends(page
     expect(figure.locator(".unit")).to_have_text("entries/s")
     sending = page.locator(".node-reads").filter(has_text=re.compile(r"^reads [1-9][\d,]*/s$"))
 
-    def is_told() -> bool:
+    def is_shown() -> bool:
         assert sum(len(batch) for batch in log.batches(1, 1000)) == 1000
         return sending.count() > 0
 
-    wait_until(is_told)
-    told = re.compile(r"^reads of 3 nodes, entries/s, over the last five minutes: now .*, between \S+ and [1-9]")
-    expect(figure.locator("svg")).to_have_attribute("aria-label", told)
+    wait_until(is_shown)
+    label = re.compile(r"^reads of 3 nodes, entries/s, over the last five minutes: now .*, between \S+ and [1-9]")
+    expect(figure.locator("svg")).to_have_attribute("aria-label", label)
 
 
 # ------------------------------------------------------------------------------------------------------------------ log
@@ -233,7 +233,7 @@ def test_a_script_in_a_payload_and_in_an_error_is_text_and_never_runs(page: Page
 # ------------------------------------------------------------------------------------------------------------ pipelines
 
 
-def test_a_destination_is_paused_and_resumed_and_its_store_says_so(page: Page, store: FilledStore) -> None:
+def test_a_destination_is_paused_and_resumed_in_its_store(page: Page, store: FilledStore) -> None:
     row = page.locator('#destinations tr[data-key="0/tenants/acme"]')
     row.get_by_role("button", name="Pause acme").click()
     wait_until(lambda: store.desired_state_of("acme") == "paused")
@@ -250,23 +250,23 @@ def test_what_a_deliverer_reports_shows_in_the_table_and_the_feed(page: Page, st
     expect(row.locator("td")).to_have_text(
         ["globex", "tenants", "ready", "42", "0", "0 ms", re.compile("d ago"), "99", "Pause"]
     )
-    store.report("globex", Status("halted", 42, 3, 4_000, error="globex: the table is gone; make it"))
+    store.report("globex", Status("halted", 42, 3, 4_000, error="globex: the table does not exist; create it"))
     expect(row.locator(".state")).to_have_text("halted")
     expect(row.get_by_role("button")).to_have_text("Try again")
-    expect(page.locator("#feed")).to_contain_text("globex: halted: the table is gone; make it")
+    expect(page.locator("#feed")).to_contain_text("globex: halted: the table does not exist; create it")
     store.report("globex", Status("ready", 42, 0, 0, 1_700_000_000_000, 5, 99))
     expect(page.locator("#feed")).to_contain_text("globex: no longer halted")
 
 
-def test_rows_that_no_destination_takes_are_told_for_their_pipeline(page: Page, store: FilledStore) -> None:
+def test_unrouted_rows_are_shown_for_their_pipeline(page: Page, store: FilledStore) -> None:
     lines = page.locator("#unrouted li")
     expect(page.locator("#destinations .state").first).to_be_visible()
     expect(lines).to_have_count(0)
     store.store.unrouted.add(
         "tenants", Window(0, 57), UnroutedCounts({"hooli": 1200, HOSTILE[:20]: 2, "b": 1}, nulls=34)
     )
-    told = f"“hooli” 1,200, NULL 34, “{HOSTILE[:20]}” 2, others 1"
-    expect(lines).to_have_text([f"tenants: 1,237 rows have no destination, up to version 57: {told}"])
+    values = f"“hooli” 1,200, NULL 34, “{HOSTILE[:20]}” 2, others 1"
+    expect(lines).to_have_text([f"tenants: 1,237 rows have no destination, up to version 57: {values}"])
 
 
 def test_destinations_are_filtered_and_sorted(page: Page) -> None:
@@ -301,7 +301,7 @@ def test_the_tab_key_reaches_the_controls_in_the_order_of_the_page(page: Page) -
     assert met[-1] == "feed"
 
 
-def test_words_of_the_trade_are_explained_where_they_stand(page: Page) -> None:
+def test_terms_are_explained_where_they_occur(page: Page) -> None:
     terms = page.locator("a.term")
     assert terms.count() > 10
     unexplained = terms.evaluate_all(

@@ -1,4 +1,4 @@
-"""What somebody finds who opens the dashboard after it happened: of a cluster with a token and with many logs."""
+"""The dashboard of a cluster with a token and many logs, opened after the events."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def lost(cluster: RunningCluster) -> str:
         log.append(b"after")
         cluster.resume(node)
         wait_until(lambda: is_live(node))
-        wait_until(lambda: f"{node} is back" in told(client))
+        wait_until(lambda: f"{node} is back" in events(client))
         for number in range(1, LOGS):
             client.create_log(f"log-{number:04}", log_settings())
         pid = cluster.signal("coordinator", signal.SIGKILL)
         wait_until(lambda: cluster.process("coordinator").pid not in (0, pid))
-        wait_until(lambda: told(client).count("coordinator started") == 2)
+        wait_until(lambda: events(client).count("coordinator started") == 2)
     return node
 
 
-def told(client: sync.Cluster) -> list[str]:
+def events(client: sync.Cluster) -> list[str]:
     return [event.text for event in client.events(timeout=10).events]
 
 
@@ -86,7 +86,7 @@ def page(browser: Browser, url: str) -> Iterator[Page]:
         yield page
 
 
-def test_what_happened_before_the_page_was_opened_is_there_in_order(page: Page, lost: str) -> None:
+def test_events_from_before_the_page_was_opened_are_shown_in_order(page: Page, lost: str) -> None:
     page.get_by_role("button", name="Hide logs").click()
     words = page.locator("#feed li .words")
     expect(words.filter(has_text="coordinator started")).to_have_count(2)
@@ -107,7 +107,7 @@ def test_a_page_shows_nothing_before_the_token_is_shown(browser: Browser, url: s
     expect(page.locator("#all")).to_be_hidden()
     page.get_by_label("token").fill("wrong")
     page.keyboard.press("Enter")
-    expect(page.locator("#login-said")).to_have_text("that is not the cluster's token")
+    expect(page.locator("#login-said")).to_have_text("this is not the token of the cluster")
     expect(page.locator("#all")).to_be_hidden()
     page.get_by_label("token").fill(TOKEN)
     page.keyboard.press("Enter")
@@ -135,16 +135,16 @@ def test_many_logs_are_a_short_list_that_can_be_filtered_and_unfolded(page: Page
     expect(page.locator(".roles dt").first).to_have_text(re.compile(rf"^{LOGS} open logs$"))
 
 
-ROW: Final = """async ([duty, away]) => {
+ROW: Final = """async ([duty, dead]) => {
   const { rowOf } = await import("/page/segments.js");
   const members = [{ node: "a", joining: false }, { node: "b", joining: true }];
   const segment = { index: 0, epoch: 1, base: 1, end: 9, repaired: true, owner: "a", groups: [members] };
-  return rowOf({ policy: "chain", duty }, segment, 9, new Set(away)).slice(3, 5);
+  return rowOf({ policy: "chain", duty }, segment, 9, new Set(dead)).slice(3, 5);
 }"""
 
 
 @pytest.mark.parametrize(
-    ("duty", "away", "told"),
+    ("duty", "dead", "expected"),
     [
         ("CopyToJoiner", [], ["sealed, being copied", "a → b (being copied)"]),
         ("idle", [], ["sealed, being copied", "a → b (waits for its copy)"]),
@@ -152,7 +152,7 @@ ROW: Final = """async ([duty, away]) => {
         ("idle", ["a"], ["sealed, being copied", "a (node lost) → b (waits for its copy)"]),
     ],
 )
-def test_a_copy_on_a_dead_node_is_not_said_to_be_copied(
-    page: Page, duty: str, away: list[str], told: list[str]
+def test_a_copy_on_a_lost_node_is_not_shown_as_being_copied(
+    page: Page, duty: str, dead: list[str], expected: list[str]
 ) -> None:
-    assert page.evaluate(ROW, [duty, away]) == told
+    assert page.evaluate(ROW, [duty, dead]) == expected

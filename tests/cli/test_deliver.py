@@ -74,7 +74,7 @@ def example(delivered: Path, command: Command, monkeypatch: pytest.MonkeyPatch) 
 
 
 def change_source(folder: Path, *statements: str) -> int:
-    """Returns the newest version. Somebody else may have the catalog open at the moment."""
+    """Returns the newest version. Another process may have the catalog open."""
     address = load_pipeline(folder / "orders.yaml", None).source
     assert isinstance(address, LakeAddress)
     versions: list[int] = []
@@ -140,20 +140,20 @@ def test_a_difference_is_named_and_is_the_exit_code(command: Command, example: P
     assert command("deliver", "verify", "orders.yaml", "tenant-03").code == 0
 
 
-def test_what_cannot_be_compared_has_an_exit_code_of_its_own(command: Command, example: Path) -> None:
+def test_destinations_that_cannot_be_compared_have_their_own_exit_code(command: Command, example: Path) -> None:
     catalog = Path("tenants/tenant-03.ducklake").rename("elsewhere")
     done = command("deliver", "verify", "orders.yaml", "tenant-03")
     catalog.rename("tenants/tenant-03.ducklake")
     assert done.code == 3
     assert "not verified: nothing was delivered to it yet" in done.text
-    unknown = command("deliver", "verify", "orders.yaml", "nobody")
-    assert (unknown.code, "has no destination nobody" in unknown.err) == (2, True)
+    unknown = command("deliver", "verify", "orders.yaml", "no-such")
+    assert (unknown.code, "has no destination no-such" in unknown.err) == (2, True)
 
 
 def test_status_shows_every_destination(command: Command, example: Path) -> None:
     shown = command("deliver", "status", "orders.yaml")
     assert shown.code == 0
-    assert "pipeline orders, source at version 5, delivered by NOBODY" in shown.text
+    assert "pipeline orders, source at version 5, delivered by no deliverer" in shown.text
     assert "tenant-20" in shown.text
     facts = command("deliver", "status", "orders.yaml", "--json").json
     assert len(facts["destinations"]) == 20
@@ -172,12 +172,12 @@ def test_status_is_shown_again_and_again_until_interrupted(example: Path) -> Non
     assert [each["pipeline"] for each in shown] == ["orders", "orders"]
 
 
-def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, example: Path) -> None:
+def test_a_desired_state_is_kept_for_the_next_deliverer(command: Command, example: Path) -> None:
     paused = command("deliver", "pause", "orders.yaml", "tenant-01", "tenant-02")
     assert paused.text.startswith("paused: tenant-01, tenant-02\nno deliverer runs now")
     assert "to be paused" in command("deliver", "status", "orders.yaml").text
     again = command("deliver", "pause", "orders.yaml", "tenant-01")
-    assert again.text == "nothing to do: 1 destination paused already\n"
+    assert again.text == "nothing to do: 1 destination already paused\n"
     resumed = command("deliver", "resume", "orders.yaml", "--all", "--json").json
     assert resumed["changed"] == ["tenant-01", "tenant-02"]
     assert len(resumed["unchanged"]) == 18
@@ -195,13 +195,13 @@ def test_an_operators_word_is_kept_for_the_next_deliverer(command: Command, exam
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["pause", "orders.yaml"], "name destinations, or say --all"),
+        (["pause", "orders.yaml"], "name destinations, or use --all"),
         (["pause", "orders.yaml", "tenant-01", "--all"], "not both"),
-        (["retire", "orders.yaml", "--all"], "say --yes if that is meant"),
-        (["pause", "orders.yaml", "nobody"], "has no destination 'nobody'"),
+        (["retire", "orders.yaml", "--all"], "confirm with --yes"),
+        (["pause", "orders.yaml", "no-such"], "has no destination 'no-such'"),
     ],
 )
-def test_a_word_about_nobody_or_about_all_by_mistake_is_refused(
+def test_a_command_for_no_destination_or_for_all_by_mistake_is_rejected(
     command: Command, example: Path, words: list[str], complaint: str
 ) -> None:
     refused = command("deliver", *words)
@@ -250,7 +250,7 @@ class Terminal:
 
 @pytest.fixture
 def running(example: Path) -> Iterator[Terminal]:
-    """The example with a destination whose table is somebody else's."""
+    """The example with a destination whose table belongs to another pipeline."""
     write_deltalake(example / "foreign", pa.table({"mine": [1]}))
     text = Path("orders.yaml").read_text(encoding="utf-8")
     Path("orders.yaml").write_text(text.replace("# - {name: large", FOREIGN + "# - {name: large"), encoding="utf-8")
@@ -262,14 +262,14 @@ def running(example: Path) -> Iterator[Terminal]:
     Path("orders.yaml").write_text(text, encoding="utf-8")
 
 
-def test_a_deliverer_tells_how_far_it_is_follows_the_operator_and_drains_when_told_to_end(
+def test_a_deliverer_shows_its_progress_follows_desired_states_and_drains_on_a_signal(
     command: Command, example: Path, running: Terminal
 ) -> None:
     def states() -> dict[str, str]:
         found = command("deliver", "status", "orders.yaml", "--json").json["destinations"]
         return {each["name"]: (each["status"] or {}).get("state", "") for each in found}
 
-    running.wait_for("in step with version 5: 20 destinations, 1 halted")
+    running.wait_for("up to date with version 5: 20 destinations, 1 halted")
     assert "starting Spark on local[*]" in running.text
     assert "event=halted" in running.text
     assert "replace_existing" in running.text
@@ -277,19 +277,19 @@ def test_a_deliverer_tells_how_far_it_is_follows_the_operator_and_drains_when_to
 
     shutil.rmtree("foreign")
     assert command("deliver", "resume", "orders.yaml", "foreign").text == "active: foreign\n"
-    running.wait_for("in step with version 5: 21 destinations")
+    running.wait_for("up to date with version 5: 21 destinations")
 
     assert command("deliver", "pause", "orders.yaml", "tenant-01").text == "paused: tenant-01\n"
     wait_until(lambda: states()["tenant-01"] == "paused", lambda: "the pause is followed")
     changes = ("UPDATE lake.orders SET quantity = 99 WHERE id % 2 = 0", "DELETE FROM lake.orders WHERE id = 3")
     version = change_source(example, *changes)
-    running.wait_for(f"in step with version {version}: 20 destinations")
+    running.wait_for(f"up to date with version {version}: 20 destinations")
 
     running.process.send_signal(signal.SIGTERM)
     code, output = running.end()
-    assert "draining: everything is brought to the source's version" in running.text
+    assert "draining to the present version of the source" in running.text
     assert (code, f"20 destinations at version {version}" in output) == (0, True), running.text
-    assert "left behind: tenant-01, at version 5: paused" in running.text
+    assert "behind: tenant-01, at version 5: paused" in running.text
     done = command("deliver", "verify", "orders.yaml")
     assert done.text.endswith("21 destinations: all equal to the source\n")
 
@@ -304,12 +304,12 @@ def test_init_writes_an_example_and_never_overwrites(command: Command, tmp_path:
     )
     Path("orders.yaml").write_text("mine")
     again = command("deliver", "init", "--sample")
-    assert (again.code, "orders.yaml is there already" in again.err) == (1, True)
+    assert (again.code, "orders.yaml already exists" in again.err) == (1, True)
     assert Path("orders.yaml").read_text() == "mine"
     assert not Path("lake").exists()
     Path("lake/data").mkdir(parents=True)
     other = command("deliver", "init", "other.yaml", "--sample")
-    assert (other.code, "lake/data is there already" in other.err) == (1, True)
+    assert (other.code, "lake/data already exists" in other.err) == (1, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "orders.yaml", "stdin"]
 
 
@@ -340,7 +340,7 @@ def pipeline_file(folder: Path, text: str = "", **changes: str) -> Path:
         ({"store": "sqlite:orders.yaml"}, 2, "orders.yaml"),
     ],
 )
-def test_what_is_wrong_with_a_pipeline_is_said_before_anything_is_written(
+def test_problems_of_a_pipeline_are_reported_before_anything_is_written(
     command: Command, tmp_path: Path, changes: dict[str, str], code: int, complaint: str
 ) -> None:
     pipeline_file(tmp_path, **changes)
@@ -365,17 +365,17 @@ def test_validate_names_every_problem_and_where_it_is(command: Command, tmp_path
         ("lost", "dbname=x"),
         ("routing.column", "'price'"),
     ]
-    told = command("deliver", "validate", "orders.yaml")
-    assert told.code == 1
-    assert "routing.column: 'price' is DECIMAL(10,2); rows can be routed by text" in told.text
-    assert told.text.endswith("4 problems in orders.yaml\n")
+    validated = command("deliver", "validate", "orders.yaml")
+    assert validated.code == 1
+    assert "routing.column: 'price' is DECIMAL(10,2); rows can be routed by text" in validated.text
+    assert validated.text.endswith("4 problems in orders.yaml\n")
 
 
-def test_validate_compares_the_columns_of_what_was_delivered(command: Command, tmp_path: Path) -> None:
+def test_validate_compares_the_columns_of_existing_destinations(command: Command, tmp_path: Path) -> None:
     pipeline = load_pipeline(pipeline_file(tmp_path))
     source = source_facts(pipeline)
     assert command("deliver", "validate", "orders.yaml").text == (
-        "orders.yaml: pipeline orders, 20 destinations: all is well\n"
+        "orders.yaml: pipeline orders, 20 destinations: valid\n"
     )
     renamed = tuple(replace(each, name="payed") if each.name == "paid" else each for each in source.columns)
     for destination, identity in zip(pipeline.destinations, (source.identity, "another"), strict=False):
@@ -384,7 +384,7 @@ def test_validate_compares_the_columns_of_what_was_delivered(command: Command, t
         opened.close()
     another = f"its rows are of another source table (another, not {source.identity})"
     assert command("deliver", "validate", "orders.yaml").text.splitlines() == [
-        "tenant-01: column 'payed' is not in the source; mend it, or reseed the destination",
+        "tenant-01: column 'payed' is not in the source; fix it, or reseed the destination",
         f"tenant-02: {another}; choose another table, or reseed it to replace them",
         "2 problems in orders.yaml",
     ]
@@ -446,7 +446,7 @@ def test_a_destination_that_never_answers_delays_no_other(
 
 
 @pytest.mark.parametrize("action", ["init", "run", "status", "verify", "validate"])
-def test_without_the_packages_of_delivery_it_is_said_what_to_install(tmp_path: Path, action: str) -> None:
+def test_without_the_packages_of_delivery_the_error_says_what_to_install(tmp_path: Path, action: str) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text(

@@ -27,12 +27,12 @@ def destination(name: str, stage: str, **options: Any) -> DestinationView:
         ),
         (
             [destination("a", "ready", lag_versions=0), destination("b", "paused", life="paused", lag_versions=7)],
-            "in step with version 9: 1 destination",
+            "up to date with version 9: 1 destination",
         ),
         ([destination("a", "unowned", owned=False, lag_versions=1)], None),
     ],
 )
-def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], words: str | None) -> None:
+def test_progress_is_one_short_line(destinations: list[DestinationView], words: str | None) -> None:
     late = ProgressView(done=1, total=8, elapsed_ms=9000, percent=10.0, left_ms=1500)
     view = DelivererView(
         pipeline="orders",
@@ -48,9 +48,9 @@ def test_progress_is_told_in_a_few_words(destinations: list[DestinationView], wo
     assert (None if said is None else said[1]) == words
 
 
-def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
+def test_status_shows_errors_unrouted_rows_and_retired_destinations() -> None:
     record = {"configured": True, "retired": False, "desired_state": "active", "owner": "d-1", "empty": {"through": 8}}
-    halted = {"state": "halted", "position": 3, "error": "a: its table is gone", "rows_total": 7}
+    halted = {"state": "halted", "position": 3, "error": "a: its table was removed", "rows_total": 7}
     facts = {
         "pipeline": "orders",
         "source": {"version": 9, "error": ""},
@@ -68,7 +68,7 @@ def test_status_tells_errors_unrouted_rows_and_who_is_gone() -> None:
     assert lines[5].split() == ["b", "was", "ready,", "to", "be", "paused", "-", "-", "-", "-", "-"]
     assert lines[2].split("  ")[-3:] == ["rows changed", "last written", "deliverer"]
     assert lines[7].startswith("rows changed: removed and written since ")
-    assert lines[9] == "a: its table is gone"
+    assert lines[9] == "a: its table was removed"
     assert lines[11] == "12 rows have no destination, up to version 9: 'x' 9, NULL 2, others 1"
     facts["unrouted"] = {"through": 9, "rows": 1, "values": {"x": 1}, "nulls": 0, "others": 0}
     assert "\n1 row has no destination, up to version 9: 'x' 1\n" in status_text(facts)

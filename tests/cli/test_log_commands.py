@@ -52,7 +52,7 @@ def test_a_reconfiguration_shows_the_new_segments_epoch(on_cluster: Command) -> 
     assert on_cluster("read", "moved").out == b"a\n"
 
 
-def test_what_happened_is_told_the_oldest_first(on_cluster: Command) -> None:
+def test_events_are_listed_the_oldest_first(on_cluster: Command) -> None:
     on_cluster("log", "create", "eventful")
     wait_until(lambda: "+ log eventful created: chain, 3 copies, on node" in on_cluster("events").text)
     texts = [event["text"] for event in on_cluster("events", "--json").json["events"]]
@@ -75,7 +75,7 @@ def test_a_log_over_several_groups_takes_batches_of_any_size(on_cluster: Command
     assert on_cluster("read", "striped").out == text
 
 
-def test_deleting_needs_a_yes_and_the_name_is_gone_then(on_cluster: Command) -> None:
+def test_deleting_needs_a_confirmation_and_the_name_cannot_be_reused(on_cluster: Command) -> None:
     on_cluster("log", "create", "deleted")
     assert on_cluster("log", "delete", "deleted").code == 2
     assert on_cluster("log", "delete", "deleted", "--yes").text == "log deleted is deleted\n"
@@ -86,10 +86,10 @@ def test_deleting_needs_a_yes_and_the_name_is_gone_then(on_cluster: Command) -> 
     ]
 
 
-def test_declaring_a_loss_needs_a_yes(on_cluster: Command) -> None:
+def test_declaring_a_loss_needs_a_confirmation(on_cluster: Command) -> None:
     on_cluster("log", "create", "kept")
     done = on_cluster("log", "declare-lost", "kept", "--end", "5")
-    assert (done.code, "say --yes" in done.err) == (2, True)
+    assert (done.code, "add --yes to confirm" in done.err) == (2, True)
 
 
 def test_the_status_shows_nodes_logs_and_process_ids(on_cluster: Command, cluster: RunningCluster) -> None:

@@ -105,5 +105,4 @@ def test_the_library_and_the_checker_work_without_them(fresh: Fresh) -> None:
     done = fresh.run("-c", "import trunkline, trunkline.sync, trunkline.delivery; print(trunkline.__version__)")
     assert done.returncode == 0, done.stderr
     listed = fresh.run(*TRUNKLINE, "check", "--list")
-    assert listed.returncode == 0, listed.stderr
-    assert REMEDY in listed.stderr
+    assert (listed.returncode, listed.stderr) == (0, "")

@@ -1,7 +1,7 @@
 """What the contract suite needs of a kind of destination, and other processes that use the same table.
 
-A module ``contract/<kind>_destination.py`` has ``KINDS: tuple[Kind, ...]``. A ``Table`` says where a table is that
-nobody has made yet; it pickles, so that a child process opens the same one.
+A module ``contract/<kind>_destination.py`` has ``KINDS: tuple[Kind, ...]``. A ``Table`` is the place of a table that
+does not exist yet; it pickles, so that a child process opens the same one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trunkline.errors import Refused, TrunklineError, Unreachable
 
 Row = Mapping[str, Any]
 Change = tuple[Op, Row]
-Watch = Callable[[str], None]  # told of each statement just before it runs, and of "done" after the last one
+Watch = Callable[[str], None]  # called with each statement just before it runs, and with "done" after the last one
 PATIENCE_S: Final = 30.0
 TRIES: Final = 400  # of a call that another process keeps from the table
 
@@ -44,7 +44,7 @@ class Table(Protocol):
         ...
 
     def held(self) -> list[dict[str, Any]] | None:
-        """The table's rows, read without our class; ``None`` if there is no table."""
+        """The table's rows, read without the destination's class; ``None`` if there is no table."""
         ...
 
     def trace(self) -> object:
@@ -52,7 +52,7 @@ class Table(Protocol):
         ...
 
     def make_foreign(self) -> None:
-        """Make a table of this name that is not ours: one column ``id`` BIGINT and one row, 99."""
+        """Create a foreign table of this name: one column ``id`` BIGINT and one row, 99."""
         ...
 
     def forget_marks(self) -> None:
@@ -60,7 +60,7 @@ class Table(Protocol):
         ...
 
     def lost(self) -> Table:
-        """The same kind of table where nobody answers."""
+        """The same kind of table where no server answers."""
         ...
 
 

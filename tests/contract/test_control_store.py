@@ -99,7 +99,7 @@ def test_c2_destinations_move_when_a_deliverer_dies(store: ControlStore) -> None
     assert [each.name for each in store.deliverers("p")] == ["lives"]
 
 
-def test_c2_what_nobody_took_is_still_held_after_a_late_renewal(store: ControlStore) -> None:
+def test_c2_destinations_that_no_other_took_are_still_held_after_a_late_renewal(store: ControlStore) -> None:
     configured(store, 4)
     before = acquire(store, "late", SHORT_MS)
     eventually(lambda: not store.deliverers("p")[0].live)
@@ -217,7 +217,7 @@ def test_c5_a_new_seed_and_a_retirement_forget_the_empty_window(store: ControlSt
 # ----------------------------------------------------------------------------------------------------- C6 configuration
 
 
-def test_c6_who_works_by_an_older_configuration_is_told(store: ControlStore) -> None:
+def test_c6_a_caller_with_an_older_configuration_gets_an_error(store: ControlStore) -> None:
     configured(store, 2)
     acquire(store, "a")
     store.configurations.configure("p", "d2", {"t0": "x", "t9": "x"})
@@ -245,7 +245,7 @@ def test_c6_configuring_the_same_again_changes_nothing(store: ControlStore) -> N
     assert names(acquire(store, "a")) == ["t0", "t1"]
 
 
-def test_c6_discovered_destinations_are_kept_and_told(store: ControlStore) -> None:
+def test_c6_discovered_destinations_are_kept_and_returned(store: ControlStore) -> None:
     configured(store, 1)
     store.configurations.discover("p", "d1", {"new": ("New Value", "x"), "other": ("ü", "x"), **ODD_VALUES})
     before = store.configurations.revision("p")
@@ -325,7 +325,7 @@ def test_c7_the_revision_grows_with_changes_and_not_with_notes(store: ControlSto
         assert not grew()
 
 
-def test_ten_thousand_destinations_are_no_burden(store: ControlStore) -> None:
+def test_calls_stay_fast_with_ten_thousand_destinations(store: ControlStore) -> None:
     configured(store, 10_000)
     held = acquire(store, "a")
     assert held.share.held == 10_000

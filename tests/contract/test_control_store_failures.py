@@ -46,7 +46,7 @@ def test_c8_a_store_that_comes_back_goes_on() -> None:
     [("dbname=nowhere", "nowhere"), ("user=stranger password=wrong", "stranger"), ("user=nobody", "nobody")],
     ids=["database", "password", "user"],
 )
-def test_c8_a_wrong_address_is_a_persons_to_mend(postgres: PostgresServer, change: str, named: str) -> None:
+def test_c8_a_wrong_address_is_a_configuration_error(postgres: PostgresServer, change: str, named: str) -> None:
     with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS stranger")
         connection.execute("CREATE ROLE stranger LOGIN PASSWORD 'right'")
@@ -57,27 +57,27 @@ def test_c8_a_wrong_address_is_a_persons_to_mend(postgres: PostgresServer, chang
     store.close()
 
 
-def test_c8_a_file_that_is_not_ours_or_cannot_be_written_is_a_persons_to_mend(tmp_path: Path) -> None:
+def test_c8_a_file_that_is_not_ours_or_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
     foreign = sqlite3.connect(tmp_path / "foreign.db")
     foreign.execute("CREATE TABLE theirs (x)")
     foreign.close()
-    (tmp_path / "text.db").write_text("this is no database, but a text that is long enough to be taken for one" * 20)
+    (tmp_path / "text.db").write_text("this is not a database, but a text that is as long as one" * 20)
     (tmp_path / "folder").mkdir()
     for name, why in {
         "foreign.db": "another program",
         "text.db": "not a database",
         "folder": "unable to open",
-        "missing/control.db": "no folder",
+        "missing/control.db": "does not exist; create it",
     }.items():
         store = open_control_store(f"sqlite:{tmp_path / name}")
         with pytest.raises(ConfigError, match=why):
             store.configurations.revision("p")
         store.close()
-    with pytest.raises(ConfigError, match="no control store"):
+    with pytest.raises(ConfigError, match="not a valid control store"):
         open_control_store("etcd:somewhere")
 
 
-def test_c8_a_damaged_file_is_told_apart(tmp_path: Path) -> None:
+def test_c8_a_damaged_file_has_its_own_error(tmp_path: Path) -> None:
     path = tmp_path / "control.db"
     store = open_control_store(f"sqlite:{path}")
     store.configurations.configure("p", "d1", {f"t{n}": "x" for n in range(500)})

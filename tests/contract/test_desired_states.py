@@ -1,4 +1,4 @@
-"""Desired states, and the rows that no destination takes, as every control store keeps them."""
+"""Desired states and unrouted rows, as every control store keeps them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from contract.control_place import Place, acquire, configured
 from trunkline.delivery.changes.windows import Window
-from trunkline.delivery.control.contract import UNROUTED_VALUES_MAX, UnroutedCounts
-from trunkline.delivery.control.store import ControlStore
+from trunkline.delivery.control.contract import UNROUTED_VALUES_MAX, NoControlStore, UnroutedCounts, UnroutedSummary
+from trunkline.delivery.control.store import ControlStore, open_control_store
 from trunkline.errors import ConfigError
 
 
@@ -41,7 +41,7 @@ def test_a_request_to_seed_again_that_came_meanwhile_stays(store: ControlStore) 
     assert acquire(store, "a").ownerships[0].reseed == 0
 
 
-def test_a_destination_that_nobody_has_is_named_and_nothing_changes(store: ControlStore) -> None:
+def test_an_unknown_destination_is_named_and_nothing_changes(store: ControlStore) -> None:
     store.configurations.configure("p", "d1", {"acme": "x", "globex": "x"})
     with pytest.raises(ConfigError, match="no destination 'acne'; did you mean 'acme'"):
         store.desired_states.set("p", ["globex", "acne"], "paused")
@@ -82,6 +82,20 @@ def test_rows_of_a_window_are_counted_once(store: ControlStore) -> None:
     assert through == 20
     assert counted == UnroutedCounts({"": 1, "x": 3, "x ": 5, "y": 1}, nulls=4, others=4)
     assert counted.rows == 18
+
+
+def test_a_summary_has_the_sum_and_the_most_frequent_values(control_place: Place, store: ControlStore) -> None:
+    reader = open_control_store(control_place.address, create=False)
+    for _ in range(2):
+        with pytest.raises(NoControlStore):
+            reader.pipelines()
+    configured(store, 1)
+    store.configurations.configure("other", "d1", {})
+    store.unrouted.add("p", Window(0, 7), UnroutedCounts({"a": 5, "b": 1, "c": 9}, nulls=6, others=2))
+    assert reader.pipelines() == ("other", "p")
+    assert reader.unrouted.summary("p", 3) == UnroutedSummary(23, 7, (("c", 9), (None, 6), ("a", 5)))
+    assert reader.unrouted.summary("other", 3) == UnroutedSummary(0, 0, ())
+    reader.close()
 
 
 def test_odd_and_long_values_are_counted_apart(store: ControlStore) -> None:

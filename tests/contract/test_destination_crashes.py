@@ -36,7 +36,7 @@ CHANGES: Final[list[Change]] = [
 CHANGED: Final[list[Row]] = [SEEDED[2], *(row for op, row in CHANGES if op is not Op.REMOVE)]
 INSERTS: Final[list[Change]] = [(Op.INSERT, row) for row in SEEDED]
 NOTED_ROW: Final[Row] = {"id": 9, "tenant": "acme", "amount": 9, "note": "new"}
-MOST_STATEMENTS: Final = 60
+STATEMENTS_MAX: Final = 60
 ROUNDS: Final = 8
 KILLS: Final = 6
 KILL_AFTER_S_MAX: Final = 0.2
@@ -69,7 +69,7 @@ def killed_everywhere(table: Table, step: Step, old: object, new: object) -> Non
     Whatever the dead leave behind is there for those who come after them: the last one does the step in spite of it.
     """
     seen = []
-    for at in range(MOST_STATEMENTS):
+    for at in range(STATEMENTS_MAX):
         lived = run_until(table, step, at)
         found = state(table)
         assert found in (old, new), f"killed before statement {at}"
@@ -80,7 +80,7 @@ def killed_everywhere(table: Table, step: Step, old: object, new: object) -> Non
     assert seen == sorted(seen), "once it is there it stays"
     assert not seen[0]
     assert seen[-2:] == [True, True], "killed when it was done, and not killed"
-    assert len(seen) > 3, "a destination tells its watcher of every statement"
+    assert len(seen) > 3, "a destination reports every statement to its watcher"
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -121,7 +121,7 @@ def flush_on_and_on(table: Table, report: Connection) -> None:
         report.send(number)
 
 
-def test_t1_processes_killed_at_random_moments_leave_what_their_position_says(table: Table) -> None:
+def test_t1_processes_killed_at_random_moments_leave_the_rows_of_their_position(table: Table) -> None:
     destination = table.open()
     apply(destination, (SEED, []))
     destination.close()
@@ -131,7 +131,7 @@ def test_t1_processes_killed_at_random_moments_leave_what_their_position_says(ta
         child = forking().Process(target=flush_on_and_on, args=(table, theirs), daemon=True)
         child.start()
         theirs.close()
-        assert ours.poll(PATIENCE_S), "no flush came to its end"
+        assert ours.poll(PATIENCE_S), "no flush finished"
         child.join(draw.uniform(0.0, KILL_AFTER_S_MAX))
         child.kill()
         child.join()

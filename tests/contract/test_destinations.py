@@ -122,7 +122,7 @@ def test_t2_a_flush_that_was_done_already_succeeds_and_writes_nothing(table: Tab
     flushed(table, FLUSH, CHANGES)
     before = table.trace()
     assert flushed(table, FLUSH, CHANGES) == Applied(20, already=True)
-    with pytest.raises(PositionMoved):  # whether what is there goes further, only the source can tell
+    with pytest.raises(PositionMoved):  # only the source knows whether the stored position is a later one
         flushed(table, replace(FLUSH, through=15, token=2), CHANGES)
     assert table.trace() == before
     assert content(table.held()) == content(FLUSHED)
@@ -166,11 +166,11 @@ def test_t5_a_seed_that_was_planned_from_what_is_there_replaces_it_also_by_an_ea
     seeded(table, replace(SEED, through=70, through_mark=MARK_A))
     with pytest.raises(Fenced):
         seeded(table, replace(SEED, token=0, expected=70, mark=MARK_A, through=5))
-    anew = replace(SEED, expected=70, mark=MARK_A, through=5, through_mark=MARK_B, source="lake/others")
-    seeded(table, anew, [{"id": 8, "tenant": "acme", "amount": 1}])
+    reseed = replace(SEED, expected=70, mark=MARK_A, through=5, through_mark=MARK_B, source="lake/others")
+    seeded(table, reseed, [{"id": 8, "tenant": "acme", "amount": 1}])
     assert standing(table) == Standing(5, 1, "lake/others", MARK_B)
     before = table.trace()
-    for late in (replace(anew, through=4, through_mark=MARK_A), replace(anew, mark="", through=4)):
+    for late in (replace(reseed, through=4, through_mark=MARK_A), replace(reseed, mark="", through=4)):
         with pytest.raises(PositionMoved):
             seeded(table, late)
     assert table.trace() == before
@@ -201,7 +201,7 @@ def test_t2_every_kind_decides_as_fencing_does(table: Table) -> None:
 
 
 def test_t2_every_kind_asks_fencing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first flush, a flush that somebody came before, and a seed; only DuckLake's update does without it (K1)."""
+    """A first flush, a flush after another writer, and a seed; only DuckLake's update works without it (K1)."""
     seeded(table)
     asked: list[PlannedWrite] = []
 
@@ -263,7 +263,7 @@ def test_t4_policy_warn_takes_the_newer_row_and_counts(table: Table) -> None:
     assert content(table.held()) == content([FLUSHED[0], changes[-1][1], FLUSHED[2]])
 
 
-def test_t4_a_null_key_that_is_held_is_a_duplicate_too(table: Table) -> None:
+def test_t4_a_null_key_that_exists_is_a_duplicate(table: Table) -> None:
     seeded(table, rows=[{"id": None, "tenant": "acme", "amount": 1}])
     with pytest.raises(DuplicateKey, match="id"):
         flushed(table, FLUSH, [(Op.INSERT, {"id": None, "tenant": "acme", "amount": 2})])
@@ -300,7 +300,7 @@ def test_t5_an_empty_seed_is_a_table_without_rows(table: Table) -> None:
     assert flushed(table, FLUSH, inserts) == Applied(20, written=3)
 
 
-def test_t5_a_table_that_is_not_ours_is_replaced_only_if_asked(table: Table) -> None:
+def test_t5_a_foreign_table_is_replaced_only_with_replace_existing(table: Table) -> None:
     table.make_foreign()
     before = table.trace()
     assert standing(table) is None
@@ -393,7 +393,7 @@ def test_t6_columns_in_another_order_are_matched_by_name(table: Table) -> None:
 # ---------------------------------------------------------------------------------------------- T7: what went wrong
 
 
-def test_t7_a_destination_that_nobody_answers_for_is_unreachable(table: Table) -> None:
+def test_t7_a_destination_without_a_server_is_unreachable(table: Table) -> None:
     destination = table.lost().open()
     with pytest.raises(Unreachable):
         destination.standing()
@@ -407,7 +407,7 @@ def test_t7_a_destination_that_nobody_answers_for_is_unreachable(table: Table) -
 # --------------------------------------------------------------------------------------------------- everything else
 
 
-def test_looking_writes_nothing(table: Table) -> None:
+def test_reading_writes_nothing(table: Table) -> None:
     seeded(table)
     before = table.trace()
     destination = table.open()
@@ -429,7 +429,7 @@ def test_a_reserved_column_name_is_refused(table: Table) -> None:
     assert table.held() is None
 
 
-def test_a_retired_table_keeps_its_rows_and_belongs_to_nobody(table: Table) -> None:
+def test_a_retired_table_keeps_its_rows_and_has_no_position(table: Table) -> None:
     seeded(table)
     destination = table.open()
     destination.retire()

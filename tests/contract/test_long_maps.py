@@ -1,4 +1,4 @@
-"""Every store takes logs with tens of thousands of segments, and a change costs what it changes."""
+"""Every store accepts logs with tens of thousands of segments, and the cost of a change depends on the change alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_log_of_20_000_segments_is_stored_changed_and_found_again(place: Place
     asyncio.run(scenario())
 
 
-def test_m5_who_knows_the_present_epoch_is_told_just_that(place: Place) -> None:
+def test_m5_a_reader_with_the_present_epoch_gets_no_projection(place: Place) -> None:
     async def scenario() -> None:
         async with opened(place) as store:
             view = await swapped(store, first_of())

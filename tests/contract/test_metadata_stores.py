@@ -1,4 +1,4 @@
-"""What every metadata store promises: the contract of the register role, kept by a disk or by etcd."""
+"""What every metadata store promises: the contract of the register role, on a disk or in etcd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trunkline.metadata.store import NODES_CHANGED, MetadataStore, Request, Stor
 # ------------------------------------------------------------------------------------------------------------- swaps
 
 
-def test_m1_a_swap_is_taken_only_at_the_expected_epoch(place: Place) -> None:
+def test_m1_a_swap_is_accepted_only_at_the_expected_epoch(place: Place) -> None:
     async def scenario() -> None:
         first = first_of()
         async with opened(place) as store:
@@ -109,7 +109,7 @@ def test_m2_an_answered_swap_outlives_kill_9(place: Place) -> None:
 # --------------------------------------------------------------------------------- cluster, watchers, announcements
 
 
-def test_the_cluster_id_is_written_once_and_everybody_gets_the_first(place: Place) -> None:
+def test_the_cluster_id_is_written_once_and_all_callers_get_the_first(place: Place) -> None:
     async def scenario() -> None:
         async with opened(place) as store:
             assert await store.cluster() == ""
@@ -121,7 +121,7 @@ def test_the_cluster_id_is_written_once_and_everybody_gets_the_first(place: Plac
     asyncio.run(scenario())
 
 
-def test_k3_a_watcher_hears_of_logs_and_nodes_until_the_store_closes(place: Place) -> None:
+def test_k3_a_watcher_receives_changes_of_logs_and_nodes_until_the_store_closes(place: Place) -> None:
     async def scenario() -> None:
         async with opened(place) as store:
             early, late = store.watch(), store.watch()
@@ -180,7 +180,7 @@ def test_k4_a_lone_coordinator_is_elected_and_resigns_when_it_closes(place: Plac
 # ------------------------------------------------------------------------------------------------------------ outages
 
 
-def test_k1_a_store_that_is_down_gives_no_answer_and_recovers_by_itself(place: Place) -> None:
+def test_k1_a_store_that_is_down_gives_no_answer_and_recovers(place: Place) -> None:
     async def scenario() -> None:
         first = first_of()
         async with opened(place) as store:
@@ -216,7 +216,7 @@ def test_a_closed_store_gives_no_answer_and_closing_twice_is_harmless(place: Pla
 
 
 async def settled(store: MetadataStore) -> Got:
-    """What is there once the store answers again; etcd may have come up without a leader yet."""
+    """The content once the store answers again; etcd may not have a leader yet."""
     found: list[Got] = []
 
     async def answered() -> bool:
@@ -288,7 +288,7 @@ LEAVINGS = st.builds(LeaseExpired, st.sampled_from(["a", "b", "w"]), st.integers
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=st.lists(st.one_of(REGISTERS, CLIENTS, LEAVINGS), max_size=16))
-def test_any_comings_and_goings_leave_the_registry_that_the_role_has(
+def test_any_registrations_and_departures_leave_the_registry_that_the_role_has(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     place: Place,

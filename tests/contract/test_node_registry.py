@@ -29,7 +29,7 @@ def test_nodes_are_listed_by_name_and_kept_over_a_restart(place: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_m3_a_lease_runs_out_and_is_renewed(place: Place) -> None:
+def test_m3_a_lease_expires_and_is_renewed(place: Place) -> None:
     async def scenario() -> None:
         announced: list[Event] = []
         async with opened(place, place.lease_ms, announced.append) as store:
@@ -43,7 +43,7 @@ def test_m3_a_lease_runs_out_and_is_renewed(place: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_m3_a_node_that_is_heard_of_keeps_its_lease(place: Place) -> None:
+def test_m3_a_node_that_renews_keeps_its_lease(place: Place) -> None:
     async def scenario() -> None:
         announced: list[Event] = []
         async with opened(place, place.lease_ms, announced.append) as store:
@@ -58,7 +58,7 @@ def test_m3_a_node_that_is_heard_of_keeps_its_lease(place: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_m3_when_nobody_was_there_to_keep_leases_every_node_gets_a_new_period(place: Place) -> None:
+def test_m3_if_no_coordinator_was_there_to_keep_leases_every_node_gets_a_new_period(place: Place) -> None:
     async def scenario() -> None:
         async with opened(place, place.lease_ms) as store:
             await store.handle(Register(node()))
@@ -88,10 +88,10 @@ def test_a_late_registration_of_an_earlier_start_gets_no_answer_and_changes_noth
 
 
 @pytest.mark.parametrize("state", [NodeState.DRAINING, NodeState.GONE])
-def test_an_operators_word_outlives_registrations_and_restarts(place: Place, state: NodeState) -> None:
+def test_a_state_set_by_an_operator_survives_registrations_and_restarts(place: Place, state: NodeState) -> None:
     async def scenario() -> None:
         async with opened(place) as store:
-            assert not await store.set_node_state("a", state)  # nobody knows it yet
+            assert not await store.set_node_state("a", state)  # not registered yet
             await store.handle(Register(node()))
             assert await store.set_node_state("a", state)
             await store.handle(Register(node()))
@@ -107,7 +107,7 @@ def test_an_operators_word_outlives_registrations_and_restarts(place: Place, sta
     asyncio.run(scenario())
 
 
-def test_the_entry_of_a_client_goes_with_its_lease_and_is_no_operators_matter(place: Place) -> None:
+def test_the_entry_of_a_client_ends_with_its_lease_and_has_no_operator_state(place: Place) -> None:
     client = replace(node("writer"), state=NodeState.CLIENT)
 
     async def scenario() -> None:
@@ -129,7 +129,7 @@ async def empty(store: MetadataStore) -> bool:
     return await store.nodes() == ()
 
 
-def test_the_lease_of_a_node_that_leaves_is_over_at_once_and_it_may_come_back(place: Place) -> None:
+def test_the_lease_of_a_node_that_leaves_ends_at_once_and_it_may_come_back(place: Place) -> None:
     async def scenario() -> None:
         announced: list[Event] = []
         async with opened(place, LONG_MS, announced.append) as store:
@@ -149,7 +149,7 @@ def test_the_lease_of_a_node_that_leaves_is_over_at_once_and_it_may_come_back(pl
     asyncio.run(scenario())
 
 
-def test_a_client_that_leaves_is_forgotten_at_once_and_for_good(place: Place) -> None:
+def test_a_client_that_leaves_is_forgotten_at_once(place: Place) -> None:
     client = replace(node("writer"), state=NodeState.CLIENT)
 
     async def scenario() -> None:
@@ -165,7 +165,7 @@ def test_a_client_that_leaves_is_forgotten_at_once_and_for_good(place: Place) ->
     asyncio.run(scenario())
 
 
-def test_to_leave_twice_too_late_or_unknown_changes_nothing(place: Place) -> None:
+def test_leaving_twice_too_late_or_unknown_changes_nothing(place: Place) -> None:
     client = replace(node("writer", start=2), state=NodeState.CLIENT)
 
     async def scenario() -> None:
@@ -183,17 +183,17 @@ def test_to_leave_twice_too_late_or_unknown_changes_nothing(place: Place) -> Non
                 await store.leave("a", 2)
                 await store.leave("writer", 2)
             assert await store.nodes() == (replace(node(start=2), live=False),)
-            await until(store, lambda: told(announced, 2))
+            await until(store, lambda: has(announced, 2))
             assert sorted(announced, key=str) == [LeaseLost("a"), LeaseLost("writer")]
 
     asyncio.run(scenario())
 
 
-async def told(events: list[Event], count: int) -> bool:
+async def has(events: list[Event], count: int) -> bool:
     return len(events) >= count
 
 
-def test_a_node_that_is_forgotten_is_gone_for_good_and_may_come_as_a_new_one(place: Place) -> None:
+def test_a_forgotten_node_is_removed_and_may_register_as_a_new_one(place: Place) -> None:
     async def scenario() -> None:
         async with opened(place) as store:
             await store.handle(Register(node("a", start=9)))
@@ -204,13 +204,13 @@ def test_a_node_that_is_forgotten_is_gone_for_good_and_may_come_as_a_new_one(pla
             assert await store.nodes() == (node("b"),)
         async with opened(place) as store:
             assert await store.nodes() == (node("b"),)
-            assert await store.handle(Register(node("a", start=1))) == Registered("a", 1)  # nothing is remembered of it
+            assert await store.handle(Register(node("a", start=1))) == Registered("a", 1)  # it is a new node
             assert await store.nodes() == (node("a", start=1), node("b"))
 
     asyncio.run(scenario())
 
 
-def test_m4_no_client_takes_a_nodes_name_and_no_node_a_clients(place: Place) -> None:
+def test_m4_a_client_cannot_take_the_name_of_a_node_nor_a_node_that_of_a_client(place: Place) -> None:
     async def scenario() -> None:
         client = replace(node("c"), state=NodeState.CLIENT)
         async with opened(place) as store:

@@ -1,4 +1,4 @@
-"""Drives roles by hand: feeds messages to one role, or lets a few of them talk until they have nothing more to say.
+"""Drives roles by hand: feeds messages to one role, or lets several roles exchange messages until none is left.
 
 There is one order here, first come first served: interleavings are the checker's business.
 """
@@ -87,7 +87,7 @@ def data(first: int, count: int = 1, *, writer: str = "w", seq: int = 1, checksu
 
 
 def seen(view: Projection | None, nodes: tuple[NodeInfo, ...] = ()) -> ViewChanged:
-    """What the reconfigurer tells of a projection."""
+    """The answer of the reconfigurer with a projection."""
     return ViewChanged(LOG, view, nodes)
 
 
@@ -146,7 +146,7 @@ class Company:
         self.results: dict[int, Event] = {}
         self.events: list[Event] = []
 
-    def tell(self, to: Address, message: Message, source: Address = APPLICATION) -> None:
+    def deliver(self, to: Address, message: Message, source: Address = APPLICATION) -> None:
         """Hand over one message and let everybody talk until it is quiet."""
         self.carry_out(to, self.roles[to].on_message(source, message))
 

@@ -1,4 +1,4 @@
-"""Logs of thousands of segments, and a coordinator that looks at them."""
+"""Logs of thousands of segments, and a coordinator that checks them."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def acquainted(view: Projection) -> Coordinator:
     return role
 
 
-def look(role: Coordinator, view: Projection, nodes: tuple[NodeInfo, ...] = NODES) -> Effects:
+def check(role: Coordinator, view: Projection, nodes: tuple[NodeInfo, ...] = NODES) -> Effects:
     return role.on_message(ME, seen(view, nodes))

@@ -1,4 +1,4 @@
-"""A reader, led by hand: the logs that it reads, and what it is told."""
+"""A reader, driven by hand: the logs that it reads, and the messages that it receives."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Client:
         self.role = Reader(ReaderConfig(META, LOG, read_limit=LIMIT, seal_checks=seal_checks, replica=replica), view)
         self.begun = self.role.on_message(requester, SubscribeRequested(1, LOG, start, until, to_tail))
 
-    def tell(self, message: Message) -> Effects:
+    def deliver(self, message: Message) -> Effects:
         return self.role.on_message(APPLICATION, message)
 
     def wait(self) -> Effects:

@@ -182,7 +182,7 @@ def test_c3_a_stream_is_dropped_only_after_its_id_has_left_the_projection() -> N
     view = apply(REPAIRED, RaiseTrim(3))
     cluster = Cluster(view, registered("a b c"), {A: FULL, B: FULL, C: FULL})
     cluster.company.down.add("meta")
-    cluster.company.tell(ME, seen(view, cluster.nodes))  # it wants to forget the segment, and is not heard
+    cluster.company.deliver(ME, seen(view, cluster.nodes))  # it wants to forget the segment, and its message is lost
     assert not any(node.tombstones for node in cluster.storage.values())
 
 
@@ -199,14 +199,14 @@ def test_c3_the_stream_of_a_removed_member_is_dropped_when_its_node_is_back() ->
 # ----------------------------------------------------------------------------------------------- patience and rest
 
 
-def test_c9_a_node_that_went_away_has_some_time_to_come_back() -> None:
+def test_c9_an_absent_node_has_some_time_to_come_back() -> None:
     cluster = Cluster(REPAIRED, registered("a b c d", dead="c"), {A: FULL, B: FULL, C: FULL}, absent_ms=5)
     assert C in cluster.work(12, but="absent").segments[0].members()
     assert C not in cluster.work(12).segments[0].members()
 
 
 def patient(nodes: tuple[NodeInfo, ...]) -> tuple[Coordinator, Effects]:
-    """A coordinator that looks at a finished segment for the first time."""
+    """A coordinator that checks a finished segment for the first time."""
     role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c", "d"}
     role.done.finalized |= {m.stream for s in CLOSED.segments for m in s.members()}
@@ -219,10 +219,10 @@ CLOSED = apply(REPAIRED, EndSegment(1, 4, REPAIRED.last.groups, None))
 WITHOUT_C = registered("a b c d", dead="c")
 
 
-def test_c9_a_node_is_awaited_from_the_first_look_that_shows_it_away() -> None:
+def test_c9_a_node_is_awaited_from_the_first_check_that_shows_it_absent() -> None:
     role, effects = patient(WITHOUT_C)
     assert (messages(effects), timers(effects)) == ([], ["absent c", "tick"])
-    for _ in range(3):  # looks that are no passing of time
+    for _ in range(3):  # checks without passing time
         role.on_message(ME, CheckNow())
         assert messages(role.on_message(ME, seen(CLOSED, WITHOUT_C))) == []
     role.on_timer("absent c")
@@ -230,7 +230,7 @@ def test_c9_a_node_is_awaited_from_the_first_look_that_shows_it_away() -> None:
     assert isinstance(question, Finalize)  # of a witness, for the removal
 
 
-def test_c9_a_node_that_is_back_is_not_awaited_any_more_and_its_next_absence_begins_anew() -> None:
+def test_c9_a_node_that_is_back_is_not_awaited_and_its_next_absence_has_its_own_time() -> None:
     role, _ = patient(WITHOUT_C)
     back = registered("a b c d")
     effects = role.on_message(ME, seen(CLOSED, (*back[:2], replace(back[2], start=2), back[3])))
@@ -261,23 +261,23 @@ def rest_of(effects: Effects) -> int:
     return next(e.after_ms for e in reversed(effects) if isinstance(e, SetTimer) and e.key == "tick")
 
 
-def test_with_nothing_due_it_rests_until_it_is_told_to_look() -> None:
+def test_with_nothing_due_it_rests_until_it_is_told_to_check() -> None:
     role, effects = patient(registered("a b c"))
     assert rest_of(effects) == role.config.rest_ms
     assert messages(role.on_message(ME, CheckNow())) == [Refresh(LOG)]
-    assert role.on_message(ME, CheckNow()) == []  # it is looking: the answer may be older than this
+    assert role.on_message(ME, CheckNow()) == []  # a check is in progress: its answer may be older than this
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == [Refresh(LOG)]
     assert messages(role.on_message(ME, seen(CLOSED, registered("a b c")))) == []
 
 
 # ----------------------------------------------------------------------------------------------------------- draining
 
-# Replicas wanted: one. The segment was copied from a, which is being drained, to b; now b is away.
+# Replicas wanted: one. The segment was copied from a, which is being drained, to b; now b is unreachable.
 DRAINED = replace(REPAIRED, settings=Settings(Policy.CHAIN, replicas=1))
 AB = apply(DRAINED, RemoveMember(0, C.stream))
 
 
-def test_c5_a_node_that_is_being_drained_stays_while_no_other_copy_is_there_to_vouch() -> None:
+def test_c5_a_draining_node_keeps_its_copy_while_there_is_no_other_witness() -> None:
     nodes = (NodeInfo("a", 1, 1, NodeState.DRAINING), *registered("b c", dead="b"))
     cluster = Cluster(AB, nodes, {A: FULL, B: FULL}, absent_ms=1)
     assert A in cluster.work(but="absent").segments[0].members()
@@ -305,7 +305,7 @@ def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> N
     assert role.on_message(storage("a"), Finalized(A.stream)) == []
     assert role.on_message(storage("b"), Finalized(B.stream)) == []
     role.on_timer("tick")  # c did not answer in time
-    assert role.done.finalized == {A.stream, B.stream}  # what the others said is kept
+    assert role.done.finalized == {A.stream, B.stream}  # the answers of the others are kept
     role.on_message(ME, seen(ENDED, registered("a b c")))
     role.on_timer("silent c")
     role.on_timer("tick")
@@ -313,7 +313,7 @@ def test_c2_a_duty_towards_several_members_is_over_when_all_have_answered() -> N
     assert again == [Finalize(descriptor_of(ENDED, ENDED.segments[0], C), 4)]
 
 
-def test_c10_a_node_that_does_not_answer_is_passed_over_for_longer_and_longer_until_it_is_heard() -> None:
+def test_c10_a_node_that_does_not_answer_is_passed_over_longer_each_time_until_it_answers() -> None:
     role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     nodes = registered("a b c")
@@ -364,7 +364,7 @@ def test_c10_a_repair_that_fails_comes_after_all_other_duties() -> None:
     assert isinstance(messages(role.on_message(ME, seen(view, nodes)))[0], Digest)
 
 
-def test_c8_each_answer_gives_a_procedure_as_much_time_again_and_only_a_silence_begins_it_anew() -> None:
+def test_c8_each_answer_extends_the_time_of_a_procedure_and_only_silence_restarts_it() -> None:
     role, nodes = Coordinator(DutiesConfig(LOG)), registered("a b c")
     role.done.tidied |= {"a", "b", "c"}
     role.done.finalized |= set(ENDED.streams())
@@ -374,7 +374,7 @@ def test_c8_each_answer_gives_a_procedure_as_much_time_again_and_only_a_silence_
     assert effects == [SetTimer("tick", role.config.duty_ms)]
     assert role.on_message(ME, CheckNow()) == []
     assert role.procedure is procedure
-    effects = role.on_timer("tick")  # b and c have said nothing for so long
+    effects = role.on_timer("tick")  # b and c have not answered for so long
     assert (messages(effects), role.procedure) == ([Refresh(LOG)], None)
     assert role.done.silent == {"b", "c"}
 
@@ -410,7 +410,7 @@ class FullNode(StorageNode):
         return super().on_message(source, message)
 
 
-def test_c4_a_healthy_log_gets_no_message_at_all_once_its_nodes_are_tidy() -> None:
+def test_c4_a_healthy_log_gets_no_message_once_its_nodes_are_tidy() -> None:
     role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= {"a", "b", "c"}
     assert messages(role.on_message(ME, seen(FIRST, registered("a b c")))) == []

@@ -1,4 +1,4 @@
-"""Deleting a log (B5, P8): it is closed first, and afterwards every role says that it is gone."""
+"""Deleting a log (B5, P8): it is closed first, and afterwards every role refuses it."""
 
 from __future__ import annotations
 
@@ -136,12 +136,12 @@ def test_a5_what_was_in_flight_below_the_end_of_a_deleted_log_is_unknown(first: 
     assert results(role.on_message(RECONFIGURER, seen(GONE))) == [(1, result)]
 
 
-def test_a_deleted_log_takes_no_writer() -> None:
+def test_a_deleted_log_accepts_no_writer() -> None:
     view = broadcast_log(BROADCAST2, "a b", owner="w")
-    gone = apply(apply(view, EndSegment(0, 4, view.last.groups, None)), DeleteLog())
+    deleted = apply(apply(view, EndSegment(0, 4, view.last.groups, None)), DeleteLog())
     role = Writer(WriterConfig(LOG, Owner("v", 1)))
     role.on_message(APPLICATION, AppendRequested(1, LOG, 1, 7))
-    assert results(role.on_message(RECONFIGURER, seen(gone))) == [(1, append_refused(DELETED))]
+    assert results(role.on_message(RECONFIGURER, seen(deleted))) == [(1, append_refused(DELETED))]
 
 
 def test_a_deleted_log_is_neither_read_nor_asked_for_its_tail() -> None:

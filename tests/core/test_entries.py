@@ -125,7 +125,7 @@ class Counted(UserList[Frame]):
     """A host's own container: sorted, and never asked for a copy of itself."""
 
     def copy(self) -> Counted:
-        raise AssertionError("nobody copies it")
+        raise AssertionError("it must not be copied")
 
 
 @given(layouts(), layouts(), POSITIONS, POSITIONS)

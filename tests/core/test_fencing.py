@@ -16,7 +16,7 @@ SEED = FLUSH._replace(source=None)
         (StoredPosition(5, 3, "five", "lake"), Decision.PROCEED),
         (StoredPosition(5, 2, "five", "lake"), Decision.PROCEED),  # an older owner wrote last
         (StoredPosition(5, 4, "five", "lake"), Decision.FENCED),
-        (StoredPosition(8, 4, "eight", "lake"), Decision.FENCED),  # done or not, it is somebody else's
+        (StoredPosition(8, 4, "eight", "lake"), Decision.FENCED),  # done or not, another deliverer owns it
         (StoredPosition(5, 4, "five", "other"), Decision.FENCED),
         (StoredPosition(4, 3, "four", "lake"), Decision.MOVED),
         (StoredPosition(6, 3, "six", "lake"), Decision.MOVED),
@@ -24,7 +24,7 @@ SEED = FLUSH._replace(source=None)
         (StoredPosition(5, 3, "", "lake"), Decision.MOVED),  # it was known when this was planned
         (StoredPosition(8, 3, "eight", "lake"), Decision.ALREADY),
         (StoredPosition(8, 3, "another eight", "lake"), Decision.MOVED),
-        (StoredPosition(9, 3, "nine", "lake"), Decision.MOVED),  # of which history it is, only the source can tell
+        (StoredPosition(9, 3, "nine", "lake"), Decision.MOVED),  # only the source knows of which history it is
         (StoredPosition(0, 3), Decision.MOVED),
     ],
 )
@@ -35,7 +35,7 @@ def test_flushes_and_seeds_are_decided_alike_where_rows_are_of_the_source(
     assert decide(held, SEED) is decision
 
 
-def test_rows_of_another_source_take_no_flush_and_a_seed_that_was_planned_from_them() -> None:
+def test_rows_of_another_source_accept_no_flush_but_a_seed_that_was_planned_from_them() -> None:
     foreign = StoredPosition(5, 3, "five", "other")
     assert decide(foreign, FLUSH) is Decision.FOREIGN
     assert decide(foreign._replace(position=8, mark="eight"), FLUSH) is Decision.FOREIGN

@@ -256,7 +256,7 @@ def _in_order(before: Group, after: Group) -> bool:
 
 
 def allowed(view: Projection, change: Change) -> bool:
-    """P1 to P8 as a reader of the rules would say them."""
+    """P1 to P8, written down independently."""
     if view.deleted:
         return False
     last, policy = view.last, view.settings.policy
@@ -274,10 +274,12 @@ def allowed(view: Projection, change: Change) -> bool:
         case RaiseTrim(point):
             return point > view.trim
         case ForgetSegment(index, others):
-            gone = [by_index.get(each) for each in {index, *others}]
-            held = [s for s in gone if s is None or s.end is None or any(g > view.trim for g in range(s.base, s.end))]
-            kept = [s for s in view.segments if s not in gone]
-            return not held and last not in gone and all(s.end == t.base for s, t in pairwise(kept))
+            forgotten = [by_index.get(each) for each in {index, *others}]
+            held = [
+                s for s in forgotten if s is None or s.end is None or any(g > view.trim for g in range(s.base, s.end))
+            ]
+            kept = [s for s in view.segments if s not in forgotten]
+            return not held and last not in forgotten and all(s.end == t.base for s, t in pairwise(kept))
         case DeleteLog():
             return last.end is not None
     segment = by_index.get(change.index)

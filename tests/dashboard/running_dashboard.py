@@ -1,4 +1,4 @@
-"""A dashboard as a user starts it, a control store filled by its own API, and the browser to look with."""
+"""A dashboard as a user starts it, a control store filled by its own API, and a browser."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ FLAGS: Final = [
 PROGRAM: Final = (sys.executable, "-m", "trunkline.cli.main", "dashboard")
 LONG_MS: Final = 600_000  # a lease that outlives every test
 END_S: Final = 20.0
-SHOWN_MS: Final = 20_000  # a look a second, on a busy machine
+SHOWN_MS: Final = 20_000  # a poll per second, on a busy machine
 
 
 @contextmanager
 def dashboard(*options: str) -> Iterator[str]:
-    """Runs until the block is left or this process dies; the page's address."""
+    """Runs until the block ends or this process dies; yields the address of the page."""
     command = [*PROGRAM, "--listen", "127.0.0.1:0", "--parent", str(os.getpid()), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -49,7 +49,7 @@ def dashboard(*options: str) -> Iterator[str]:
 
 
 class FilledStore:
-    """Pipeline ``tenants`` with some destinations, all held by one deliverer that says what it is told to."""
+    """Pipeline ``tenants`` with some destinations, all owned by one deliverer that reports what a test wants."""
 
     def __init__(self, place: Path | str, names: tuple[str, ...]) -> None:
         """``place``: a file, or the connection string of a PostgreSQL database."""
@@ -82,7 +82,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def clean_page(browser: Browser, url: str) -> Iterator[Page]:
-    """A page that, in the end, has said nothing on its console, opened no dialog and asked nobody but its server."""
+    """A page that must log nothing to its console, open no dialog and send requests to its server only."""
     wrong: list[str] = []
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from trunkline.core.status import ClusterEvent, ClusterEvents, MinuteCounts
-from trunkline.dashboard.feed import Memory
-from trunkline.dashboard.history import MINUTES_MAX, SAME_MS, Merging, merged_lost, merged_minutes
+from trunkline.dashboard.feed import FeedMemory
+from trunkline.dashboard.history import MINUTES_MAX, SAME_MS, EventMerger, merged_lost, merged_minutes
 
 
 def event(number: int, at_ms: int, text: str) -> ClusterEvent:
     return ClusterEvent(number, at_ms, "info", text)
 
 
-def shown(*told: tuple[int, list[ClusterEvent]]) -> list[str]:
-    merging, memory = Merging(), Memory()
-    for source, events in told:
-        memory.put(merging.take(source, events))
+def shown(*read: tuple[int, list[ClusterEvent]]) -> list[str]:
+    merger, memory = EventMerger(), FeedMemory()
+    for source, events in read:
+        memory.put(merger.take(source, events))
     return [item.text for item in memory.feed]
 
 
@@ -45,7 +45,7 @@ def test_minutes_of_all_coordinators_are_one_hour() -> None:
     assert [minute.at_ms for minute in merged] == list(range(100 - MINUTES_MAX, 100))
 
 
-def test_a_node_is_lost_since_the_earliest_word_of_it() -> None:
+def test_a_node_is_lost_since_the_earliest_report() -> None:
     assert merged_lost([ClusterEvents("x", lost={"b": 9, "c": 4}), ClusterEvents("y", lost={"b": 7})]) == {
         "b": 7,
         "c": 4,

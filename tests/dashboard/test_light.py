@@ -22,13 +22,13 @@ import trunkline.cli.dashboard
 from trunkline.dashboard.stores import StoreWatch
 assert not [name for name in sys.modules if name.startswith("trunkline.delivery")]
 
-async def look(address):
+async def show(address):
     store = StoreWatch(0, address)
-    print((await store.look()).store)
+    print((await store.read()).store)
     await store.close()
 
 for address in sys.argv[1:]:
-    asyncio.run(look(address))
+    asyncio.run(show(address))
 """
 
 

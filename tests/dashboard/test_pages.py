@@ -37,7 +37,7 @@ def test_a_poisoned_log_is_shown_with_the_bytes_that_are_no_headers(cluster: Run
     assert unreadable == [(("(unreadable)", shown_header(garbage)),) for garbage in GARBAGE]
 
 
-def test_b3_a_corrupt_batch_is_told_and_passed(cluster: RunningCluster) -> None:
+def test_b3_a_corrupt_batch_is_noted_and_skipped(cluster: RunningCluster) -> None:
     async def write(log: trunkline.Log) -> None:
         await log.append(b"before")
         await append_corrupt_batch(log)

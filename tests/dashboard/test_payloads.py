@@ -85,7 +85,7 @@ def test_json_that_is_nested_too_deeply_is_text() -> None:
     assert shown(b"[" * 5_000 + b"]" * 5_000).kind == "text"
 
 
-def test_what_is_huge_is_cut_and_says_by_how_much() -> None:
+def test_a_huge_payload_is_cut_with_a_note() -> None:
     assert shown(b"x" * (TEXT_SHOWN_BYTES + 7)) == ShownPayload("text", "x" * TEXT_SHOWN_BYTES, 7)
     assert shown(b"\x00" * (HEX_SHOWN_BYTES + 3)).cut_bytes == 3
     assert shown(b'{"a":"' + b"x" * TEXT_SHOWN_BYTES + b'"}').kind == "text"
@@ -104,6 +104,6 @@ def test_headers_are_short() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_can_be_shown(payload: bytes) -> None:
-    told = shown(payload)
-    assert told.cut_bytes == 0
-    assert all(letter.isprintable() or letter in "\t\n\r" for letter in told.text)
+    found = shown(payload)
+    assert found.cut_bytes == 0
+    assert all(letter.isprintable() or letter in "\t\n\r" for letter in found.text)

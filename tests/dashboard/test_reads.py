@@ -1,30 +1,30 @@
-"""How many entries nodes have sent between two looks."""
+"""How many entries nodes sent between two polls."""
 
 from __future__ import annotations
 
 from trunkline.dashboard.reads import entries_read
-from trunkline.dashboard.views import Cluster, Disk, Node
+from trunkline.dashboard.views import ShownCluster, ShownDisk, ShownNode
 
 
-def node(name: str, entries: int | None, *, start: int = 1, live: bool = True) -> Node:
-    disk = Disk(10, 90, False, 1, "always", start=start, entries_read=entries)
-    return Node(name, f"{name}:1", "", "rw", live, start, damaged=0, disk=disk)
+def node(name: str, entries: int | None, *, start: int = 1, live: bool = True) -> ShownNode:
+    disk = ShownDisk(10, 90, False, 1, "always", start=start, entries_read=entries)
+    return ShownNode(name, f"{name}:1", "", "rw", live, start, damaged=0, disk=disk)
 
 
-def silent(name: str, *, live: bool) -> Node:
-    return Node(name, f"{name}:1", "", "rw", live, 1, damaged=0)
+def silent(name: str, *, live: bool) -> ShownNode:
+    return ShownNode(name, f"{name}:1", "", "rw", live, 1, damaged=0)
 
 
-def look(*nodes: Node) -> Cluster:
-    return Cluster("id", "k", True, nodes, ())
+def look(*nodes: ShownNode) -> ShownCluster:
+    return ShownCluster("id", "k", True, nodes, ())
 
 
-def test_each_node_is_told_with_what_it_sent_in_between() -> None:
+def test_each_node_has_the_number_of_entries_that_it_sent_in_between() -> None:
     before = look(node("a", 100), node("b", 7))
     assert entries_read(before, look(node("a", 150), node("b", 7))) == {"a": 50, "b": 0}
 
 
-def test_the_first_look_tells_nothing() -> None:
+def test_the_first_poll_has_no_counts() -> None:
     assert entries_read(None, look(node("a", 100))) == {}
 
 

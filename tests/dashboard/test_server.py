@@ -107,7 +107,7 @@ def test_h2_a_change_that_another_site_could_ask_for_is_refused(store: FilledSto
     assert store.desired_state_of("acme") == "active"
 
 
-def test_h2_nobody_is_told_that_other_sites_may_ask() -> None:
+def test_h2_no_preflight_of_another_site_is_allowed() -> None:
     async def ask(client: ClientSession, _: Dashboard) -> None:
         headers = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
         async with client.options("/api/desired-state", headers=headers) as answer:
@@ -186,7 +186,7 @@ def test_only_files_of_the_page_and_listed_counterexamples_are_given_away(tmp_pa
     served(ask, check_out=folder)
 
 
-def test_positions_are_checked_and_a_silent_cluster_is_said_to_be() -> None:
+def test_positions_are_checked_and_a_silent_cluster_is_an_error() -> None:
     async def ask(client: ClientSession, _: Dashboard) -> None:
         for query, status in (("start=0", 400), ("start=x", 400), ("start=1&count=0", 400), ("start=1&count=999", 400)):
             async with client.get(f"/api/logs/x/entries?{query}") as answer:
@@ -198,7 +198,7 @@ def test_positions_are_checked_and_a_silent_cluster_is_said_to_be() -> None:
     served(ask)
 
 
-def test_a_port_that_is_taken_and_a_store_that_is_none_are_said_to_be() -> None:
+def test_a_taken_port_and_an_invalid_store_are_errors() -> None:
     async def ask(client: ClientSession, _: Dashboard) -> None:
         async with client.get("/") as answer:
             taken = answer.url.authority

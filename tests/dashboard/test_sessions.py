@@ -1,4 +1,4 @@
-"""A cluster with a token is shown to whoever has shown the token: rules S1 to S3, over real HTTP."""
+"""A cluster with a token needs a login: rules S1 to S3, over real HTTP."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def login(client: ClientSession, token: str, headers: dict[str, str] | Non
         return answer.status, answer.headers.get("Set-Cookie", "")
 
 
-def test_s1_without_the_token_nothing_is_told_but_the_empty_page() -> None:
+def test_s1_without_the_token_only_the_empty_page_is_served() -> None:
     async def ask(client: ClientSession) -> None:
         assert [await status(client, path) for path in DATA] == [401, 401, 401]
         async with client.post("/api/desired-state", json={}, headers=OWN) as answer:
@@ -56,7 +56,7 @@ def test_s1_without_the_token_nothing_is_told_but_the_empty_page() -> None:
     served(ask)
 
 
-def test_s2_whoever_shows_the_token_is_let_in_and_the_cookie_is_no_scripts() -> None:
+def test_s2_a_login_begins_a_session_whose_cookie_no_script_can_read() -> None:
     async def ask(client: ClientSession) -> None:
         found, cookie = await login(client, f" {TOKEN}\n")
         assert found == 200
@@ -107,7 +107,7 @@ def test_s3_sessions_have_a_limit_and_end(monkeypatch: pytest.MonkeyPatch) -> No
     served(ask)
 
 
-def test_s1_an_operator_may_say_that_everybody_looks_and_a_cluster_without_a_token_has_no_login() -> None:
+def test_s1_with_open_or_without_a_token_there_is_no_login() -> None:
     async def ask(client: ClientSession) -> None:
         assert await status(client, "/api/events") == 200
 

@@ -17,17 +17,17 @@ WAIT_S = 20.0
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["no file", "an empty file"])
-def test_k2_a_store_that_is_not_there_is_said_to_be_and_not_made(tmp_path: Path, is_there: bool) -> None:
+def test_k2_a_missing_store_is_an_error_and_is_not_created(tmp_path: Path, is_there: bool) -> None:
     path = tmp_path / "control.db"
     if is_there:
         path.touch()
 
     async def run() -> None:
         watch = StoreWatch(0, f"sqlite:{path}")
-        assert "`trunkline deliver run` creates it" in (await watch.look()).store.error
+        assert "`trunkline deliver run` creates it" in (await watch.read()).store.error
         store = await asyncio.to_thread(FilledStore, path, ("acme",))
-        looked = await watch.look()
-        assert (looked.store.error, list(looked.destinations)) == ("", ["0/tenants/acme"])
+        content = await watch.read()
+        assert (content.store.error, list(content.destinations)) == ("", ["0/tenants/acme"])
         store.close()
         await watch.close()
 
@@ -40,14 +40,14 @@ def test_a_store_in_postgres_is_shown_once_it_is_there_and_takes_desired_states(
 
         async def run() -> None:
             watch = StoreWatch(0, f"postgres:{dsn}")
-            assert "no control store yet" in (await watch.look()).store.error
+            assert "no control store yet" in (await watch.read()).store.error
             with psycopg.connect(dsn) as connection:
                 tables = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
             assert tables == (0,), "looking made something (K2)"
             store = FilledStore(dsn, ("acme",))
-            looked = await watch.look()
-            assert [pipeline.name for pipeline in looked.store.pipelines] == ["tenants"]
-            assert list(looked.destinations) == ["0/tenants/acme"]
+            content = await watch.read()
+            assert [pipeline.name for pipeline in content.store.pipelines] == ["tenants"]
+            assert list(content.destinations) == ["0/tenants/acme"]
             await watch.set_desired_state("tenants", "acme", "paused")
             assert store.desired_state_of("acme") == "paused"
             store.close()

@@ -4,46 +4,55 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from trunkline.dashboard.views import Cluster, Disk, Health, Log, Member, Node, Said, Segment
+from trunkline.dashboard.views import (
+    ClusterHealth,
+    FeedLine,
+    ShownCluster,
+    ShownDisk,
+    ShownLog,
+    ShownMember,
+    ShownNode,
+    ShownSegment,
+)
 from trunkline.dashboard.words import NEWS_MAX, duration, health, limited
 
-DISK = Disk(bytes_used=10, bytes_free=90, full=False, streams=1, sync="always")
+DISK = ShownDisk(bytes_used=10, bytes_free=90, full=False, streams=1, sync="always")
 
 
-def node(name: str, *, live: bool = True, start: int = 1) -> Node:
-    return Node(name, f"{name}:1", "", "rw", live, start, damaged=0, disk=DISK if live else None)
+def node(name: str, *, live: bool = True, start: int = 1) -> ShownNode:
+    return ShownNode(name, f"{name}:1", "", "rw", live, start, damaged=0, disk=DISK if live else None)
 
 
-def members(*names: str) -> tuple[tuple[Member, ...], ...]:
+def members(*names: str) -> tuple[tuple[ShownMember, ...], ...]:
     """``+c`` is being copied."""
-    return (tuple(Member(name.lstrip("+"), name.startswith("+")) for name in names),)
+    return (tuple(ShownMember(name.lstrip("+"), name.startswith("+")) for name in names),)
 
 
-def segment(index: int, epoch: int, base: int, end: int | None, *names: str, repaired: bool = True) -> Segment:
-    return Segment(index, epoch, base, end, repaired and end is not None, names[0].lstrip("+"), members(*names))
+def segment(index: int, epoch: int, base: int, end: int | None, *names: str, repaired: bool = True) -> ShownSegment:
+    return ShownSegment(index, epoch, base, end, repaired and end is not None, names[0].lstrip("+"), members(*names))
 
 
-def log(*segments: Segment, name: str = "orders", epoch: int = 1) -> Log:
-    return Log(name, "chain", 3, epoch, 0, segments=segments, segments_total=len(segments))
+def log(*segments: ShownSegment, name: str = "orders", epoch: int = 1) -> ShownLog:
+    return ShownLog(name, "chain", 3, epoch, 0, segments=segments, segments_total=len(segments))
 
 
 OPEN = segment(0, 1, 1, None, "a", "b", "c")
-BEFORE = Cluster("id", "k", True, (node("a"), node("b"), node("c")), (log(OPEN),))
+BEFORE = ShownCluster("id", "k", True, (node("a"), node("b"), node("c")), (log(OPEN),))
 
 
 def test_all_is_well() -> None:
-    assert health(BEFORE, {}, 0) == Health("good", "all 3 nodes live")
-    assert health(replace(BEFORE, nodes=(node("a"),)), {}, 0) == Health("good", "the only node is live")
+    assert health(BEFORE, {}, 0) == ClusterHealth("good", "all 3 nodes live")
+    assert health(replace(BEFORE, nodes=(node("a"),)), {}, 0) == ClusterHealth("good", "the only node is live")
     assert health(replace(BEFORE, nodes=()), {}, 0).words == "no nodes yet"
 
 
 def test_the_worst_comes_first_and_says_since_when() -> None:
     thin = log(segment(0, 1, 1, 8, "a", "c", "+d"), segment(1, 2, 8, None, "a", "c", "d"))
     now = replace(BEFORE, nodes=(node("a"), node("b", live=False), node("c", live=False)), logs=(thin,))
-    assert health(now, {"b": 96.0}, 100.0) == Health(
+    assert health(now, {"b": 96.0}, 100.0) == ClusterHealth(
         "bad", "node b lost 4 s ago", ("node c lost", "log orders has 2 of 3 copies")
     )
-    assert health(replace(now, nodes=BEFORE.nodes), {}, 0) == Health("warn", "log orders has 2 of 3 copies")
+    assert health(replace(now, nodes=BEFORE.nodes), {}, 0) == ClusterHealth("warn", "log orders has 2 of 3 copies")
 
 
 def test_a_node_that_is_gone_for_ever_is_not_missed() -> None:
@@ -53,13 +62,13 @@ def test_a_node_that_is_gone_for_ever_is_not_missed() -> None:
 
 def test_a_silent_and_a_full_node_are_problems() -> None:
     silent, full = replace(node("a"), disk=None), replace(node("b"), disk=replace(DISK, full=True), damaged=2)
-    told = health(replace(BEFORE, nodes=(silent, full)), {}, 0)
-    assert (told.words, *told.more) == ("node a does not answer", "node b is full", "node b found damage on its disk")
+    found = health(replace(BEFORE, nodes=(silent, full)), {}, 0)
+    assert (found.words, *found.more) == ("node a does not answer", "node b is full", "node b found damage on its disk")
 
 
-def test_times_are_told_in_the_unit_that_suits_them() -> None:
-    told = [duration(seconds) for seconds in (0, 4.4, 119, 120, 7_200, 200_000)]
-    assert told == ["0 s", "4 s", "119 s", "2 min", "2 h", "2 d"]
+def test_durations_have_a_suitable_unit() -> None:
+    found = [duration(seconds) for seconds in (0, 4.4, 119, 120, 7_200, 200_000)]
+    assert found == ["0 s", "4 s", "119 s", "2 min", "2 h", "2 d"]
 
 
 def test_many_logs_in_the_same_trouble_are_one_sentence() -> None:
@@ -68,11 +77,11 @@ def test_many_logs_in_the_same_trouble_are_one_sentence() -> None:
         "log log1 has 2 of 3 copies",
         "log log2 has 2 of 3 copies",
     )
-    told = health(replace(BEFORE, logs=thin), {}, 0)
-    assert (told.words, told.more) == ("5,000 logs have 2 of 3 copies: log0, log1, log2 and 4,997 more", ())
+    found = health(replace(BEFORE, logs=thin), {}, 0)
+    assert (found.words, found.more) == ("5,000 logs have 2 of 3 copies: log0, log1, log2 and 4,997 more", ())
 
 
-def test_a_look_at_which_everything_changed_is_cut() -> None:
-    news = limited([Said("info", str(number)) for number in range(NEWS_MAX + 5)])
+def test_the_news_of_one_poll_are_limited() -> None:
+    news = limited([FeedLine("info", str(number)) for number in range(NEWS_MAX + 5)])
     assert len(news) == NEWS_MAX + 1
-    assert news[-1].text == "5 more changes at once; the page shows what is now"
+    assert news[-1].text == "5 more changes at once; the page shows the result"

@@ -45,7 +45,7 @@ class CapturedLog:
         return Capture(source, [self.connect], self.log, poll_ms=10).run(once=True).transactions
 
     def capture_with_a_lost_append(self, source: ChangeSource, monkeypatch: pytest.MonkeyPatch) -> int:
-        """As ``capture``, but the first append does not happen, and nobody knows."""
+        """As ``capture``, but the first append does not happen, and its outcome is unknown."""
         write, lost = CaptureLog.write, list[str]()
 
         def losing(log: CaptureLog, transaction: Transaction) -> int:

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable, Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import (
     Configured,
     FlushGroup,
-    JobDone,
     Outcome,
     Planned,
     ReadStandings,
@@ -25,11 +25,10 @@ from trunkline.core.planner import Planner
 from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.control.contract import Status
 from trunkline.delivery.control.store import ControlStore
-from trunkline.delivery.deliverer.leases import LeaseKeeper
+from trunkline.delivery.deliverer.leases import DelivererLeases
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.views import DestinationView
-from trunkline.delivery.job.runner import JobReport
-from trunkline.delivery.job.work import Counted
+from trunkline.delivery.job.results import JobReport
 from trunkline.errors import TrunklineError
 
 PIPELINE = "orders"
@@ -60,13 +59,13 @@ class Rig:
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.broken: list[TrunklineError] = []
         store.configurations.configure(PIPELINE, "digest", dict.fromkeys(names, "digest"))
-        self.leases = LeaseKeeper(
+        self.leases = DelivererLeases(
             store,
             PIPELINE,
             "one",
             "digest",
             600_000,
-            tell=self._told.put,
+            send=self._told.put,
             unreachable=lambda text: None,  # tests say when the store is away
             failed=self.broken.append,
         )
@@ -99,30 +98,29 @@ class Rig:
     def answer(self, job: ReadStandings | FlushGroup | SeedGroup, report: JobReport) -> None:
         self.jobs.remove(job)
         self.observer.job_ended(job, report)
-        self.tell(report.done)
+        self.tell(report.done(job.job))
 
-    def work(self, touched: Mapping[str, Counted | Result] | None = None) -> None:
-        """Answer all jobs: whoever is not named (or has to be written) has nothing in the window."""
+    def work(self, touched: Mapping[str, Result] | None = None) -> None:
+        """Answer all jobs: a destination that is not named (and need not be written) has nothing in the window."""
         while self.jobs:
             job = self.jobs[0]
             if isinstance(job, ReadStandings):
                 results = [Result(name, Outcome.STANDS, self.positions[name]) for name in job.destinations]
-                self.answer(job, JobReport(JobDone(job.job, tuple(results))))
+                self.answer(job, JobReport(tuple(results)))
             else:
                 self.answer(job, self._report(job, touched or {}))
 
-    def _report(self, job: FlushGroup | SeedGroup, touched: Mapping[str, Counted | Result]) -> JobReport:
+    def _report(self, job: FlushGroup | SeedGroup, touched: Mapping[str, Result]) -> JobReport:
         must = isinstance(job, SeedGroup) or job.stamp
         named = [member.destination for member in job.members if must or member.destination in touched]
-        results, counted = [], []
+        results = []
         for name in named:
-            given = touched.get(name, Counted(name))
-            if isinstance(given, Counted):
-                counted.append(given)
+            result = touched.get(name, Result(name, Outcome.APPLIED))
+            if result.outcome is Outcome.APPLIED:
                 self.positions[name] = job.through
-                given = Result(name, Outcome.APPLIED, job.through)
-            results.append(given)
-        return JobReport(JobDone(job.job, tuple(results), Outcome.EMPTY), tuple(counted), path="small")
+                result = replace(result, position=job.through)
+            results.append(result)
+        return JobReport(tuple(results), path="small")
 
     def tick(self, seconds: float = 1.0) -> None:
         self.clock.now += seconds

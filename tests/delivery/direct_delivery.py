@@ -14,8 +14,9 @@ from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress, LakeAddress
 from trunkline.delivery.destinations.factory import open_destination
+from trunkline.delivery.job.results import JobReport
 from trunkline.delivery.job.small import flush_portion, seed_portion
-from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, Target, TaskReport, Work
+from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import Source
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 
@@ -47,8 +48,10 @@ class Lake:
 class Direct:
     """Delivers to every target of a pipeline in this process."""
 
-    def __init__(self, source: Source, *targets: Target, key: Sequence[str] = ("id",), routing: str = "tenant") -> None:
-        self.work = Work(source, tuple(key), routing, targets)
+    def __init__(
+        self, source: Source, *targets: TaskDestination, key: Sequence[str] = ("id",), routing: str = "tenant"
+    ) -> None:
+        self.work = TaskPipeline(source, tuple(key), routing, targets)
 
     def seed(self, *, nothing: bool = False) -> None:
         state = self.work.source.state(0)
@@ -69,15 +72,15 @@ class Direct:
         return Portion(0, tuple(_member(each) for each in self.work.targets), True)
 
 
-def delta_target(folder: Path, name: str, **options: Any) -> Target:
-    return Target(name, DeltaAddress(str(folder / name)), options.pop("values", (name,)), **options)
+def delta_target(folder: Path, name: str, **options: Any) -> TaskDestination:
+    return TaskDestination(name, DeltaAddress(str(folder / name)), options.pop("values", (name,)), **options)
 
 
 def lake_source(lake: Lake) -> DuckLakeSource:
     return DuckLakeSource(lake.address)
 
 
-def _member(target: Target) -> JobMember:
+def _member(target: TaskDestination) -> JobMember:
     destination = open_destination(target.address)
     try:
         standing = destination.standing()
@@ -90,6 +93,6 @@ def _member(target: Target) -> JobMember:
     )
 
 
-def _all_well(report: TaskReport) -> None:
+def _all_well(report: JobReport) -> None:
     failed = [each.error for each in report.results if each.outcome not in (Outcome.APPLIED, Outcome.ALREADY)]
     assert failed == []

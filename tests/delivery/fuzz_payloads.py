@@ -1,4 +1,4 @@
-"""Feeds broken bytes to whatever reads inside of entries: no crash, no hang, bounded memory, no error but ours.
+"""Feeds broken bytes to all readers of entries: no crash, no hang, bounded memory, and only Trunkline's errors.
 
     .venv/bin/python -m tests.delivery.fuzz_payloads --count 20000
 
@@ -165,10 +165,10 @@ def _child(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def _add(found: Found, told: dict[str, Any]) -> None:
-    found.outcomes.update(told["outcomes"])
-    found.failures += [Failure(*each) for each in told["failures"]]
-    found.grown_bytes = max(found.grown_bytes, told["grown_bytes"])
+def _add(found: Found, report: dict[str, Any]) -> None:
+    found.outcomes.update(report["outcomes"])
+    found.failures += [Failure(*each) for each in report["failures"]]
+    found.grown_bytes = max(found.grown_bytes, report["grown_bytes"])
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log import LogSource
-from trunkline.delivery.sources.log_reader import LogBounds, LogReader
+from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds
 from trunkline.errors import CorruptEntry, DestinationHalted, ProtocolError, Unreachable
 
 KEY: Columns = (Column("id", "BIGINT"), Column("tenant", "VARCHAR"))
@@ -40,7 +40,7 @@ NAMES = (
     "parameters", "scale", "connect.decimal.precision", "optional", "status", "id", "tenant", "ddl", "tableChanges",
     "__deleted", "__op", "message", "", "_trunkline_route", "\0",
 )  # fmt: skip
-NOTHING_TOLD = (
+IGNORED_FIELDS = (
     {"ts_ms", "ts_us", "ts_ns"},
     {"status", "id", "event_count", "data_collections", "ts_ms", "ts_us", "ts_ns"},
     {"source", "position", "databaseName", "schemaName", "ddl", "tableChanges", "ts_ms", "ts_us", "ts_ns"},
@@ -86,7 +86,7 @@ def _nodes(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def use_event(columns: dict[str, str], content: bytes, around: Callable[[int], bytes]) -> None:
-    """An event between two good ones, which are delivered: it is rows, or a dead letter, or tells nothing at all."""
+    """An event between two good ones, which are delivered: it becomes rows, a dead letter, or nothing."""
     asked = ReadRequest(declared_columns(columns), ("id",), "tenant")
     refused = []
     for declared in (columns, {}):
@@ -115,13 +115,13 @@ def tells_nothing(content: bytes) -> bool:
         body = body["payload"]
     if not isinstance(body, dict):
         return body is None
-    return body.get("op") == "m" or any(body.keys() <= each for each in NOTHING_TOLD)
+    return body.get("op") == "m" or any(body.keys() <= each for each in IGNORED_FIELDS)
 
 
 # ---------------------------------------------------------------------------------------------------------- any log
 
 
-class MemoryReading(LogReader):
+class MemoryReading(ChangeLogReader):
     """A log in memory: what lies at each position, from 1 on; ``None`` is a hole, an error is what reading raises."""
 
     def __init__(self, address: LogAddress, entries: list[Entry | CorruptEntry | None], trimmed: int = 0) -> None:
@@ -240,9 +240,9 @@ def use_log(content: bytes) -> None:
         assert letters == []
         net_of_ordered(changes, ("id",))
     except (CorruptEntry, DestinationHalted) as error:
-        told = str(error)
-        assert HALT_NAMES_ITS_POSITION.search(told) or "was trimmed up to" in told, told
-        raise ProtocolError(told) from error  # for the count
-    except Unreachable as error:  # nothing says any columns yet
+        text = str(error)
+        assert HALT_NAMES_ITS_POSITION.search(text) or "was trimmed up to" in text, text
+        raise ProtocolError(text) from error  # for the count
+    except Unreachable as error:  # no entry has columns yet
         if any(isinstance(entry, Entry) and entry.payload for entry in entries[trimmed : state.version]):
             raise AssertionError("it waits for what is there") from error

@@ -21,8 +21,9 @@ from msgspec.structs import replace
 
 from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
-from trunkline.delivery.job.runner import JobReport, JobRunner
-from trunkline.delivery.job.work import Work
+from trunkline.delivery.job.results import JobReport
+from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.job.work import TaskPipeline
 
 TRIES_MAX = 5
 
@@ -30,13 +31,13 @@ TRIES_MAX = 5
 class Jobs(Struct, frozen=True):
     master: str
     conf: dict[str, str]
-    work: Work
+    work: TaskPipeline
     small_bytes: int
     steps: tuple[FlushGroup | SeedGroup, ...]
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
-    """What the process says."""
+    """A line of the process's output."""
 
     began: int = 0
     ended: int = 0
@@ -50,7 +51,7 @@ class Line(Struct, frozen=True, omit_defaults=True):
 
 @contextmanager
 def started(folder: Path, jobs: Jobs) -> Iterator[tuple[subprocess.Popen[str], Iterator[Line]]]:
-    """The process, and the lines that it says; it is gone afterwards."""
+    """The process, and the lines that it prints; it is ended afterwards."""
     file = folder / "jobs"
     file.write_bytes(pickle.dumps(jobs))
     command = [sys.executable, "-m", "delivery.job_driver", str(file)]
@@ -71,13 +72,13 @@ def carry_out(runner: JobRunner, step: FlushGroup | SeedGroup) -> tuple[JobRepor
     """Do a job; again where its outcome is not known, from where the destinations stand."""
     for tries in range(1, TRIES_MAX + 1):
         report = runner.flush(step) if isinstance(step, FlushGroup) else runner.seed(step)
-        if report.done.rest is not Outcome.UNKNOWN:
+        if report.rest is not Outcome.UNKNOWN:
             return report, tries
-        standing = {each.destination: each for each in runner.standings(0, names(step)).done.results}
+        standing = {each.destination: each for each in runner.standings(names(step)).results}
         found = [(each, standing[each.destination]) for each in step.members]
         stand = [JobMember(each.destination, at.position, each.token, at.mark) for each, at in found]
         step = replace(step, members=tuple(stand))
-    raise AssertionError(report.done.error)
+    raise AssertionError(report.error)
 
 
 def names(step: FlushGroup | SeedGroup) -> list[str]:
@@ -99,8 +100,8 @@ def main(file: str) -> None:
             say(Line(began=step.job))
             begun = monotonic()
             report, tries = carry_out(runner, step)
-            outcomes = {each.destination: each.error or each.outcome.value for each in report.done.results}
-            written = {each.destination: each.written for each in report.counted}
+            outcomes = {each.destination: each.error or each.outcome.value for each in report.results}
+            written = {each.destination: each.written for each in report.results}
             took_s = round(monotonic() - begun, 1)
             say(Line(step.job, step.job, report.path, outcomes, written, tries, took_s))
         say(Line(memory_mb=memory_mb()))

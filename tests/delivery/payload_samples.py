@@ -27,7 +27,7 @@ from trunkline.delivery.changes.columns import ARROW_TYPES, Column, Columns, arr
 from trunkline.delivery.changes.ordered import net_of_ordered
 from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.delivery.sources.contract import ReadRequest
-from trunkline.delivery.sources.log import _placed
+from trunkline.delivery.sources.log import _with_places
 from trunkline.errors import ProtocolError
 from trunkline.proxy.documents import document_of
 from trunkline.spark.columns import arrow_schema as spark_schema
@@ -88,7 +88,7 @@ def rows_of(columns: Columns, count: int = ROWS) -> pa.Table:
 
 
 def with_options(columns: Columns, rows: pa.Table, **options: Any) -> bytes:
-    """As ``encoded``, by somebody who writes streams in another way."""
+    """As ``encoded``, by a writer with other options."""
     changes = change_rows(ChangeKind.INSERT, rows)
     fields = [changes.schema.field(name) for name in (KIND_COLUMN, *rows.column_names)]
     schema = pa.schema(fields, metadata={COLUMNS_KEY: msgspec.json.encode(columns)})
@@ -132,7 +132,7 @@ def use_changes(payload: bytes) -> None:
     assert changes.schema.names == [KIND_COLUMN, *(column.name for column in columns)]
     changes.validate(full=True)
     if {"id", "tenant"} <= set(changes.column_names):
-        net_of_ordered(_placed(7, changes, ReadRequest(columns, ("id",), "tenant")), ("id",))
+        net_of_ordered(_with_places(7, changes, ReadRequest(columns, ("id",), "tenant")), ("id",))
     whole = pa.concat_tables([changes, changes]).combine_chunks()
     whole.take(pa.array(range(0, whole.num_rows, 2), pa.int64()))
     with contextlib.suppress(ValueError, OverflowError):  # a date that Python does not have
@@ -152,9 +152,9 @@ def bodies() -> Iterator[tuple[str, bytes]]:
 
 
 def use_body(body: bytes) -> None:
-    """As readers do; the count is what a node was told, so it may be what the body says."""
-    told = int.from_bytes(body[4:8], "little")
-    frame = Frame(17, told if 0 < told < 100_000 else 15, FrameKind.DATA, "writer#1", 1, checksum(body))
+    """As readers do; the count comes from the writer, so it may be the one in the body."""
+    count = int.from_bytes(body[4:8], "little")
+    frame = Frame(17, count if 0 < count < 100_000 else 15, FrameKind.DATA, "writer#1", 1, checksum(body))
     batch = Batch(frame, body, 18, 2**40, "orders")
     assert _refused(lambda: batch.arrow_payloads().to_pylist()) == _refused(batch.payloads)
     entries = list(batch)

@@ -23,8 +23,9 @@ from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, JobMember, Outcome, SeedGroup, SeedMode
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
 from trunkline.delivery.config.addresses import Address, DeltaAddress
-from trunkline.delivery.job.runner import JobReport, JobRunner
-from trunkline.delivery.job.work import ReadPath, Target, Work
+from trunkline.delivery.job.results import JobReport, ReadPath
+from trunkline.delivery.job.runner import JobRunner
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 
 KINDS: Final[dict[str, Kind]] = {"ducklake": LakeKind("duckdb"), "delta": DeltaKind(), "postgres": PostgresKind()}
 PATHS: Final[tuple[ReadPath, ...]] = ("small", "large")
@@ -37,7 +38,7 @@ SourceT = TypeVar("SourceT", bound=SourceTable)
 class Site(Struct, frozen=True):
     """One destination, and how its windows are read."""
 
-    target: Target
+    target: TaskDestination
     table: Table
     path: ReadPath
 
@@ -72,7 +73,7 @@ def make_sites(
                 place = folder / name
                 place.mkdir()
                 table = KINDS[kind].make(place, lambda: server)
-                target = Target(name, address_of(table), values, mode, duplicates)
+                target = TaskDestination(name, address_of(table), values, mode, duplicates)
                 sites.append(Site(target, table, path))
     return sites
 
@@ -85,7 +86,7 @@ class Pipe(Generic[SourceT]):
     ) -> None:
         self.table = table
         self.sites = {site.name: site for site in sites}
-        self.work = Work(table.source, tuple(key), "tenant", tuple(site.target for site in sites))
+        self.work = TaskPipeline(table.source, tuple(key), "tenant", tuple(site.target for site in sites))
         self.paths = tuple(dict.fromkeys(site.path for site in sites))
         self.runners = {path: JobRunner(spark, self.work, SMALL_BYTES[path]) for path in PATHS}
         self.positions = dict.fromkeys(self.sites, 0)  # as the destinations themselves have them
@@ -161,10 +162,10 @@ class Pipe(Generic[SourceT]):
         return tuple(JobMember(name, self.positions[name], token, self.marks[name]) for name in names)
 
     def _learn(self, report: JobReport) -> None:
-        for result in report.done.results:
+        for result in report.results:
             if result.outcome in WELL:
                 self.positions[result.destination] = result.position
-                self.marks[result.destination] = report.done.mark
+                self.marks[result.destination] = report.mark
 
     # --- what is there ---
 
@@ -182,9 +183,9 @@ class Pipe(Generic[SourceT]):
 
 def all_well(report: JobReport, *, shared: bool = False) -> None:
     """Nothing failed, and no destination held or lacked anything that it should not; keys may be ``shared``."""
-    failed = [result for result in report.done.results if result.outcome not in WELL]
-    assert (failed, report.done.rest) == ([], Outcome.EMPTY), report.done.error or failed
-    assert [count for count in report.counted if count.missing or (count.duplicates and not shared)] == []
+    failed = [result for result in report.results if result.outcome not in WELL]
+    assert (failed, report.rest) == ([], Outcome.EMPTY), report.error or failed
+    assert [count for count in report.results if count.missing or (count.duplicates and not shared)] == []
 
 
 def _text(value: object) -> str | None:

@@ -119,7 +119,7 @@ class LakeSource:
 
 @contextmanager
 def opened_lake(address: LakeAddress) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A lake, attached for a moment as ``lake``: nobody else can have a catalog in a DuckDB file meanwhile."""
+    """A lake, attached briefly as ``lake``: no other process can have a catalog in a DuckDB file open meanwhile."""
     with pooled_duckdb(*EXTENSIONS) as connection:
         attach_lake(connection, address, "lake", read_only=False)
         yield connection

@@ -25,7 +25,7 @@ from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.engine.session import SHORT_LIVED, spark_session, stop_session
 from trunkline.delivery.job.large import SharedKeys, by_destination, routes_frame, settled_frame, settled_live_frame
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest
 from trunkline.delivery.sources.ducklake import DuckLakeSource
 from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
@@ -100,14 +100,16 @@ def _settled_wrong(
     return _staged_differ(_applied(work, frame), wanted)
 
 
-def _work(history: History, source: DuckLakeSource) -> Work:
+def _work(history: History, source: DuckLakeSource) -> TaskPipeline:
     known = routes(history.shape)
     values = {place: tuple(value for value, places in known.items() if place in places) for place in range(4)}
-    targets = [Target(f"d{place}", DeltaAddress("nowhere"), values[place], duplicates="warn") for place in range(4)]
-    return Work(source, history.shape.key, "tenant", tuple(targets))
+    targets = [
+        TaskDestination(f"d{place}", DeltaAddress("nowhere"), values[place], duplicates="warn") for place in range(4)
+    ]
+    return TaskPipeline(source, history.shape.key, "tenant", tuple(targets))
 
 
-def _applied(work: Work, frame: DataFrame) -> list[pa.RecordBatch]:
+def _applied(work: TaskPipeline, frame: DataFrame) -> list[pa.RecordBatch]:
     """What destinations would be given."""
     batches = iter(frame.toArrow().to_batches())
     return [
@@ -122,16 +124,16 @@ def _staged_differ(found: list[pa.RecordBatch], wanted: Settled) -> str | None:
     names += [name for name in wanted.staged.column_names if name not in names]
     schema = pa.schema([wanted.staged.schema.field(name) for name in names])
     staged = pa.Table.from_batches([batch.select(names).cast(schema) for batch in found], schema)
-    return _told("settled", Counter(plain_rows(staged)), Counter(plain_rows(wanted.staged.select(names))))
+    return _difference("settled", Counter(plain_rows(staged)), Counter(plain_rows(wanted.staged.select(names))))
 
 
 def _differs(side: str, frame: DataFrame, wanted: pa.Table) -> str | None:
     names = [ROUTE_COLUMN, *(name for name in wanted.column_names if name != ROUTE_COLUMN)]
     found = frame.toArrow().select(names).cast(wanted.select(names).schema)
-    return _told(side, Counter(plain_rows(found)), Counter(plain_rows(wanted.select(names))))
+    return _difference(side, Counter(plain_rows(found)), Counter(plain_rows(wanted.select(names))))
 
 
-def _told(what: str, found: Counter[tuple[object, ...]], wanted: Counter[tuple[object, ...]]) -> str | None:
+def _difference(what: str, found: Counter[tuple[object, ...]], wanted: Counter[tuple[object, ...]]) -> str | None:
     if found == wanted:
         return None
     surplus, lost = list((found - wanted).items())[:2], list((wanted - found).items())[:2]

@@ -34,7 +34,7 @@ from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.views import DestinationView
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.job.work import Work
+from trunkline.delivery.job.work import TaskPipeline
 
 TENANTS: Final = {"acme": "ducklake", "bolt": "delta", "cargo": "postgres"}
 PATIENCE_S: Final = 120.0  # on a loaded machine
@@ -115,7 +115,7 @@ class Business:
         with closing(open_control_store(pipeline.control.store)) as store:
             yield Deliverer(pipeline, self._runner, store, name, observer), observer
 
-    def _runner(self, work: Work) -> JobRunner:
+    def _runner(self, work: TaskPipeline) -> JobRunner:
         return JobRunner(self._spark, work, SMALL_BYTES)
 
     # --- what is there ---

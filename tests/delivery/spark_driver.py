@@ -82,7 +82,7 @@ def refused_master() -> None:
 
 
 def hold_secrets() -> None:
-    """Print what became of the settings in the variable SECRETS, and hold the session until nobody listens any more."""
+    """Print the settings of the variable SECRETS as seen here, and hold the session until the pipe is closed."""
     conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
     secrets = json.loads(os.environ["SECRETS"])
     spark = spark_session(os.environ["MASTER"], conf={**SHORT_LIVED, **conf}, secret_conf=secrets)

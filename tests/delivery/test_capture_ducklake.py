@@ -25,7 +25,7 @@ from trunkline.delivery.changes.captured import EntryPlace, encoded, truncation
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.sources.contract import ALL_ROUTES
 from trunkline.errors import ConfigError, DestinationHalted, OwnedByAnother, ProtocolError, SourceExpired
 from trunkline.observing.thread import ObservingThread
@@ -57,7 +57,9 @@ def lake(folder: Path) -> LakeSource:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_version_of_the_table_can_be_told_from_the_log(tmp_path: Path, captured: CapturedLog, seed: int) -> None:
+def test_every_version_of_the_table_can_be_reconstructed_from_the_log(
+    tmp_path: Path, captured: CapturedLog, seed: int
+) -> None:
     chance, table = random.Random(seed), lake(tmp_path)
     table.write(table.insert("acme", *range(1, 30)))
     for _ in range(6):
@@ -70,7 +72,7 @@ def test_every_version_of_the_table_can_be_told_from_the_log(tmp_path: Path, cap
         assert same(captured.rows(glsn)) == same(table.rows(json.loads(position)["version"])), position
 
 
-def test_t2_a_capture_whose_metrics_broke_off_ends_and_says_so(
+def test_t2_a_capture_whose_metrics_failed_stops_with_an_error(
     cluster: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = lake(tmp_path)
@@ -86,7 +88,7 @@ def test_t2_a_capture_whose_metrics_broke_off_ends_and_says_so(
     assert "the thread observing died, which is a bug: KeyError('planted')" in capsys.readouterr().err
 
 
-def test_a_capture_that_begins_anew_goes_on_where_the_log_says(tmp_path: Path, captured: CapturedLog) -> None:
+def test_a_capture_that_restarts_continues_from_the_position_in_the_log(tmp_path: Path, captured: CapturedLog) -> None:
     table = lake(tmp_path)
     table.write(table.insert("acme", 1, 2, 3))
     assert captured.capture(LakeCapture(table.address)) == 1
@@ -126,7 +128,7 @@ def test_a_transaction_that_was_broken_off_does_not_count(tmp_path: Path, captur
     assert sorted(row["id"] for row in captured.rows()) == [1, 2, 3]
 
 
-def test_a_capture_that_lost_its_log_ends_and_says_so(tmp_path: Path, captured: CapturedLog) -> None:
+def test_a_capture_that_lost_its_log_stops_with_an_error(tmp_path: Path, captured: CapturedLog) -> None:
     table = lake(tmp_path)
     table.write(table.insert("acme", 1))
     first = Capture(LakeCapture(table.address), [captured.connect], captured.log, poll_ms=10)
@@ -165,7 +167,7 @@ def test_a_column_is_added_and_one_with_a_default_captures_all_rows_again(
     assert "captured again" in caplog.text
 
 
-def test_a_table_that_was_made_anew_is_captured_again(tmp_path: Path, captured: CapturedLog) -> None:
+def test_a_table_that_was_replaced_is_captured_again(tmp_path: Path, captured: CapturedLog) -> None:
     table = lake(tmp_path)
     table.write(table.insert("acme", 1, 2))
     captured.capture(LakeCapture(table.address))
@@ -219,7 +221,7 @@ def test_a_log_of_something_else_or_with_several_writers_is_refused(tmp_path: Pa
             CapturedLog(captured.connect, f"{captured.log}-chain").capture(LakeCapture(table.address))
         log = cluster.log(captured.log, create=True, policy="broadcast")
         log.append(b"hello", headers=EntryPlace(position='{"kind": "postgres"}').headers(), takeover=True)
-    with pytest.raises(ProtocolError, match="something else"):
+    with pytest.raises(ProtocolError, match="another source"):
         captured.capture(LakeCapture(table.address))
 
 
@@ -234,7 +236,7 @@ def test_a_log_delivers_what_its_table_holds_and_follows_truncation_by_a_seed(
     table.write(table.insert("bolt", *range(20, 30)))
     captured.capture(LakeCapture(table.address))
     targets = [
-        Target(name, DeltaAddress(str(tmp_path / name)), (name,), "mirror", "halt", replace_existing=False)
+        TaskDestination(name, DeltaAddress(str(tmp_path / name)), (name,), "mirror", "halt", replace_existing=False)
         for name in ("acme", "bolt")
     ]
     direct = Direct(captured.source, *targets)

@@ -6,15 +6,15 @@ import time
 
 from observing.series import Series, series_of
 from trunkline.delivery.capture.metrics import TABLE, capture_readiness, capture_values, position_number
-from trunkline.delivery.capture.runner import Captured
+from trunkline.delivery.capture.runner import CaptureProgress
 
 
-def series(captured: Captured) -> Series:
+def series(captured: CaptureProgress) -> Series:
     return series_of(TABLE, capture_values("orders", 1.0, captured))
 
 
 def test_a_capture_is_ready_when_it_has_the_log_and_nothing_failed_since() -> None:
-    captured = Captured()
+    captured = CaptureProgress()
     assert not capture_readiness(captured).ready
     assert ("trunkline_capture_position", ()) not in series(captured)
 

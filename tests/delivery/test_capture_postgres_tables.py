@@ -28,7 +28,7 @@ from trunkline.delivery.changes.rows import ChangeKind
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Seed
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.verification.preflight import preflight
 from trunkline.errors import ConfigError, ProtocolError
 
@@ -142,7 +142,7 @@ def test_moments_that_python_does_not_have_reach_every_kind_of_destination(
         DeltaAddress(str(tmp_path / "delta")),
         PostgresAddress(server.dsn, "delivered"),
     ]
-    delivery = Direct(captured.source, *(Target(str(at), each, ("x",)) for at, each in enumerate(addresses)))
+    delivery = Direct(captured.source, *(TaskDestination(str(at), each, ("x",)) for at, each in enumerate(addresses)))
     delivery.seed()
     server.run(f"INSERT INTO orders (id, tenant, hour, day, local, at) VALUES (2, {values})")
     captured.capture(server.capture())
@@ -169,10 +169,10 @@ def test_a_value_that_cannot_be_captured_is_refused_with_its_row_and_a_way_out_t
         for _ in range(2):  # it says so again, and loses nothing
             with pytest.raises(ProtocolError, match=said) as refused:
                 captured.capture(server.capture())
-        assert f"change it in the table, drop the slot {server.slot}, and begin again" in str(refused.value)
+        assert f"change it in the table, drop the slot {server.slot}, and restart the capture" in str(refused.value)
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("SELECT pg_drop_replication_slot(%s)", [server.slot])
-        with pytest.raises(ProtocolError, match=f"{said}.*; change it in the table, then begin again"):
+        with pytest.raises(ProtocolError, match=f"{said}.*; change it in the table, then restart the capture"):
             captured.capture(server.capture())  # of a snapshot
         server.run(f"UPDATE orders SET bad{at} = NULL")
         captured.capture(server.capture())
@@ -181,7 +181,7 @@ def test_a_value_that_cannot_be_captured_is_refused_with_its_row_and_a_way_out_t
         assert comparable(rows) == comparable(server.rows())
 
 
-def test_large_rows_side_by_side_are_captured_and_one_that_no_entry_takes_is_named(
+def test_adjacent_large_rows_are_captured_and_one_that_is_too_large_for_an_entry_is_named(
     server: Server, captured: CapturedLog
 ) -> None:
     large = "INSERT INTO orders (id, big) SELECT n, repeat('x', {}) FROM generate_series({}, {}) n"
@@ -191,7 +191,7 @@ def test_large_rows_side_by_side_are_captured_and_one_that_no_entry_takes_is_nam
         (3001, 3002, 3003), 6_000_000
     )
     server.run(large.format(16_000_000, 4000, 4000))
-    with pytest.raises(ProtocolError, match=r"column 'big' .*xxx\.\.\. where id = 4000, .*\(its row takes 16,"):
+    with pytest.raises(ProtocolError, match=r"column 'big' .*xxx\.\.\. where id = 4000, .*\(its row has 16,"):
         captured.capture(server.capture())
 
 
@@ -280,7 +280,7 @@ def test_a_pipeline_refuses_a_log_with_columns_that_differ_in_case_alone(
         destination.seed(seed, rows.to_batches())
 
 
-def test_generated_columns_are_left_out_of_snapshot_and_stream_and_this_is_said_once(
+def test_generated_columns_are_omitted_from_snapshot_and_stream_with_one_warning(
     server: Server, captured: CapturedLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.run("ALTER TABLE orders ADD COLUMN twice bigint GENERATED ALWAYS AS (id * 2) STORED")

@@ -67,7 +67,7 @@ def marked(*numbers: int) -> str:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_keys_of_each_type_are_told_apart_and_found_again(shop_of: Callable[..., Shop], name: str) -> None:
+def test_keys_of_each_type_are_distinguished_and_found_again(shop_of: Callable[..., Shop], name: str) -> None:
     type_name, made = TYPES[name]
     shop = shop_of(f"k {type_name}", f"{made} AS k", ["k"])
     insert = shop.table.insert
@@ -88,7 +88,7 @@ def test_keys_of_each_type_are_told_apart_and_found_again(shop_of: Callable[...,
         f"UPDATE lake.orders SET k = NULL WHERE {marked(5)}",
     )
     for report in reports.values():
-        assert {(each.removed, each.written) for each in report.counted} == {(6, 5)}
+        assert {(each.removed, each.written) for each in report.results} == {(6, 5)}
 
 
 def test_composite_keys_with_null_parts_are_equal_only_where_every_part_is(shop_of: Callable[..., Shop]) -> None:
@@ -114,7 +114,7 @@ def test_5000_composite_deletes_in_one_window(shop_of: Callable[..., Shop]) -> N
     )
     reports = shop.deliver("DELETE FROM lake.orders WHERE coalesce(a % 2, 0) = 0 AND mark < 2000")
     for report in reports.values():
-        assert {(each.removed, each.written) for each in report.counted} == {(5000, 0)}
+        assert {(each.removed, each.written) for each in report.results} == {(5000, 0)}
 
 
 # ---------------------------------------------------------------------------------------------------- shared keys, halt
@@ -135,19 +135,19 @@ def test_duplicate_live_keys_halt_their_destination_and_no_other(shop_of: Callab
     for path in shop.paths:
         for after, through in ((shop.version, in_window), (shop.version, held_before)):
             report = shop.flush(path, after, through)
-            assert_halted(report.done.results, "acme")
+            assert_halted(report.results, "acme")
         report = shop.flush(path, shop.version, held_before + 1)
-        assert_halted([each for each in report.done.results if each.outcome not in WELL], "acme")
-        assert {each.destination[:4] for each in report.done.results if each.outcome in WELL} == {"bolt"}
+        assert_halted([each for each in report.results if each.outcome not in WELL], "acme")
+        assert {each.destination[:4] for each in report.results if each.outcome in WELL} == {"bolt"}
         report = shop.seed(path, held_before + 1, names=shop.of(path))
-        assert_halted([each for each in report.done.results if each.outcome not in WELL], "acme")
+        assert_halted([each for each in report.results if each.outcome not in WELL], "acme")
     assert {name: shop.sites[name].table.trace() for name in acmes} == before
     shop.assert_equal(names=acmes)
     shop.assert_equal(held_before + 1, names=[name for name in shop.sites if name not in acmes])
 
 
 def assert_halted(results: Sequence[object], tenant: str) -> None:
-    """One permanent failure for each kind, with a message that names the destination and says what to do."""
+    """One permanent failure for each kind, with a message that names the destination and what to do."""
     from trunkline.core.delivery_messages import Result
 
     assert len(results) == 3
@@ -192,13 +192,13 @@ def test_duplicate_live_keys_with_policy_warn_keep_one_row_and_are_counted(shop_
         shop.table.write_trail()
         for path in shop.paths:
             report = shop.flush(path, shop.version, through)
-            assert {(each.outcome, report.path) for each in report.done.results} == {(Outcome.APPLIED, path)}
-            assert {each.duplicates for each in report.counted} == {duplicates}, statement
+            assert {(each.outcome, report.path) for each in report.results} == {(Outcome.APPLIED, path)}
+            assert {each.duplicates for each in report.results} == {duplicates}, statement
         assert_winners(shop, through)
         shop.version = through
         shop.catch_up(shop.table.write_boundary())
     for path in shop.paths:
-        assert {each.outcome for each in shop.seed(path, shop.version, names=shop.of(path)).done.results} == {
+        assert {each.outcome for each in shop.seed(path, shop.version, names=shop.of(path)).results} == {
             Outcome.APPLIED
         }
     assert_winners(shop, shop.version)
@@ -236,6 +236,6 @@ def test_append_delivers_each_arrival_once_and_removes_nothing(shop_of: Callable
     for path in shop.paths:
         for _ in range(2):  # the second time it is done already
             report = shop.flush(path, shop.version, through)
-            assert {each.outcome for each in report.done.results} <= set(WELL)
+            assert {each.outcome for each in report.results} <= set(WELL)
     for site in shop.sites.values():
         assert content(site.table.held()) == content(wanted), site.name

@@ -10,7 +10,7 @@ from delivery.pipe_sources import LakeSource, opened_lake
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, JobMember, SeedGroup, SeedMode
 from trunkline.delivery.config.addresses import LakeAddress
-from trunkline.delivery.job.work import Work
+from trunkline.delivery.job.work import TaskPipeline
 
 HEAP = "512m"  # the least with which Spark starts; it keeps a quarter of it for rows
 HELD = 300_000  # rows before the window
@@ -36,7 +36,7 @@ def test_a_window_of_five_million_changes_with_most_of_them_in_one_tenant_comple
     through = source.write(f"DELETE FROM lake.orders WHERE id >= {UPDATED} AND id < {UPDATED + DELETED}")
     source.write("DELETE FROM lake.orders WHERE id % 2 = 0")  # behind the window
     sites = make_sites(tmp_path, postgres, kinds=["ducklake"], paths=["large"])
-    work = Work(source.source, ("id",), "tenant", tuple(site.target for site in sites))
+    work = TaskPipeline(source.source, ("id",), "tenant", tuple(site.target for site in sites))
     seeded = source.source.lineage([after]).marks[after]
     members = [
         tuple(JobMember(site.name, position, 1, mark) for site in sites)

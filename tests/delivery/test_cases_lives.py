@@ -108,7 +108,7 @@ def test_a_destination_whose_routing_values_change_is_seeded_again(business: Bus
 # ------------------------------------------------------------------------------------------------------------- history
 
 
-def test_expired_snapshots_seed_a_destination_again_and_this_is_told_loudly(
+def test_expired_snapshots_seed_a_destination_again_with_a_warning(
     business: Business, caplog: pytest.LogCaptureFixture
 ) -> None:
     business.run_once()
@@ -201,11 +201,11 @@ def test_of_two_deliverers_on_one_destination_the_one_with_the_older_token_is_fe
     shop.table.write_trail()
     for path in shop.paths:
         report = shop.flush(path, shop.version, first, token=2)
-        assert {result.outcome for result in report.done.results} == {Outcome.APPLIED}
+        assert {result.outcome for result in report.results} == {Outcome.APPLIED}
     before = shop.traces()
     for path in shop.paths:
         for report in (shop.flush(path, first, second, token=1), shop.seed(path, second, names=shop.of(path))):
-            assert {(result.outcome, result.token) for result in report.done.results} == {(Outcome.FENCED, 2)}
+            assert {(result.outcome, result.token) for result in report.results} == {(Outcome.FENCED, 2)}
     assert shop.traces() == before
     for path in shop.paths:
         shop.flush(path, first, second, token=2)

@@ -55,7 +55,7 @@ def test_insert_updates_and_delete_in_one_window_leave_nothing_and_write_nothing
         "UPDATE lake.orders SET item = 'twice' WHERE id IN (10, 11)",
         "DELETE FROM lake.orders WHERE id IN (10, 11)",
     )
-    assert {report.done.results for report in reports.values()} == {()}
+    assert {report.results for report in reports.values()} == {()}
 
 
 def test_several_updates_of_a_new_key_leave_the_last_one(shop: Shop) -> None:
@@ -79,7 +79,7 @@ def test_delete_and_reinsert_of_a_key_leave_the_new_row(shop: Shop) -> None:
     )
     assert items(shop, "acme").get(30) == "new"
     assert 31 not in items(shop, "acme")
-    assert {(each.removed, each.written) for report in reports.values() for each in report.counted} == {(2, 1)}
+    assert {(each.removed, each.written) for report in reports.values() for each in report.results} == {(2, 1)}
 
 
 def test_a_reused_row_id_is_not_taken_for_the_same_row(shop: Shop) -> None:
@@ -100,7 +100,7 @@ def test_a_reused_row_id_is_not_taken_for_the_same_row(shop: Shop) -> None:
     assert {key: items(shop, "acme").get(key) for key in (40, 41, 42)} == {40: "second", 41: "beside it", 42: "third"}
 
 
-def test_orphaned_preimage_an_update_whose_new_row_is_gone_removes_the_old_one(shop: Shop) -> None:
+def test_orphaned_preimage_an_update_without_its_new_row_removes_the_old_one(shop: Shop) -> None:
     shop.given("INSERT INTO lake.orders VALUES (50, 'acme', 'old', 1), (51, 'acme', 'old', 1)")
     shop.deliver(
         "UPDATE lake.orders SET item = 'new' WHERE id = 50",
@@ -165,7 +165,7 @@ def test_a_row_that_moves_between_two_values_of_one_destination_stays_there(shop
     shop.given("INSERT INTO lake.orders VALUES (100, 'bolt', 'old', 1)")
     reports = shop.deliver("UPDATE lake.orders SET tenant = 'brass', item = 'new' WHERE id = 100")
     assert items(shop, "bolt")[100] == "new"
-    assert {(each.removed, each.written) for report in reports.values() for each in report.counted} == {(1, 1)}
+    assert {(each.removed, each.written) for report in reports.values() for each in report.results} == {(1, 1)}
 
 
 def test_unrouted_and_null_routing_values_are_counted_exactly(shop: Shop) -> None:
@@ -218,7 +218,7 @@ def test_boundary_deletes_belong_to_the_window_that_ends_with_them(shop: Shop) -
     )
     assert not {300, 302} & items(shop, "acme").keys()
     for report in reports.values():
-        assert {each.removed for each in report.counted} == {1, 2}
+        assert {each.removed for each in report.results} == {1, 2}
 
 
 def test_deleting_every_row_leaves_empty_tables(shop: Shop) -> None:
@@ -231,7 +231,7 @@ def test_deleting_every_row_leaves_empty_tables(shop: Shop) -> None:
 
 
 def test_empty_window_is_written_nowhere(shop: Shop) -> None:
-    """Neither a version that does not touch the table, nor one whose rows are nobody's, nor one that undoes itself."""
+    """Neither a version that does not touch the table, nor one with unrouted rows only, nor one that undoes itself."""
     shop.catch_up(shop.table.write_boundary())
     after, before = shop.version, shop.traces()
     shop.table.write("CREATE TABLE IF NOT EXISTS lake.other (x INTEGER)")
@@ -247,7 +247,7 @@ def test_empty_window_is_written_nowhere(shop: Shop) -> None:
             (undone, {"nowhere": 1}, path),
         ):
             report = shop.flush(path, after, through)
-            assert (report.done.results, report.done.rest) == ((), Outcome.EMPTY)
+            assert (report.results, report.rest) == ((), Outcome.EMPTY)
             assert (report.unrouted, report.path) == (unrouted, read)
     assert shop.traces() == before
     shop.version = undone

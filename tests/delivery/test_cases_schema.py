@@ -67,14 +67,14 @@ def test_a_widened_column_is_widened(shop: Shop) -> None:
 def test_a_column_that_is_dropped_or_renamed_halts_the_destination_until_it_is_seeded(
     shop: Shop, change: str, named: str
 ) -> None:
-    """Also where no row is touched: nobody waits for the next row to be told."""
+    """Also if no row is touched: columns do not wait for the next row."""
     before = shop.traces()
     altered = shop.table.write(f"{ALTER} {change}")
     touched = shop.table.write("UPDATE lake.orders SET mark = 7 WHERE id = 1")
     shop.table.mark_all()
     for path in shop.paths:
         for through in (altered, touched):
-            for result in shop.flush(path, shop.version, through).done.results:
+            for result in shop.flush(path, shop.version, through).results:
                 assert result.outcome is Outcome.PERMANENT
                 assert result.error.startswith(f"{result.destination}: ")
                 assert named in result.error
@@ -102,8 +102,8 @@ def test_reserved_column_names_and_lost_keys_halt_with_their_name(shop: Shop, ch
     shop.table.mark_all()
     for path in shop.paths:
         for report in (shop.flush(path, shop.version, through), shop.seed(path, through, names=shop.of(path))):
-            assert {result.destination for result in report.done.results} == set(shop.of(path))
-            for result in report.done.results:
+            assert {result.destination for result in report.results} == set(shop.of(path))
+            for result in report.results:
                 assert result.outcome is Outcome.PERMANENT
                 assert named in result.error
     assert shop.traces() == before
@@ -128,10 +128,8 @@ def test_reserved_column_names_are_refused_at_the_start(tmp_path: Path) -> None:
     ],
     ids=["added with a default", "dropped and added again", "reordered: two names swapped"],
 )
-def test_columns_whose_values_change_in_rows_that_nobody_touched_ask_for_a_new_seed(
-    shop: Shop, changes: list[str]
-) -> None:
-    """No window tells of those rows. Columns are matched by name, in whatever order they are."""
+def test_columns_whose_values_change_in_untouched_rows_need_a_new_seed(shop: Shop, changes: list[str]) -> None:
+    """No window contains those rows. Columns are matched by name, in any order."""
     if "note" in " ".join(changes) and "DEFAULT" not in changes[0]:
         shop.given(f"{ALTER} ADD COLUMN note VARCHAR", "UPDATE lake.orders SET note = 'noted'")
     before = shop.traces()
@@ -142,7 +140,7 @@ def test_columns_whose_values_change_in_rows_that_nobody_touched_ask_for_a_new_s
     for path in shop.paths:
         for through in (altered, touched):
             report = shop.flush(path, shop.version, through)
-            assert {result.outcome for result in report.done.results} == {Outcome.EXPIRED}
+            assert {result.outcome for result in report.results} == {Outcome.EXPIRED}
     assert shop.traces() == before
     for path in shop.paths:
         all_well(shop.seed(path, touched, names=shop.of(path)))

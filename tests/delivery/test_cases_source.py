@@ -57,7 +57,7 @@ def test_compaction_of_the_source_is_no_change_and_hides_none(shop: Shop) -> Non
         through = shop.table.write(maintenance)
         for path in shop.paths:
             report = shop.flush(path, shop.version, through)
-            assert (report.done.results, report.done.rest) == ((), Outcome.EMPTY)
+            assert (report.results, report.rest) == ((), Outcome.EMPTY)
         shop.version = through
     assert shop.traces() == before
     steps = [
@@ -87,7 +87,7 @@ def test_a_rewrite_of_the_source_is_no_change_and_no_window_has_to_cross_it(shop
     assert set(shop.table.source.state(shop.version).stops) >= {rewritten}
     for path in shop.paths:
         report = shop.flush(path, shop.version, rewritten)
-        assert (report.done.results, report.done.rest, report.path) == ((), Outcome.EMPTY, None)
+        assert (report.results, report.rest, report.path) == ((), Outcome.EMPTY, None)
     assert shop.traces() == before
     shop.version = rewritten
     shop.assert_equal(names=mirrors(shop))
@@ -102,23 +102,23 @@ def test_where_a_window_must_cross_a_rewrite_rows_that_only_moved_are_not_delive
     shop.table.write(f"CALL ducklake_expire_snapshots('lake', versions => {between})")
     for path in shop.paths:
         report = shop.flush(path, after, through)
-        assert {result.outcome for result in report.done.results} == {Outcome.APPLIED}
-        counted = {each.destination: each for each in report.counted}
+        assert {result.outcome for result in report.results} == {Outcome.APPLIED}
+        counted = {each.destination: each for each in report.results}
         assert (counted[f"acme-delta-{path}"].written, counted[f"acme-ducklake-{path}"].written) == (2, 2)
     shop.assert_equal(through, names=mirrors(shop))
     rows = [row for row in shop.table.rows(through) if row["id"] in (6, 31)]
     assert appended(shop) == [sorted([*(each or ()), *(content(rows) or ())]) for each in held]
 
 
-def test_expired_snapshots_are_told_and_nothing_is_written(shop: Shop) -> None:
+def test_expired_snapshots_are_reported_and_nothing_is_written(shop: Shop) -> None:
     before, after = shop.traces(), shop.version
     through = shop.table.write("UPDATE lake.orders SET item = 'x' WHERE id = 6")
     shop.table.write_trail()
     shop.table.write(f"CALL ducklake_expire_snapshots('lake', versions => [{after}])")
     for path in shop.paths:
         report = shop.flush(path, after, through)
-        assert {result.outcome for result in report.done.results} == {Outcome.EXPIRED}
-        assert all("no longer has snapshot" in result.error for result in report.done.results)
+        assert {result.outcome for result in report.results} == {Outcome.EXPIRED}
+        assert all("no longer has snapshot" in result.error for result in report.results)
     assert shop.traces() == before
 
 
@@ -163,6 +163,6 @@ def test_a_delta_source_delivers_the_same_cases(spark: SparkSession, postgres: P
     shop.catch_up(feed.write_boundary())
     before = shop.traces()
     through = feed.write(lambda table: table.optimize.compact())
-    assert shop.flush("small", shop.version, through).done.results == ()
+    assert shop.flush("small", shop.version, through).results == ()
     assert shop.traces() == before
     shop.close()

@@ -53,7 +53,7 @@ def test_the_example_is_valid_as_written_and_has_twenty_tenants(tmp_path: Path) 
     )
 
 
-def test_the_example_says_what_holds_without_it(tmp_path: Path) -> None:
+def test_the_example_spells_out_the_defaults(tmp_path: Path) -> None:
     written, silent = load(tmp_path, example()), load(tmp_path, HEAD + ONE)
     for section in (
         "flush",
@@ -96,7 +96,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 
 
-def test_the_reference_has_every_key_with_its_words() -> None:
+def test_the_reference_has_every_key_with_its_text() -> None:
     rows = [[cell.strip() for cell in line.split(" | ")] for line in reference().splitlines() if "`" in line]
     assert all(len(row) == 4 and all(cell.strip("| ") for cell in row) for row in rows)
     named = {row[0].removeprefix("| ") for row in rows}
@@ -141,7 +141,7 @@ def test_routing_values_are_what_they_look_like(tmp_path: Path) -> None:
     assert destination.values == ("no", "007", "12:30", "2026-01-01", "1.50", "42", "true", "x y")
 
 
-def test_a_destination_takes_what_it_does_not_say_from_the_defaults_and_the_pipeline(tmp_path: Path) -> None:
+def test_a_destination_inherits_from_the_defaults_and_the_pipeline(tmp_path: Path) -> None:
     text = HEAD + (
         "mode: append\nseed: now\n"
         "defaults: {type: ducklake, catalog: 'lakes/{name}', table: 'orders_{value}', seed: history, dsn: dbname=all}\n"

@@ -89,7 +89,7 @@ REFUSED = {
     ),
     "no destinations": (
         "",
-        "orders.yaml:1: destinations: there are none; list at least one, or give `discover` a template",
+        "orders.yaml:1: destinations: missing; list at least one, or give `discover` a template",
     ),
     "two destinations of one name": (
         "destinations: [{name: a, type: delta, path: a}, {name: a, type: delta, path: b, values: [b]}]",
@@ -97,7 +97,7 @@ REFUSED = {
     ),
     "two destinations of one value": (
         "destinations: [{name: a, type: delta, path: a}, {name: b, type: delta, path: b, values: [a]}]",
-        "orders.yaml:5: destinations[1].values: 'a' is routed to destinations[0] already; keep one",
+        "orders.yaml:5: destinations[1].values: 'a' already belongs to destinations[0]; keep one",
     ),
     "two destinations in one table": (
         "destinations: [{name: a, type: delta, path: a}, {name: b, type: delta, path: ../x/../{folder}/A/}]",
@@ -126,7 +126,10 @@ REFUSED = {
     ),
     "a reserved name of a table": (
         "destinations: [{name: a, type: ducklake, catalog: a, table: _trunkline_x}]",
-        "orders.yaml:5: destinations[0].table: '_trunkline_x' begins with the reserved _trunkline; choose another name",
+        (
+            "orders.yaml:5: destinations[0].table: '_trunkline_x' starts with the reserved prefix _trunkline; "
+            "choose another name"
+        ),
     ),
     "a name that PostgreSQL would cut": (
         f"destinations: [{{name: a, type: postgres, dsn: dbname=a, table: {'x' * 64}}}]",
@@ -161,7 +164,7 @@ REFUSED = {
     "a template with one table for all": (
         "discover: {template: {type: delta, path: all}}",
         (
-            "orders.yaml:5: discover.template: gives every value the same table; put {value} into its catalog, "
+            "orders.yaml:5: discover.template: gives every value the same table; use {value} in its catalog, "
             "path, dsn or table"
         ),
     ),
@@ -175,7 +178,7 @@ REFUSED = {
     "a wrong pattern": (
         "discover: {template: {type: delta, path: '{value}'}, pattern: '('}",
         (
-            "orders.yaml:5: discover.pattern: is no regular expression: missing ), unterminated subpattern at "
+            "orders.yaml:5: discover.pattern: is not a valid regular expression: missing ), unterminated subpattern at "
             "position 0; correct it"
         ),
     ),
@@ -188,7 +191,7 @@ REFUSED = {
     ),
     "a setting that is none of Spark": (
         ONE + "spark: {conf: {memory: 4g}}",
-        "orders.yaml:6: spark.conf.memory: is no setting of Spark: they begin with spark.",
+        "orders.yaml:6: spark.conf.memory: is not a Spark setting: they start with spark.",
     ),
     "a wrong master": (
         ONE + "spark: {master: lokal}",
@@ -200,25 +203,25 @@ REFUSED = {
     ),
     "an alias": (
         "destinations: [&a {name: a, type: delta, path: a}, *a]",
-        "orders.yaml:5: the alias *a is not understood; put what is shared under `defaults`",
+        "orders.yaml:5: the alias *a is not supported; put shared keys under `defaults`",
     ),
     "a tag": (
         ONE + "flush: !!python/object:os.system {}",
-        "orders.yaml:6: the tag tag:yaml.org,2002:python/object:os.system is not understood; use quotes for a text",
+        "orders.yaml:6: the tag tag:yaml.org,2002:python/object:os.system is not supported; quote the text",
     ),
     "a second document": (
         ONE + "---\na: 1",
-        "orders.yaml:6: a second document begins here; one file holds one pipeline",
+        "orders.yaml:6: a second document starts here; a file holds one pipeline",
     ),
-    "no YAML": (ONE + "flush: [", "orders.yaml:7: no YAML: did not find expected node content; correct it"),
+    "no YAML": (ONE + "flush: [", "orders.yaml:7: not valid YAML: did not find expected node content; correct it"),
     "a deep nesting": (
         ONE + "flush: " + "[" * 100_000,
         f"orders.yaml:6: nested deeper than {DEPTH_MAX}; no key of a pipeline is",
     ),
-    "a key that is no text": (ONE + "[a]: 1", "orders.yaml:6: a key must be a text"),
+    "a key that is not a text": (ONE + "[a]: 1", "orders.yaml:6: a key must be a text"),
     "half of a character": (
         'destinations: [{name: a, type: delta, path: a, values: ["a\\ud800"]}]',
-        "orders.yaml:5: no YAML: found invalid Unicode character escape code; correct it",
+        "orders.yaml:5: not valid YAML: found invalid Unicode character escape code; correct it",
     ),
     "a character that cannot be printed": (
         'destinations: [{name: a, type: delta, path: "a\\0b"}]',
@@ -228,12 +231,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_with_the_line_the_path_and_what_is_allowed(tmp_path: Path, case: str) -> None:
+def test_a_problem_has_the_line_the_path_and_what_is_allowed(tmp_path: Path, case: str) -> None:
     text, message = REFUSED[case]
     assert problems(tmp_path, HEAD + text.replace("{folder}", tmp_path.name)) == [message]
 
 
-def test_all_problems_are_told_together_in_the_order_of_lines(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together_in_the_order_of_lines(tmp_path: Path) -> None:
     text = "pipeline: Orders\nsource: {type: postgres}\nroutin: {column: x}\nkey: id\nmode: miror\n" + ONE
     assert problems(tmp_path, text) == [
         "orders.yaml:1: pipeline: must be 1 to 64 of a-z, 0-9, _ and -, it is 'Orders'",
@@ -245,7 +248,7 @@ def test_all_problems_are_told_together_in_the_order_of_lines(tmp_path: Path) ->
     ]
 
 
-def test_a_problem_of_the_defaults_is_told_once(tmp_path: Path) -> None:
+def test_a_problem_of_the_defaults_is_reported_once(tmp_path: Path) -> None:
     text = HEAD + "defaults: {type: delta, path: 12}\ndestinations: [{name: a}, {name: b}]\n"
     assert problems(tmp_path, text) == ["orders.yaml:5: defaults.path: must be a text, it is 12"]
 
@@ -257,7 +260,7 @@ def test_a_thousand_problems_do_not_flood_the_screen(tmp_path: Path) -> None:
     assert told[-1] == "and 2950 more; correct these first"
 
 
-def test_a_file_that_is_not_there_or_empty_or_no_text_is_named(tmp_path: Path) -> None:
+def test_a_missing_empty_or_binary_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*gone\.yaml: No such file or directory; name the pipeline's"):
         load_pipeline(tmp_path / "gone.yaml")
     assert problems(tmp_path, "# nothing\n") == ["orders.yaml is empty; `trunkline deliver init` writes an example"]
@@ -270,7 +273,7 @@ def test_a_file_that_is_not_there_or_empty_or_no_text_is_named(tmp_path: Path) -
 
 DELTA = "destinations: [{name: a, type: delta, path: '%s'}]"
 LAKE = "destinations: [{name: a, type: ducklake, catalog: '%s', data_path: '%s', table: t}]"
-S3 = "must be a path of the file system: s3: is not supported (before a path with a colon write ./)"
+S3 = "must be a path in the file system: s3: is not supported (before a path with a colon write ./)"
 
 
 @pytest.mark.parametrize(
@@ -350,16 +353,16 @@ def test_a_secret_of_the_control_store_is_refused_and_not_repeated(tmp_path: Pat
 
 
 @pytest.mark.parametrize("setting", ["executor.extraJavaOptions", "driver.defaultJavaOptions", "jars.repositories"])
-def test_a_setting_that_java_is_started_with_can_be_no_secret(tmp_path: Path, setting: str) -> None:
+def test_a_setting_that_java_is_started_with_cannot_be_a_secret(tmp_path: Path, setting: str) -> None:
     text = HEAD + ONE + f"spark: {{conf_env: {{spark.{setting}: OPTIONS, spark.hadoop.fs.s3a.secret.key: OPTIONS}}}}"
     (told,) = problems(tmp_path, text, {"OPTIONS": "x"})
     assert told == (
-        f"orders.yaml:6: spark.conf_env.spark.{setting}: is read as Java starts, and shows in its command line: no "
-        "secret; move it to spark.conf"
+        f"orders.yaml:6: spark.conf_env.spark.{setting}: is read when Java starts, and is visible in its "
+        "command line; move it to spark.conf"
     )
 
 
-def test_every_missing_variable_is_found_unless_nobody_asks(tmp_path: Path) -> None:
+def test_every_missing_variable_is_found_unless_it_is_not_needed(tmp_path: Path) -> None:
     text = HEAD.replace("type: delta, path: source", "type: ducklake, catalog: 'postgres:', table: t, password_env: S")
     text += (
         "defaults: {type: postgres, dsn: 'dbname={name}', table: t, password_env: '{name}_PASSWORD'}\n"

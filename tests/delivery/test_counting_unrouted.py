@@ -158,7 +158,7 @@ def test_n4_a_gap_that_others_close_is_not_read(counted: ControlStore) -> None:
     assert lake.reads == []
 
 
-def test_n5_what_the_source_has_forgotten_is_passed_over_loudly(
+def test_n5_versions_that_the_source_expired_are_skipped_with_a_warning(
     counted: ControlStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = Lake(oldest=15)
@@ -190,7 +190,7 @@ def test_n6_after_too_many_failures_the_next_job_tries_again(
     lake.fails = [Unreachable("the lake is away") for _ in range(5)]
     one = Counting(counted, lake)
     one.told((0, 10), (20, 30))
-    wait_until(lambda: "not counted for now" in caplog.text)
+    wait_until(lambda: "could not be counted" in caplog.text)
     assert counted.unrouted.counts(PIPELINE)[0] == 10
     one.told((30, 31))
     wait_until(lambda: counted.unrouted.counts(PIPELINE)[0] == 31)

@@ -97,7 +97,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("event", NOTHING.values(), ids=NOTHING.keys())
-def test_b1_what_is_no_change_of_the_table_is_passed_over(event: Any) -> None:
+def test_b1_events_that_do_not_change_the_table_are_ignored(event: Any) -> None:
     for declared in (True, False):
         found = Read(event, declared=declared)
         assert (found.rows, found.reasons) == ([], {})
@@ -138,14 +138,14 @@ def test_b3_an_arrival_without_its_key_or_routing_column_is_malformed() -> None:
 @pytest.mark.parametrize("tenant", [None, "", 0, False])
 @pytest.mark.parametrize("rest", [{}, {"amount": None, "note": None}, {"amount": "AA==", "note": ""}])
 @pytest.mark.parametrize("op", ["d", "u"])
-def test_b4_a_removal_that_tells_only_its_key_is_malformed(tenant: Any, rest: Any, op: str) -> None:
+def test_b4_a_removal_with_its_key_alone_is_malformed(tenant: Any, rest: Any, op: str) -> None:
     before = {"id": 1, "tenant": tenant, **rest}
     found = Read(envelope(op, before, row(2) if op == "u" else None))
     assert "REPLICA IDENTITY FULL" in found.reasons[1]
     assert found.rows == []
 
 
-def test_b4_a_removal_of_a_row_without_a_routing_value_is_told_by_the_rest_of_it() -> None:
+def test_b4_a_removal_without_a_routing_value_is_recognised_by_its_other_columns() -> None:
     """Nobody had it: it was counted as unrouted."""
     found = Read(envelope("d", row(1, None)), envelope("u", row(2, None), row(2, "acme")))
     assert found.reasons == {}
@@ -163,7 +163,7 @@ def test_b4_a_key_of_zero_is_a_key() -> None:
     assert (found.kinds, found.reasons) == (["delete"], {})
 
 
-def test_removals_do_not_count_where_there_is_no_key() -> None:
+def test_without_a_key_removals_are_ignored() -> None:
     found = Read(envelope("d", {"id": 1}), envelope("u", {"id": 1}, row(2)), key=())
     assert (found.arrived("id"), found.reasons) == (2, {})
 
@@ -189,7 +189,7 @@ def test_removals_do_not_count_where_there_is_no_key() -> None:
         ("TIME", "01:00:00.000001", dt.time(1, 0, 0, 1)),
     ],
 )
-def test_u1_a_number_of_an_event_without_a_schema_has_the_unit_that_the_file_says(
+def test_u1_a_number_of_an_event_without_a_schema_has_the_unit_of_the_file(
     declared: str, number: Any, expected: Any
 ) -> None:
     columns = {"id": "BIGINT", "tenant": "VARCHAR", "at": declared}
@@ -213,7 +213,7 @@ def test_u1_a_number_of_an_event_without_a_schema_has_the_unit_that_the_file_say
         ("DECIMAL(10,2)", base64.b64encode(b"\x0f\x00\xff").decode(), "decimal.handling.mode=string"),
     ],
 )
-def test_u1_what_nothing_says_how_to_read_is_malformed(declared: str, value: Any, why: str) -> None:
+def test_u1_a_number_without_a_unit_is_malformed(declared: str, value: Any, why: str) -> None:
     columns = {"id": "BIGINT", "tenant": "VARCHAR", "at": declared}
     found = Read(envelope("c", None, {"id": 1, "tenant": "acme", "at": value}), columns=columns)
     assert why in found.reasons[1]
@@ -244,7 +244,7 @@ def stated(field: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", TIMES)
-def test_u1_a_schema_says_the_unit_also_of_arrays_and_beside_declared_columns(name: str) -> None:
+def test_u1_a_schema_gives_the_unit_of_arrays_and_with_declared_columns_as_well(name: str) -> None:
     kind, value, expected = TIMES[name]
     plain = {"type": "string" if isinstance(value, str) else "int64", "name": name}
     columns = {"id": "BIGINT", "tenant": "VARCHAR", "at": kind}

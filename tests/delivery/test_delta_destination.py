@@ -142,7 +142,7 @@ def test_a_flush_to_another_position_at_any_step_is_noticed(place: DeltaPlace) -
 
 
 @pytest.mark.parametrize("doing", ["append", "compact"])
-def test_somebody_else_who_commits_at_any_step_makes_it_try_again(place: DeltaPlace, doing: str) -> None:
+def test_another_writer_that_commits_at_any_step_causes_a_retry(place: DeltaPlace, doing: str) -> None:
     def act() -> None:
         if doing == "append":
             rows = pa.table({"id": pa.array([50], pa.int64()), "name": ["foreign"]})
@@ -162,8 +162,8 @@ def test_somebody_else_who_commits_at_any_step_makes_it_try_again(place: DeltaPl
         assert content(place.held()) == content([*kept, *also] if intruder.acted else kept)
 
 
-def test_a_key_that_somebody_else_adds_at_any_step_is_found(place: DeltaPlace) -> None:
-    """Between the look-up and the commit nothing may slip in, whoever writes it (T4)."""
+def test_a_key_that_another_writer_adds_at_any_step_is_found(place: DeltaPlace) -> None:
+    """No write between the look-up and the commit goes unnoticed (T4)."""
     same = pa.table({"id": pa.array([100], pa.int64()), "name": ["foreign"]})
     for intruder, mine in steps_of(place, lambda: write_deltalake(place.path, same, mode="append")):
         found = outcome(mine, FLUSH, CHANGES)
@@ -213,7 +213,7 @@ def test_a_table_that_vanishes_under_a_commit_has_an_unknown_outcome(place: Delt
         flushed(place.open(vanish), FLUSH, CHANGES)
 
 
-def test_a_table_that_was_made_anew_is_noticed_by_an_open_destination(place: DeltaPlace) -> None:
+def test_an_open_destination_notices_a_recreated_table(place: DeltaPlace) -> None:
     destination = seeded(place, named(1, 2, 3))
     flushed(destination, FLUSH, CHANGES)
     shutil.rmtree(place.path)
@@ -247,7 +247,7 @@ def test_only_files_that_hold_a_key_are_written_again(place: DeltaPlace) -> None
     assert flushed(watched, FLUSH, changes) == Applied(20, 2, 2)
     assert len(set(before) - set(live(place))) == 1
     assert (looked.count("look up"), looked.count("read")) == (1, 1), (
-        "bounds tell that three files cannot hold these keys"
+        "three files cannot hold these keys, by their bounds"
     )
     assert destination.standing() == Standing(20, 1, "lake/orders")
 
@@ -286,7 +286,7 @@ def test_random_flushes_over_many_files_leave_what_a_dictionary_holds(
     seed = replace(SEED, columns=columns, key=key, through=1)
     destination = seeded(place, [], seed)
     model: dict[tuple[Any, ...], Row] = {}
-    first = 2**63 - 60 if kind == "far BIGINT" else -20  # where a double cannot tell neighbours apart
+    first = 2**63 - 60 if kind == "far BIGINT" else -20  # where a double cannot distinguish neighbours
     names: list[Any] = [None, *(f"k{n:03}" if kind == "VARCHAR" else n + first for n in range(60))]
     for version in range(1, 40):
         changes: list[Change] = []

@@ -345,7 +345,7 @@ def test_a_scan_is_of_one_version_and_of_some_routes(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in source.scan(2, question, RouteFilter(("a", None)))) == 4
 
 
-def test_a_survey_says_what_waits_and_whether_anything_does(tmp_path: Path) -> None:
+def test_a_survey_has_the_backlog_and_whether_it_is_quiet(tmp_path: Path) -> None:
     source = made(tmp_path / "t", THREE, THREE)
     DeltaTable(tmp_path / "t").optimize.compact()
     assert source.survey(Window(1, 2)).backlog.rows == 3

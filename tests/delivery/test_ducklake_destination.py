@@ -48,7 +48,7 @@ def table(tmp_path: Path) -> LakeTable:
 
 
 def ask(table: LakeTable, *statements: str) -> list[tuple[Any, ...]]:
-    """What somebody else does with the lake, attached as ``l``; the table is ``{t}``."""
+    """Statements of another writer; the lake is attached as ``l``, the table is ``{t}``."""
     with pooled_duckdb("ducklake", "sqlite_scanner") as connection:
         connection.execute(f"ATTACH {literal('ducklake:' + table.address.catalog)} AS l")
         connection.execute(f"SET disabled_optimizers = {literal(MISLED)}")
@@ -94,7 +94,7 @@ def test_a_catalog_in_a_duckdb_file_is_free_for_others_after_each_call(tmp_path:
         assert other.recv() == Applied(21)
 
 
-def test_a_catalog_in_a_duckdb_file_that_somebody_has_open_is_unreachable_for_now(tmp_path: Path) -> None:
+def test_a_catalog_in_a_duckdb_file_that_another_process_has_open_is_unreachable(tmp_path: Path) -> None:
     table = LakeKind("duckdb").make(tmp_path, no_server)
     destination = table.open()
     apply(destination, (SEED, SEEDED))
@@ -106,7 +106,7 @@ def test_a_catalog_in_a_duckdb_file_that_somebody_has_open_is_unreachable_for_no
     assert destination.standing() is not None
 
 
-def test_a_lake_is_made_by_a_seed_and_not_by_a_look(tmp_path: Path) -> None:
+def test_a_seed_creates_a_lake_and_a_read_does_not(tmp_path: Path) -> None:
     address = LakeAddress(f"sqlite:{tmp_path}/new/catalog.sqlite", "t", "tenants", data_path=f"{tmp_path}/data")
     destination = DuckLakeDestination(address)
     assert destination.standing() is None
@@ -120,7 +120,7 @@ def test_a_lake_is_made_by_a_seed_and_not_by_a_look(tmp_path: Path) -> None:
     destination.close()
 
 
-def test_a_file_that_is_no_catalog_halts_the_destination(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_catalog_halts_the_destination(tmp_path: Path) -> None:
     junk = tmp_path / "junk"
     junk.write_bytes(b"not a database" * 1000)
     for catalog in (f"{junk}", f"sqlite:{junk}"):
@@ -165,9 +165,7 @@ def test_flushes_of_two_tables_of_one_lake_do_not_keep_each_other_from_committin
                 assert each.recv() == Applied(11 + number, removed=1, written=1)
 
 
-def test_catalogs_that_nobody_uses_are_detached_when_there_are_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_catalogs_are_detached_when_there_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ducklake_attachments.ATTACHED_MAX, "sqlite", 2)
     catalogs = WatchedCatalogs(None)
     lakes = [
@@ -322,7 +320,7 @@ def test_files_stay_few_however_many_flushes_there_are(table: LakeTable) -> None
     assert destination.flush(replace(flush, expected=flush.through, through=100), iter(())) == Applied(100)
 
 
-def test_files_are_merged_from_the_smallest_up_while_the_next_is_no_bigger_than_the_sum() -> None:
+def test_files_are_merged_from_the_smallest_up_while_the_next_is_not_bigger_than_the_sum() -> None:
     assert worth_merging([1] * (FILES_MIN - 1)) == 0
     assert worth_merging([1] * FILES_MIN) == FILES_MIN
     assert worth_merging([1] * FILES_MIN + [FILES_MIN, 2 * FILES_MIN, 100]) == FILES_MIN + 2

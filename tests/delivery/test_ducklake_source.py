@@ -110,7 +110,7 @@ def test_a_window_begins_after_its_first_version_and_ends_with_its_last(lake: La
     assert lake.signed(first, third) == signed(lake.at(third), lake.at(first))
 
 
-def test_only_the_columns_that_are_asked_for_are_read(lake: Lake) -> None:
+def test_only_the_requested_columns_are_read(lake: Lake) -> None:
     first = lake.run(inserted(1, FILE_ROWS))
     second = lake.run("UPDATE lake.items SET note = 'y' WHERE id < 3")
     net = lake.source.net_changes(Window(first, second), lake.asked(second, "id"), ALL_ROUTES)
@@ -320,7 +320,7 @@ def test_a_data_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- looking up and scanning ---
 
 
-def test_a_look_up_finds_what_is_live_under_keys_and_null_equals_null(lake: Lake) -> None:
+def test_a_look_up_finds_the_live_rows_of_keys_and_null_equals_null(lake: Lake) -> None:
     version = lake.run(
         inserted(1, FILE_ROWS),
         "INSERT INTO lake.items VALUES (NULL, 't0', 'n1'), (NULL, NULL, 'n2'), (1, 't1', 'twice')",
@@ -410,7 +410,7 @@ def state_without(server: PostgresServer, catalog: LakeCatalog) -> None:
     catalog.state(0)
 
 
-def test_a_file_that_is_gone_makes_the_source_unreachable(lake: Lake, tmp_path: Path) -> None:
+def test_a_missing_file_makes_the_source_unreachable(lake: Lake, tmp_path: Path) -> None:
     first = lake.run(inserted(1))
     second = lake.run(inserted(10, FILE_ROWS))
     for file in tmp_path.glob("data/**/*.parquet"):
@@ -442,7 +442,7 @@ def test_files_from_outside_are_refused(lake: Lake, tmp_path: Path) -> None:
 # --- how much waits ---
 
 
-def test_a_survey_tells_about_how_much_waits(lake: Lake) -> None:
+def test_a_survey_estimates_the_backlog(lake: Lake) -> None:
     first = lake.run(inserted(1))
     second = lake.run(inserted(10, FILE_ROWS), "DELETE FROM lake.items WHERE id IN (11, 12)", inserted(99))
     lake.run("CREATE TABLE lake.other (x INTEGER)")

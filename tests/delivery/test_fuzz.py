@@ -11,7 +11,7 @@ from lake_fuzz.histories import History
 from lake_fuzz.hunts import hunt, survive
 from lake_fuzz.judge import SHIPPED, Rule, Suspect, judge, windows
 from lake_fuzz.mutants import MUTANTS, cancelled_across_the_gap, routed_by_the_new_value
-from lake_fuzz.readings import ShippedReader
+from lake_fuzz.readers import ShippedReader
 from postgres_server import PostgresServer
 from trunkline.delivery.changes.net import Routes, settle
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, NetChanges, Op

@@ -1,4 +1,4 @@
-"""Logs of a broken or lying producer, as sources: told with their position, or put aside, never a crash."""
+"""Logs of a broken or lying producer, as sources: reported with their position, or dead letters, never a crash."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_x2_a_transaction_with_a_missing_or_foreign_entry_halts_with_its_positio
             source.net_changes(Window(0, at), asked, ALL_ROUTES)
 
 
-def test_x3_a_transaction_that_goes_on_is_no_version_and_one_that_was_broken_off_does_not_count(
+def test_x3_an_open_transaction_is_not_a_version_and_an_interrupted_one_is_ignored(
     cluster: RunningCluster, name: str
 ) -> None:
     open_ones = [(CHANGES, placed(index, last=False)) for index in range(5)]
@@ -154,7 +154,7 @@ def test_x3_a_transaction_that_goes_on_is_no_version_and_one_that_was_broken_off
 
 
 def test_g5_a_truncation_makes_up_for_what_is_corrupt_before_it(cluster: RunningCluster, name: str) -> None:
-    """As the advice says: capture a new snapshot into the log, then reseed."""
+    """As the message advises: capture a new snapshot into the log, then reseed."""
     bad: list[tuple[bytes, bytes]] = [(b"text", placed()), (CHANGES, b"\xc1"), (CHANGES, placed(7))]
     source = captured(cluster.connect, name, (CHANGES, placed()), *bad)
     writing(cluster.connect, name, append_corrupt_batch, create=False)
@@ -215,7 +215,7 @@ def nested(depth: int) -> Any:
 TENANT = {"field": "tenant", "type": "string"}
 SCHEMAS: dict[str, bytes] = {
     "no scale": with_schema({**DECIMAL, "parameters": {}}, TENANT),
-    "a scale that is no number": with_schema({**DECIMAL, "parameters": {"scale": "x"}}, TENANT),
+    "a scale that is not a number": with_schema({**DECIMAL, "parameters": {"scale": "x"}}, TENANT),
     "more digits behind the point than there are": with_schema({**DECIMAL, "parameters": {"scale": "99"}}, TENANT),
     "no digits": with_schema({**DECIMAL, "parameters": {"scale": "0", "connect.decimal.precision": "0"}}, TENANT),
     "digits without end": with_schema({**DECIMAL, "parameters": {"scale": "9" * 5000}}, TENANT),
@@ -242,7 +242,7 @@ EVENTS: dict[str, bytes] = {
     "half a surrogate pair as a name": b'{"op": "c", "after": {"\\ud800": 1}}',
     "an amount beyond all": event("c", None, row(1, amount="1e999999999")),
     "an amount with digits without end": event("c", None, row(1, amount="9" * 100_000)),
-    "an amount that is no number": event("c", None, row(1, amount="NaN")),
+    "an amount that is not a number": event("c", None, row(1, amount="NaN")),
     "an amount that signals": event("c", None, row(1, amount="sNaN")),
     "an amount without end": event("c", None, row(1, amount="Infinity")),
     "an amount in base 64 without end": event("c", None, row(1, amount="Qf/A" * 2_000_000)),
@@ -282,7 +282,7 @@ def test_g5_hostile_events_are_put_aside_whatever_headers_their_producer_gave_th
     hostile = [content for content in EVENTS.values() if len(content) < 200_000]
     first = events.add(*hostile) - len(hostile) + 1
     poison = len(POISONED)
-    writing(cluster.connect, name, append_poison, create=False)  # texts, which are no events
+    writing(cluster.connect, name, append_poison, create=False)  # texts, which are not events
     events.add(event("c", None, row(2)))
     events.direct.seed()
     assert events.ids("acme") == [1, 2]
@@ -291,7 +291,7 @@ def test_g5_hostile_events_are_put_aside_whatever_headers_their_producer_gave_th
     events.close()
 
 
-def test_l1_letters_that_somebody_else_wrote_do_not_stop_dead_letters(cluster: RunningCluster, name: str) -> None:
+def test_l1_letters_of_another_writer_do_not_stop_dead_letters(cluster: RunningCluster, name: str) -> None:
     letters = f"{name}-letters"
 
     async def foreign(log: Log) -> None:

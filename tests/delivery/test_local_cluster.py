@@ -20,7 +20,7 @@ from delivery.pipe_sources import LakeSource
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup, JobMember, SeedGroup, SeedMode
 from trunkline.delivery.destinations.postgres_table import POSITIONS
-from trunkline.delivery.job.work import Work
+from trunkline.delivery.job.work import TaskPipeline
 
 MASTER = "local-cluster[2,1,1024]"
 SMALL_BYTES = 10_000
@@ -58,7 +58,7 @@ def test_a_killed_executor_costs_nothing_and_doubles_nothing(postgres: PostgresS
     jobs = Jobs(
         MASTER,
         {},
-        Work(source.source, ("id",), "tenant", tuple(site.target for site in sites)),
+        TaskPipeline(source.source, ("id",), "tenant", tuple(site.target for site in sites)),
         SMALL_BYTES,
         (
             SeedGroup(1, after, SeedMode.SCAN, members(0)),

@@ -1,4 +1,4 @@
-"""Where transactions of a log end, whatever its headers say."""
+"""Where transactions of a log end, whatever its headers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_x2_a_version_is_where_the_last_whole_transaction_ends(made: tuple[Place
 def test_x2_an_entry_that_lies_hides_no_transaction(
     made: tuple[Places, int], index: int, trimmed: int, is_trimmed: bool
 ) -> None:
-    """It is an end itself, so that whoever reads up to it halts; or it goes on with what is open."""
+    """It counts as an end, so that a read up to it halts; or it continues the open transaction."""
     places, ended = made
     trimmed = min(trimmed, ended) if is_trimmed else 0
     log = log_of([*places, EntryPlace(index, False)], trimmed)
@@ -64,8 +64,8 @@ def test_x2_an_entry_that_lies_hides_no_transaction(
     assert version >= max(ended, trimmed)
     if version > ended:
         assert version == len(places) + 1
-        told = list(log.transactions(max(ended, trimmed) + 1, version))
-        assert any(isinstance(each, CorruptEntry) for each in told)
+        found = list(log.transactions(max(ended, trimmed) + 1, version))
+        assert any(isinstance(each, CorruptEntry) for each in found)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=12), st.integers(0, 12))

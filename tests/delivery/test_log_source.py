@@ -23,7 +23,7 @@ from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import DeltaAddress, LogAddress
 from trunkline.delivery.destinations.factory import open_destination
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.delivery.sources.dead_letters import GLSN_HEADER, REASON_HEADER, DeadLetter, write_dead_letters
 from trunkline.delivery.sources.debezium import changes_of, event_schema
@@ -54,7 +54,7 @@ class Events:
         self._cluster.open()
         self._log = self._cluster.log(name, create=True)
         self.targets = tuple(
-            Target(each, DeltaAddress(str(folder / each)), (each,), "mirror", "halt", replace_existing=False)
+            TaskDestination(each, DeltaAddress(str(folder / each)), (each,), "mirror", "halt", replace_existing=False)
             for each in ("acme", "bolt")
         )
         self.direct = Direct(self.source, *self.targets)
@@ -147,7 +147,7 @@ def test_a_malformed_event_halts_with_its_position(events: Events) -> None:
 
 def test_a_malformed_event_halts_discovery_and_counting_with_its_position(events: Events, spark: SparkSession) -> None:
     at = events.add(event("c", None, row(1)), b"{no json")
-    runner = JobRunner(spark, Work(events.source, ("id",), "tenant", ()), 0)
+    runner = JobRunner(spark, TaskPipeline(events.source, ("id",), "tenant", ()), 0)
     try:
         with pytest.raises(DestinationHalted, match=f"entry {at} of the log .* is malformed: not JSON"):
             runner.count_unrouted(Window(0, at))
@@ -173,7 +173,7 @@ def test_skipped_events_are_kept_once_each_with_reason_and_position(events: Even
     events.direct.seed()
     assert events.ids("acme") == [8, 9]
     asked = ReadRequest(events.source.columns(at), ("id",), "tenant")
-    for _ in range(2):  # whoever reads the window again adds none
+    for _ in range(2):  # a second read of the window adds none
         events.source.net_changes(Window(0, at), asked, RouteFilter(("acme",), ("acme", "bolt")))
     found = events.letters("dead")
     assert [payload for _, _, payload in found] == wrong
@@ -187,7 +187,7 @@ def test_l1_letters_of_an_older_window_that_is_written_later_are_kept(events: Ev
     first = events.add(b"[1]")
     second = events.add(event("c", None, row(1)), b"[2]")
     asked = ReadRequest(events.source.columns(second), ("id",), "tenant")
-    one = RouteFilter(("acme",))  # any task, not only the one that also reads what nobody takes
+    one = RouteFilter(("acme",))  # any task, not only the one that also reads unrouted rows
     events.source.net_changes(Window(first, second), asked, one)
     events.source.net_changes(Window(0, first), asked, one)
     events.source.net_changes(Window(0, second), asked, one)
@@ -195,7 +195,7 @@ def test_l1_letters_of_an_older_window_that_is_written_later_are_kept(events: Ev
 
 
 @pytest.mark.parametrize("events", [{"malformed": "skip", "dead_letters": "looks"}], indirect=True)
-def test_who_only_looks_puts_nothing_aside(events: Events) -> None:
+def test_a_read_without_delivery_writes_no_dead_letters(events: Events) -> None:
     at = events.add(event("c", None, row(1)), b"[1]")
     asked = ReadRequest(events.source.columns(at), ("id",), "tenant")
     found = [row["id"] for batch in events.source.scan(at, asked, RouteFilter(("acme",))) for row in batch.to_pylist()]
@@ -213,7 +213,7 @@ def test_l1_l2_many_letters_of_several_writers_at_once_are_there_once(events: Ev
     assert [glsn for glsn, _, _ in events.letters("many")] == [letter.glsn for letter in letters]
 
 
-def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
+def test_the_schema_of_an_envelope_gives_the_columns() -> None:
     fields = [
         {"field": "id", "type": "int64", "optional": False},
         {"field": "tenant", "type": "string", "optional": True},
@@ -263,19 +263,19 @@ def test_an_envelope_with_its_schema_says_the_columns_itself() -> None:
         ({"op": "c", "after": {"id": True, "tenant": 1}}, "cannot be True"),
     ],
 )
-def test_what_is_wrong_with_an_event_is_said(made: Any, why: str) -> None:
+def test_the_reason_names_what_is_wrong_with_an_event(made: Any, why: str) -> None:
     columns = (Column("id", "BIGINT"), Column("tenant", "BIGINT"))
     with pytest.raises(ProtocolError, match=why):
         changes_of(made, EventSchema(columns), ReadRequest(columns, ("id",), "tenant"))
 
 
 @pytest.mark.parametrize("fields", [None, ["x"], [{"field": "after", "fields": [{"field": "a", "type": {}}]}]])
-def test_a_schema_that_is_none_makes_an_event_malformed(fields: Any) -> None:
+def test_an_invalid_schema_makes_an_event_malformed(fields: Any) -> None:
     with pytest.raises(ProtocolError):
         event_schema({"schema": {"fields": fields}, "payload": {"op": "c"}})
 
 
-def test_a_decimal_is_read_as_its_schema_says() -> None:
+def test_a_decimal_is_read_by_its_schema() -> None:
     """Some base 64 looks like a number."""
     kind, form = "DECIMAL(12,2)", ValueEncoding(DECIMAL_NAME, 2)
     assert converter(kind, form)("1234") == Decimal(int.from_bytes(base64.b64decode("1234"), "big", signed=True)) / 100

@@ -11,15 +11,13 @@ from delivery.deliverer_rig import PIPELINE, Make, fields, lines, started
 from trunkline.core.delivery_events import BackedOff
 from trunkline.core.delivery_messages import (
     FlushGroup,
-    JobDone,
     Outcome,
     ReadStandings,
     Result,
     SourceAt,
 )
 from trunkline.delivery.deliverer.observer import LINES_MAX
-from trunkline.delivery.job.runner import JobReport
-from trunkline.delivery.job.work import Counted
+from trunkline.delivery.job.results import JobReport
 from trunkline.observing.log_lines import JsonLines, KeyValueLines
 
 # ---------------------------------------------------------------------------------------------------------------- lines
@@ -30,7 +28,7 @@ def test_a_flush_is_one_line_with_window_rows_and_path(rig: Make, caplog: pytest
     one = started(rig, ["a", "b"])
     one.tell(SourceAt(12))
     one.clock.now += 0.25
-    one.work({"a": Counted("a", removed=1, written=2)})
+    one.work({"a": Result("a", Outcome.APPLIED, removed=1, written=2)})
     (line,) = lines(caplog, "flushed")
     assert line.levelno == logging.INFO
     found = fields(line)
@@ -67,7 +65,12 @@ def test_a_halt_is_an_error_that_names_the_destination_and_what_to_do(
 def test_duplicates_and_missing_rows_are_warned_of(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
     one = started(rig, ["a", "b"])
     one.tell(SourceAt(11))
-    one.work({"a": Counted("a", written=1, duplicates=2), "b": Counted("b", written=1, missing=3)})
+    one.work(
+        {
+            "a": Result("a", Outcome.APPLIED, written=1, duplicates=2),
+            "b": Result("b", Outcome.APPLIED, written=1, missing=3),
+        }
+    )
     one.tick()
     (duplicates,) = lines(caplog, "duplicates")
     (missing,) = lines(caplog, "missing_rows")
@@ -131,7 +134,7 @@ def test_lines_are_one_line_each_as_json_and_as_key_values(rig: Make, caplog: py
 # ------------------------------------------------------------------------------------------------------------- progress
 
 
-def test_a_long_job_tells_its_progress_and_idle_tells_nothing(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_job_logs_its_progress_and_idle_logs_nothing(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
     one = started(rig, ["a", "b"])
     caplog.set_level(logging.INFO)
     for _ in range(20):
@@ -147,13 +150,13 @@ def test_a_long_job_tells_its_progress_and_idle_tells_nothing(rig: Make, caplog:
     assert one.observer.snapshot().jobs == ()
 
 
-def test_seeds_tell_how_many_are_done(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_seeds_show_how_many_are_done(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     one = rig(["a", "b", "c", "d"])
     one.tell(SourceAt(10))
     reading = one.jobs[0]
     assert isinstance(reading, ReadStandings)
-    one.answer(reading, JobReport(JobDone(reading.job, tuple(Result(name, Outcome.STANDS) for name in "abcd"))))
+    one.answer(reading, JobReport(tuple(Result(name, Outcome.STANDS) for name in "abcd")))
     (seed,) = one.jobs
     one.tick()
     one.tick(8.0)
@@ -162,11 +165,11 @@ def test_seeds_tell_how_many_are_done(rig: Make, caplog: pytest.LogCaptureFixtur
     assert (seeding.done, seeding.total, seeding.percent, seeding.left_ms) == (0, 4, 0.0, None)
     done = tuple(Result(name, Outcome.APPLIED, 10) for name in "abc")
     late = Result("d", Outcome.UNKNOWN, error="d: broke off")
-    one.answer(seed, JobReport(JobDone(seed.job, (*done, late), Outcome.EMPTY), path="large"))
+    one.answer(seed, JobReport((*done, late), path="large"))
     one._carry_out(one.planner.on_timer(f"retry {one.planner.tracks['d'].retry_ms}"))
     reading = one.jobs[0]
     assert isinstance(reading, ReadStandings)
-    one.answer(reading, JobReport(JobDone(reading.job, (Result("d", Outcome.STANDS),))))
+    one.answer(reading, JobReport((Result("d", Outcome.STANDS),)))
     one.tick()
     seeding = one.observer.snapshot().seeding
     assert seeding is not None
@@ -177,14 +180,14 @@ def test_seeds_tell_how_many_are_done(rig: Make, caplog: pytest.LogCaptureFixtur
     assert one.observer.snapshot().seeding is None
 
 
-def test_catching_up_tells_how_far_the_slowest_is(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_catching_up_shows_the_position_of_the_slowest(rig: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     one = started(rig, ["a"], version=100)
     one.tell(SourceAt(200, stops=(150,)))
     one.tick()
     (first,) = one.jobs
     assert isinstance(first, FlushGroup)
-    one.answer(first, JobReport(JobDone(first.job, (Result("a", Outcome.APPLIED, 150),), Outcome.EMPTY)))
+    one.answer(first, JobReport((Result("a", Outcome.APPLIED, 150),)))
     one.tick(9.0)
     catching_up = one.observer.snapshot().catching_up
     assert catching_up is not None

@@ -1,4 +1,4 @@
-"""What a deliverer reports to the control store, and shows of itself to whoever asks."""
+"""What a deliverer reports to the control store, and shows of itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from trunkline.delivery.control.contract import Reported, UnroutedCounts
 from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.metrics import TABLE
 from trunkline.delivery.deliverer.statistics import VERSION_TIMES_MAX, VersionTimes
-from trunkline.delivery.job.work import Counted
 from trunkline.errors import Unreachable
 
 # -------------------------------------------------------------------------------------------------------------- reports
@@ -32,7 +31,7 @@ from trunkline.errors import Unreachable
 def test_a_flush_is_reported_with_its_position_and_rows(rig: Make) -> None:
     one = started(rig, ["a", "b"])
     one.tell(SourceAt(11))
-    one.work({"a": Counted("a", removed=2, written=3)})
+    one.work({"a": Result("a", Outcome.APPLIED, removed=2, written=3)})
     one.tick()
     status = one.statuses()["a"]
     assert status is not None
@@ -69,13 +68,13 @@ def test_v3_a_destination_that_a_window_does_not_touch_is_not_reported(
     for version in range(11, 16):
         one.tell(SourceAt(version))
         one.tick()  # in flight
-        one.work({"a": Counted("a", written=1)})
+        one.work({"a": Result("a", Outcome.APPLIED, written=1)})
         one.tick()
     assert set(reported) == {"a"}
     assert one.seen("b").lag_versions == 0
 
 
-def test_what_lags_for_long_is_reported_now_and_then_and_when_it_is_over(rig: Make) -> None:
+def test_a_long_lag_is_reported_now_and_then_and_when_it_ends(rig: Make) -> None:
     one = started(rig, ["a"])
     one.tell(SourceAt(12))
     one.tick()
@@ -99,7 +98,7 @@ def test_v3_a_report_waits_for_the_one_before_it(rig: Make) -> None:
     one.leases.submit(go_on.wait)
     for version in (11, 12, 13):
         one.tell(SourceAt(version))
-        one.work({"a": Counted("a", written=1)})
+        one.work({"a": Result("a", Outcome.APPLIED, written=1)})
         one.clock.now += 1
         one.observer.tick()
     go_on.set()
@@ -112,11 +111,11 @@ def test_v3_a_report_waits_for_the_one_before_it(rig: Make) -> None:
     assert (first.position, last.position) == (11, 13)
 
 
-def test_v4_while_the_store_is_away_nothing_is_sent(rig: Make) -> None:
+def test_v4_while_the_store_is_unreachable_nothing_is_sent(rig: Make) -> None:
     one = started(rig, ["a", "b"])
     one.observer.store_error("control store: gone")
     one.tell(SourceAt(11))
-    one.work({"a": Counted("a", written=1)})
+    one.work({"a": Result("a", Outcome.APPLIED, written=1)})
     one.tick()
     status = one.statuses()["a"]
     assert status is not None
@@ -129,7 +128,7 @@ def test_v4_while_the_store_is_away_nothing_is_sent(rig: Make) -> None:
     assert status.position == 11
 
 
-def test_v4_what_got_lost_is_sent_again(rig: Make, store: ControlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v4_lost_reports_are_sent_again(rig: Make, store: ControlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     one = started(rig, ["a", "b"])
 
     def lost(pipeline: str, reports: object) -> None:
@@ -138,7 +137,7 @@ def test_v4_what_got_lost_is_sent_again(rig: Make, store: ControlStore, monkeypa
     with monkeypatch.context() as broken:
         broken.setattr(store.statistics, "report", lost)
         one.tell(SourceAt(11))
-        one.work({"a": Counted("a", written=1)})
+        one.work({"a": Result("a", Outcome.APPLIED, written=1)})
         one.tick()
     one.observer.store_error("control store: gone; start it")
     one.observer.store_error("")
@@ -148,11 +147,11 @@ def test_v4_what_got_lost_is_sent_again(rig: Make, store: ControlStore, monkeypa
     assert status.position == 11
 
 
-def test_what_is_given_back_is_reported_before_that(rig: Make) -> None:
+def test_a_released_destination_is_reported_before_its_release(rig: Make) -> None:
     one = rig(["a"])
     one.tell(SourceAt(10))
     one.tell(Shutdown(1, drain=True))
-    one.work({"a": Counted("a", written=4)})
+    one.work({"a": Result("a", Outcome.APPLIED, written=4)})
     one.settle()
     assert one.planner.state is PlannerState.STOPPED
     one.observer.ended()
@@ -166,17 +165,17 @@ def test_a_drained_destination_is_reported_as_such(rig: Make) -> None:
     one = started(rig, ["a", "b"])
     one.tell(SourceAt(11))
     one.tell(LifeChanged("a", Life.DRAINING))
-    one.work({"a": Counted("a", written=1)})
+    one.work({"a": Result("a", Outcome.APPLIED, written=1)})
     one.settle()
     status = one.statuses()["a"]
     assert status is not None
     assert (status.state, status.position) == ("drained", 11)
 
 
-def test_totals_begin_anew_with_each_grant(rig: Make, store: ControlStore) -> None:
+def test_totals_restart_with_each_grant(rig: Make, store: ControlStore) -> None:
     one = started(rig, ["a"])
     one.tell(SourceAt(11))
-    one.work({"a": Counted("a", written=5)})
+    one.work({"a": Result("a", Outcome.APPLIED, written=5)})
     one.tick()
     assert one.seen("a").written == 5
     store.ownerships.raise_tokens(PIPELINE, {"a": 7})
@@ -207,7 +206,7 @@ def test_the_lag_counts_from_when_the_first_missing_version_was_seen(rig: Make) 
     assert (seen.position, seen.effective, seen.lag_versions, seen.lag_ms) == (10, 15, 0, 0)
 
 
-def test_a_pause_shows_although_nobody_announces_it(rig: Make) -> None:
+def test_a_pause_shows_although_no_event_announces_it(rig: Make) -> None:
     one = started(rig, ["a"])
     one.tell(LifeChanged("a", Life.PAUSED))
     one.tick(6.0)
@@ -219,7 +218,7 @@ def test_a_pause_shows_although_nobody_announces_it(rig: Make) -> None:
 
 def test_a_broken_destination_shows_its_error_failures_and_breaker(rig: Make) -> None:
     one = started(rig, ["a", "b"])
-    broken = Result("a", Outcome.TRANSIENT, error="a: the server is away; start it")
+    broken = Result("a", Outcome.TRANSIENT, error="a: the server is unreachable; start it")
     one.tell(SourceAt(11))
     one.work({"a": broken})
     one.tick()
@@ -230,7 +229,7 @@ def test_a_broken_destination_shows_its_error_failures_and_breaker(rig: Make) ->
         one.work({"a": broken})
     one.tick()
     assert (one.seen("a").failures, one.seen("a").breaker) == (5, True)
-    assert one.seen("a").error == "a: the server is away; start it"
+    assert one.seen("a").error == "a: the server is unreachable; start it"
     assert one.seen("b").error == ""
 
 
@@ -252,7 +251,7 @@ def test_v1_any_thread_may_ask_while_the_loop_works(rig: Make) -> None:
         thread.start()
     for version in range(11, 31):
         one.tell(SourceAt(version))
-        one.work({name: Counted(name, written=1) for name in names[::3]})
+        one.work({name: Result(name, Outcome.APPLIED, written=1) for name in names[::3]})
         one.tick()
     ended.set()
     for thread in threads:
@@ -275,10 +274,15 @@ def test_v2_a_look_that_takes_long_is_not_taken_again_soon(rig: Make) -> None:
 def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
     one = started(rig, ["a", "b", "c"])
     one.tell(SourceAt(11))
-    one.work({"a": Counted("a", 1, 2, 3, 4), "b": Result("b", Outcome.PERMANENT, error="b: mend it")})
-    one.observer.source_error("the lake is away")
+    one.work(
+        {
+            "a": Result("a", Outcome.APPLIED, removed=1, written=2, duplicates=3, missing=4),
+            "b": Result("b", Outcome.PERMANENT, error="b: mend it"),
+        }
+    )
+    one.observer.source_error("the lake is unreachable")
     one.observer.source_error("")
-    one.observer.store_error("the store is away")
+    one.observer.store_error("the store is unreachable")
     one.observer.unrouted(11, UnroutedCounts({"x": 5}))
     one.tick()
     found = {}
@@ -295,7 +299,7 @@ def test_what_happens_is_counted_for_prometheus(rig: Make) -> None:
     assert {name: found[name] for name in expected} == expected
 
 
-def test_of_many_versions_the_older_are_told_apart_less_finely_and_never_too_young() -> None:
+def test_of_many_versions_older_times_are_coarse_and_never_too_late() -> None:
     times = VersionTimes()
     for version in range(1, 5 * VERSION_TIMES_MAX):
         times.note(version, float(version))

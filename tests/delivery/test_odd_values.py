@@ -1,4 +1,4 @@
-"""Routing values that mean something to somebody: to SQL, to a path, to a log of JSON. None of them stops another."""
+"""Routing values with a meaning in SQL, in a path or in JSON lines. None of them affects another."""
 
 from __future__ import annotations
 

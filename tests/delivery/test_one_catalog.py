@@ -79,7 +79,7 @@ def test_what_is_of_one_place_is_dealt_to_one_task_and_the_rest_evenly() -> None
 def test_all_tables_of_one_catalog_are_seeded_and_flushed_at_once(
     kind: str, business: Business, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = 8 if kind == "duckdb" else TABLES  # such a catalog is attached anew for each of them
+    tables = 8 if kind == "duckdb" else TABLES  # such a catalog is attached again for each of them
     pipeline = in_one_catalog(business, CATALOGS[kind](tmp_path, postgres), str(tmp_path / "data"), tables)
     assert business.run_once(pipeline).behind == ()
     version = business.source.write("UPDATE lake.orders SET item = 'changed'")

@@ -62,7 +62,7 @@ def flush(destination: PostgresDestination, changes: list[Change], how: Flush = 
 
 
 def run(table: PostgresTable, statement: str) -> list[Any]:
-    """Somebody else's statement; ``{t}`` is the table."""
+    """A statement of another client; ``{t}`` is the table."""
     name = f'{table.address.schema}."{table.address.table}"'
     with psycopg.connect(table.address.dsn) as connection:
         cursor = connection.execute(statement.replace("{t}", name).replace("{s}", table.address.schema).encode())
@@ -183,10 +183,10 @@ def test_a_seed_for_another_mode_or_key_makes_the_index_that_it_needs(destinatio
     assert flush(destination, CHANGES) == Applied(20, removed=1, written=2)
 
 
-# ----------------------------------------------------------------------------------------------- somebody else's hand
+# ------------------------------------------------------------------------------------------------------ other writers
 
 
-def test_a_table_that_somebody_changed_is_refused_by_its_difference(
+def test_a_table_that_another_writer_changed_is_refused_with_its_difference(
     table: PostgresTable, destination: PostgresDestination
 ) -> None:
     for statement, named in {
@@ -203,7 +203,7 @@ def test_a_table_that_somebody_changed_is_refused_by_its_difference(
         run(table, "DROP TABLE {t}")
 
 
-def test_a_table_that_somebody_dropped_has_no_position(table: PostgresTable, destination: PostgresDestination) -> None:
+def test_a_dropped_table_has_no_position(table: PostgresTable, destination: PostgresDestination) -> None:
     seed(destination)
     run(table, "DROP TABLE {t}")
     assert destination.standing() is None
@@ -216,12 +216,12 @@ def test_a_table_that_somebody_dropped_has_no_position(table: PostgresTable, des
     run(table, "DROP TABLE {t}")
     assert seed(destination) == Applied(10, written=3)
     run(table, "DROP TABLE {s}._trunkline_positions")
-    with pytest.raises(Unreachable, match="went away"):
+    with pytest.raises(Unreachable, match="was dropped"):
         destination.standing()
     assert destination.standing() is None
 
 
-def test_rows_that_break_a_rule_of_somebody_else_are_no_duplicates(
+def test_rows_that_violate_another_constraint_are_not_duplicates(
     table: PostgresTable, destination: PostgresDestination
 ) -> None:
     seed(destination, [])
@@ -238,13 +238,13 @@ def test_rows_that_break_a_rule_of_somebody_else_are_no_duplicates(
     assert table.held() == []
 
 
-def test_a_view_is_no_destination(table: PostgresTable, destination: PostgresDestination) -> None:
+def test_a_view_cannot_be_a_destination(table: PostgresTable, destination: PostgresDestination) -> None:
     run(table, "CREATE VIEW {t} AS SELECT 1::bigint AS id")
     with pytest.raises(DestinationHalted, match="plain table"):
         seed(destination, how=replace(SEED, replace_existing=True))
 
 
-def test_a_table_that_somebody_locked_is_tried_again(table: PostgresTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_table_is_retried(table: PostgresTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunkline.delivery.backends.postgres_session.SETTINGS", "SET lock_timeout = 100")
     destination = table.open()
     seed(destination)
@@ -275,7 +275,7 @@ def own_server() -> Iterator[PostgresServer]:
         yield server
 
 
-def test_a_server_that_dies_is_told_by_what_is_known(own_server: PostgresServer, tmp_path: Any) -> None:
+def test_the_error_for_a_server_that_dies_tells_what_is_known(own_server: PostgresServer, tmp_path: Any) -> None:
     table = PostgresKind().make(tmp_path, lambda: own_server)
     destination = table.open()
     seed(destination)
@@ -294,7 +294,7 @@ def test_a_server_that_dies_is_told_by_what_is_known(own_server: PostgresServer,
     destination.close()
 
 
-def test_a_server_that_says_nothing_is_given_up(own_server: PostgresServer, tmp_path: Any) -> None:
+def test_the_connection_to_a_silent_server_is_closed(own_server: PostgresServer, tmp_path: Any) -> None:
     class HastySession(PostgresSession):
         def _connected(self, wait_ms: int) -> Any:
             return super()._connected(300)

@@ -18,8 +18,8 @@ from lake_fuzz.histories import made_history
 from postgres_server import PostgresServer
 from trunkline.core.delivery_messages import FlushGroup
 from trunkline.delivery.changes.windows import Window
+from trunkline.delivery.job.results import ReadPath
 from trunkline.delivery.job.runner import JobRunner
-from trunkline.delivery.job.work import ReadPath
 from trunkline.delivery.sources.ducklake_spark import LakeWindowFrames
 
 RESULT_BYTES_MAX = 128 * 1024  # that all tasks of a job together may answer; a result takes a kilobyte or two
@@ -72,7 +72,7 @@ def test_rows_of_a_window_never_pass_through_the_driver(
         for path in PATHS:
             report = shop.flush(path, shop.version, through)
             all_well(report)
-            assert (report.path, sum(each.written for each in report.counted)) == (path, 53_991)
+            assert (report.path, sum(each.written for each in report.results)) == (path, 53_991)
     shop.assert_equal(through)
     with little_for_the_driver(spark):
         for path in PATHS:
@@ -130,7 +130,7 @@ def test_the_catalogs_bytes_choose_the_path_and_both_read_inlined_and_deleted_ro
         report = runner.flush(FlushGroup(1, window.after, through, shop.members(shop.of(path))))
         all_well(report)
         assert report.path == path
-        counted = {each.destination.split("-")[0]: (each.removed, each.written) for each in report.counted}
+        counted = {each.destination.split("-")[0]: (each.removed, each.written) for each in report.results}
         assert counted == {"acme": (6, 2), "bolt": (1, 20)}
         runner.close()
     shop.assert_equal(through)
@@ -140,7 +140,7 @@ def test_the_catalogs_bytes_choose_the_path_and_both_read_inlined_and_deleted_ro
 # ------------------------------------------------------------------------------------------------------- the same rule
 
 
-def test_the_plan_of_spark_comes_to_what_the_pure_rule_does_over_random_histories(spark: SparkSession) -> None:
+def test_the_plan_of_spark_equals_the_pure_rule_over_random_histories(spark: SparkSession) -> None:
     found: list[Compared] = []
     for seed, count in FUZZED:
         with made_history(seed) as history:

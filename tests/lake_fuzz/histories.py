@@ -1,7 +1,7 @@
-"""Random histories of a real DuckLake table, and what was true at each of their versions.
+"""Random histories of a real DuckLake table, and the state at each version.
 
-The same seed gives the same statements, on any machine. The truth of a version is what the lake itself showed right
-after it was made, so that nothing that happens later can change it.
+The same seed gives the same statements on any machine. The state of a version is recorded from the lake itself right
+after the commit, so that later changes cannot affect it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from trunkline.delivery.backends.ducklake_attachment import attach_lake
 from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.config.addresses import LakeAddress
 
-TRANSACTIONS: Final = 14  # of a history, some of which change nothing and make no version
+TRANSACTIONS: Final = 14  # of a history; some change nothing and make no version
 EXTENSIONS: Final = ("ducklake", "sqlite_scanner", "postgres_scanner")
 
 
 class History:
-    """A lake that is being written. Between calls nothing of it is open."""
+    """A lake under construction. Between calls it is closed."""
 
     def __init__(self, seed: int, folder: Path, catalog: str | None = None) -> None:
-        """Make a lake in a folder. ``catalog`` is where its catalog is, if not in a DuckDB file there."""
+        """Create a lake in a directory. ``catalog``: the location of its catalog, if not in a DuckDB file there."""
         chance = random.Random(seed)
         folder.mkdir(exist_ok=True)
         self.seed = seed
@@ -41,13 +41,11 @@ class History:
             catalog or str(folder / "catalog.ducklake"), self.shape.table, data_path=str(folder / self.shape.folder)
         )
         self.statements: list[str] = []
-        self.refused: list[str] = []  # what the lake would not do, and why
-        self.states: dict[
-            int, pa.Table
-        ] = {}  # each version's rows and which version wrote each, in the columns of then
+        self.refused: list[str] = []  # statements that failed, and why
+        self.states: dict[int, pa.Table] = {}  # each version's rows with the version that wrote each, in its columns
         self.layouts: dict[int, Layout] = {}
-        self.maintenance: set[int] = set()  # versions that only moved rows to other places,
-        self.rewrites: set[int] = set()  # and those of them that forgot which version had written each row
+        self.maintenance: set[int] = set()  # versions that only moved rows
+        self.rewrites: set[int] = set()  # those of them that lost the version that wrote each row
         self.expired: set[int] = set()
         self._chance = chance
         self._statements = Statements(chance, self.shape)
@@ -56,7 +54,7 @@ class History:
 
     @property
     def versions(self) -> list[int]:
-        """The versions that are still there, from the table's first one on."""
+        """The versions that were not expired, from the table's first one."""
         return [version for version in sorted(self.states) if version not in self.expired]
 
     def grow(self, transactions: int) -> None:
@@ -68,7 +66,7 @@ class History:
 
     @contextmanager
     def opened(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The lake, attached as ``lake``; with one thread, because more of them put rows into files in any order."""
+        """The lake, attached as ``lake``; with one thread, because several write rows in any order."""
         with pooled_duckdb(*EXTENSIONS) as connection:
             connection.execute("SET threads = 1")
             attach_lake(connection, self.address, "lake", read_only=False)
@@ -76,7 +74,7 @@ class History:
             connection.execute("DETACH lake")
 
     def move_data(self, folder: Path) -> None:
-        """Put the data files elsewhere; from then on the lake can only be read."""
+        """Move the data files to another directory; from then on the lake is read-only."""
         assert self.address.data_path is not None
         Path(self.address.data_path).rename(folder)
         self.address = replace(self.address, data_path=str(folder))
@@ -132,7 +130,7 @@ def newest(connection: duckdb.DuckDBPyConnection) -> int:
 
 @contextmanager
 def made_history(seed: int, catalog: str | None = None) -> Iterator[History]:
-    """A whole history in a folder of its own, which is gone afterwards."""
+    """A complete history in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="trunkline-fuzz-") as folder:
         history = History(seed, Path(folder), catalog)
         history.grow(TRANSACTIONS)

@@ -1,6 +1,6 @@
-"""How long the fuzz needs to find a mutant, and that the read and the rule that ship survive ten times as long.
+"""Hunts for mutants, and the survival of the code that ships over ten times as many windows.
 
-Time is counted in windows that were judged. Histories go by consecutive seeds, so that every number can be had again.
+Effort is counted in judged windows. Histories have consecutive seeds, so that every number is reproducible.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Tell = Callable[[str], None]
 
 
 class Hunt(Struct, frozen=True):
-    """What became of one suspect."""
+    """The result for one suspect."""
 
-    windows: int  # that were judged
+    windows: int  # judged
     wrong: Wrong | None
 
 
 def hunt(mutants: Sequence[LakeMutant], budget: int, tell: Tell) -> list[Hunt]:
-    """Judge every mutant until it is found or its budget is used up. They share the histories."""
+    """Judge every mutant until it is found or its budget is exhausted. All share the histories."""
     hunts = [Hunt(0, None) for _ in mutants]
     for seed in count():
         at_large = [place for place, each in enumerate(hunts) if each.wrong is None and each.windows < budget]
@@ -46,7 +46,7 @@ def hunt(mutants: Sequence[LakeMutant], budget: int, tell: Tell) -> list[Hunt]:
 
 
 def survive(part: int, windows: int, tell: Tell) -> Hunt:
-    """Judge what ships, up to the first finding."""
+    """Judge the code that ships, up to the first finding."""
     found = Hunt(0, None)
     for seed in count(part * PART_SEEDS):
         if found.wrong is not None or found.windows >= windows:
@@ -58,7 +58,7 @@ def survive(part: int, windows: int, tell: Tell) -> Hunt:
 
 
 def _continued(before: Hunt, history: History, suspect: Suspect, budget: int, check: Check | None = None) -> Hunt:
-    """Judge one more history. Findings of other checks than the one that must object do not count."""
+    """Judge one more history. Only findings of the given check count."""
     windows = before.windows
     with closing(judge(history, suspect)) as verdicts:
         for _, wrong in islice(verdicts, budget - windows):

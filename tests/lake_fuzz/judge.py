@@ -1,10 +1,10 @@
-"""Holds the read of every window of a history to what was true at its two ends, and the rule to the states.
+"""Compares the read of every window of a history with the states at its ends, and checks the rule with these states.
 
 Checks of a window (after, through]:
 
-    expiry    it is refused as expired if one of its ends was, and only then
+    expiry    it is refused as expired if and only if one of its ends was expired
     rows      arrived - removed, as multisets of whole rows, is the difference of the two states
-    arrivals  arrived are the rows at `through` that were written since `after`, as the lake itself said at the time; if
+    arrivals  arrived are the rows at `through` that were written since `after`, as the lake recorded at the time; if
               files were rewritten in between, or may have been because versions were expired, those of them that do
               not equal a removed row
     rule      the settled window, applied to what destinations hold at `after`, gives what they hold at `through`
@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from lake_fuzz.histories import History
-from lake_fuzz.readings import ExactReader, HistoryReader
+from lake_fuzz.readers import ExactReader, HistoryReader
 from lake_fuzz.shapes import routes
 from lake_fuzz.truth import PlainRow, Truth, plain_rows
 from trunkline.delivery.changes.columns import Column
@@ -32,7 +32,7 @@ from trunkline.errors import SourceExpired
 
 Rule = Callable[[NetChanges, Routes, tuple[str, ...]], Settled]
 Check = Literal["expiry", "rows", "arrivals", "rule"]
-SHOWN: Final = 3  # rows of a finding that are told
+SHOWN: Final = 3  # rows of a finding in its text
 
 
 class Wrong(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Wrong(Struct, frozen=True):
 
 
 class Suspect(Struct, frozen=True):
-    """What is judged: a reading of a history, and a rule."""
+    """What is judged: a reader of a history, and a rule."""
 
     read: Callable[[History], AbstractContextManager[HistoryReader]] = ExactReader.opened
     rule: Rule = settle
@@ -55,16 +55,16 @@ SHIPPED: Final = Suspect()
 
 
 def judge(history: History, suspect: Suspect = SHIPPED) -> Generator[tuple[Window, Wrong | None]]:
-    """Every window of a history, from any version to any later one, with what is wrong about it."""
+    """Every window of a history, from any version to any later one, with its finding."""
     truth = Truth(history)
-    with suspect.read(history) as reading:
+    with suspect.read(history) as reader:
         for window in windows(history):
-            found = _Case(history, truth, window, reading, suspect.rule).wrong()
+            found = _Case(history, truth, window, reader, suspect.rule).wrong()
             yield window, None if found is None else Wrong(history.seed, window, *found)
 
 
 def windows(history: History) -> Iterator[Window]:
-    """Short windows first: they say most about what is wrong."""
+    """Short windows first: their findings are the most readable."""
     versions = sorted(history.states)
     for length in range(1, len(versions)):
         for after, through in zip(versions, versions[length:], strict=False):
@@ -75,11 +75,11 @@ def windows(history: History) -> Iterator[Window]:
 class _Case:
     """One window before the judge."""
 
-    def __init__(self, history: History, truth: Truth, window: Window, reading: HistoryReader, rule: Rule) -> None:
+    def __init__(self, history: History, truth: Truth, window: Window, reader: HistoryReader, rule: Rule) -> None:
         self._history = history
         self._truth = truth
         self._window = window
-        self._reading = reading
+        self._reader = reader
         self._rule = rule
         self._layout = history.layouts[window.through]
         self._columns = tuple(Column(field.name, field.type) for field in self._layout)
@@ -89,11 +89,11 @@ class _Case:
         """The first check that fails, and how."""
         gone = self._history.expired.intersection((self._window.after, self._window.through))
         try:
-            net = self._reading.net(self._window, ReadRequest(self._columns, self._names, "tenant"))
+            net = self._reader.net(self._window, ReadRequest(self._columns, self._names, "tenant"))
         except SourceExpired:
-            return None if gone else ("expiry", "the window is refused as expired, and both its ends are there")
+            return None if gone else ("expiry", "the window is refused as expired, but both its ends exist")
         if gone:
-            return "expiry", f"the window is read, and version {min(gone)} is gone"
+            return "expiry", f"the window is read, but version {min(gone)} was expired"
         checks: tuple[tuple[Check, Callable[[NetChanges], str | None]], ...] = (
             ("rows", self._wrong_rows),
             ("arrivals", self._wrong_arrivals),
@@ -111,14 +111,14 @@ class _Case:
         found = Counter(plain_rows(net.arrived))
         found.subtract(plain_rows(net.removed))
         found.subtract(wanted)
-        return _told("arrived less removed is not the difference of the states", found)
+        return _difference("arrived less removed is not the difference of the states", found)
 
     def _wrong_arrivals(self, net: NetChanges) -> str | None:
         found = Counter(plain_rows(net.arrived))
         if self._truth.lost_lineage(self._window):
-            return _told("rows that were only moved arrived", found & Counter(plain_rows(net.removed)))
+            return _difference("rows that were only moved arrived", found & Counter(plain_rows(net.removed)))
         found.subtract(self._truth.written(self._window))
-        return _told("arrived are not the rows that were written in the window", found)
+        return _difference("arrived are not the rows that were written in the window", found)
 
     # --- the rule ---
 
@@ -127,18 +127,18 @@ class _Case:
         routed = routes(self._history.shape)
         narrow = ReadRequest(self._columns, key, "tenant")
         if (self._window.after + self._window.through) % 4 == 0:
-            net = self._reading.net(self._window, narrow)  # as a flush reads it; else its part of what was read already
+            net = self._reader.net(self._window, narrow)  # as a flush reads it; else a part of the rows read above
         else:
             net = NetChanges(net.removed.select([net.removed.column_names[0], *key]), net.arrived)
         held = self._held(self._window.after, routed)
         wanted = self._held(self._window.through, routed)
         if self._history.shape.duplicates:
-            live = self._reading.live(self._window.through, narrow, touched_keys(net, key, routed))
+            live = self._reader.live(self._window.through, narrow, touched_keys(net, key, routed))
             return self._wrong_state(held, wanted, settle_live(net, live, routed, key), strict=False)
         return self._wrong_state(held, wanted, self._rule(net, routed, key), strict=True)
 
     def _held(self, version: int, routed: Routes) -> dict[tuple[int, PlainRow], PlainRow]:
-        """What the destinations hold of a version: (destination, key) -> row."""
+        """The destinations at a version: (destination, key) -> row."""
         found: dict[tuple[int, PlainRow], PlainRow] = {}
         for route, *row in sorted(self._truth.rows(version, self._layout), key=_order):
             for destination in routed.get(route, ()):
@@ -173,7 +173,7 @@ class _Case:
         return f"the settled window leaves other rows than the state has at {sorted(wrong, key=repr)[:SHOWN]}"
 
 
-def _told(what: str, counts: Counter[PlainRow]) -> str | None:
+def _difference(what: str, counts: Counter[PlainRow]) -> str | None:
     wrong = [f"{count:+d} {row}" for row, count in counts.items() if count]
     return f"{what}: {'; '.join(wrong[:SHOWN])}" if wrong else None
 

@@ -1,7 +1,7 @@
-"""Known mistakes in reading a DuckLake and in settling what was read, put back on purpose: the fuzz must find them.
+"""Mutants of the read of a DuckLake and of the rule, each with one known bug: the fuzz must find them.
 
-Most change one thing about the read that ships. Three read DuckLake's own feed of insertions and deletions, the way it
-is usually read.
+Most change one thing of the read that ships. Three read DuckLake's own feed of insertions and deletions, as it is
+usually read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from lake_fuzz.histories import History
 from lake_fuzz.judge import Check, Rule, Suspect
-from lake_fuzz.readings import ExactReader, HistoryReader
+from lake_fuzz.readers import ExactReader, HistoryReader
 from lake_fuzz.truth import PlainRow, plain_rows
 from trunkline.delivery.backends.sql import identifier, identifiers, literal, same_key
 from trunkline.delivery.changes.net import Routes, Settled, less, settle
@@ -26,13 +26,13 @@ from trunkline.delivery.changes.rows import ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.sources.contract import ReadRequest
 from trunkline.delivery.sources.ducklake_catalog import LakeDeleteFile
-from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_summarized_window, plan_window
+from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader, plan_summary, plan_window
 from trunkline.delivery.sources.route_filter import route_item
 from trunkline.errors import SourceExpired
 
 
 class LakeMutant(Struct, frozen=True):
-    """A mistake, and the check that must object to it."""
+    """A bug, and the check that must find it."""
 
     name: str
     summary: str
@@ -71,8 +71,8 @@ class UndatedRows(ExactReader):
 
 class MovedRowsArrive(ExactReader):
     def plan(self, window: Window) -> WindowPlan:
-        passage = replace(self.catalog.passage(window), complete=False)  # so that no version is known to hold nothing
-        return replace(plan_summarized_window(self.catalog, window, passage), moved=False)
+        summary = replace(self.catalog.summary(window), complete=False)  # so that no version is known to be empty
+        return replace(plan_summary(self.catalog, window, summary), moved=False)
 
 
 class DeletesAsOfNow(ExactReader):
@@ -95,10 +95,10 @@ class _ReaderWithDeletesOf(WindowReader):
 
 class UndatedDeletes(ExactReader):
     def reader(self, plan: WindowPlan, request: ReadRequest) -> WindowReader:
-        return _ReaderByBooks(self.connection, self.catalog, plan, request)
+        return _ReaderBySpans(self.connection, self.catalog, plan, request)
 
 
-class _ReaderByBooks(WindowReader):
+class _ReaderBySpans(WindowReader):
     def _deletions(self, files: Sequence[LakeDeleteFile]) -> str:
         return super()._deletions(files).replace("coalesce(p.died, b.begun)", "b.begun")
 
@@ -107,7 +107,7 @@ class _ReaderByBooks(WindowReader):
 
 
 class Feed:
-    """Insertions and deletions between two versions, as DuckLake tells them; mutants make sense of them."""
+    """Insertions and deletions between two versions from DuckLake's feed; mutants interpret them."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, history: History) -> None:
         self._connection = connection
@@ -126,13 +126,13 @@ class Feed:
         return NetChanges(removed.select([ROUTE_COLUMN, *request.key]), arrived.select([ROUTE_COLUMN, *names]))
 
     def events(self, kind: str, first: int, last: int, request: ReadRequest) -> pa.Table:
-        """Version by version, without maintenance: these rows are right, and only their meaning is left to err on."""
+        """Version by version, without maintenance: these rows are right, and only their interpretation can be wrong."""
         wanted = [version for version in range(first, last + 1) if version not in self._history.maintenance]
         parts = [self.range_of_events(kind, version, version, request) for version in wanted]
         return pa.concat_tables(parts or [self.range_of_events(kind, first, first, request).slice(0, 0)])
 
     def settled(self, inserted: pa.Table, deleted: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Removed and arrived rows, out of events with ``_version`` and ``_row``."""
+        """Removed and arrived rows, from events with ``_version`` and ``_row``."""
         raise NotImplementedError
 
     def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
@@ -182,7 +182,7 @@ def _chosen(request: ReadRequest) -> str:
 def _last_events(
     inserted: pa.Table, deleted: pa.Table, identity: str, order: Sequence[str]
 ) -> tuple[pa.Table, pa.Table]:
-    """What was there before the first event of each identity, and what is there after its last one."""
+    """The rows before the first event of each identity, and those after its last one."""
     events = pa.concat_tables(
         [
             deleted.append_column("_kind", pa.array([0] * deleted.num_rows, pa.int8())),
@@ -227,16 +227,16 @@ def _rule(name: str, summary: str, mutated: Rule) -> LakeMutant:
 
 
 MUTANTS: Final = (
-    _read("inclusive-bound", "the changes of `after` itself are taken for changes after it", InclusiveBound),
+    _read("inclusive-bound", "the changes of `after` itself belong to the window", InclusiveBound),
     _rule("cancel-across-gap", "a removal is dropped because its key arrives again", cancelled_across_the_gap),
-    _read("row-id-identity", "rows are known by row id: its last event wins", LastOfRowId),
+    _read("row-id-identity", "rows are identified by row id, whose last event wins", LastOfRowId),
     _read("last-event-wins", "the last event of a key wins, by row id inside a version", LastOfKey),
     _read("deletions-by-range", "insertions and deletions of a range, equal rows cancelled", CancelledRange),
-    _read("no-inlined-rows", "only files are read, not the rows that the catalog holds", NoInlinedRows),
-    _read("no-deletes", "deleted positions of data files are not looked at", NoDeletes),
-    _read("deletes-as-of-now", "deleted positions are taken as of now, not as of `through`", DeletesAsOfNow),
-    _read("undated-deletes", "all positions of a delete file count from its beginning on", UndatedDeletes),
-    _read("undated-rows", "all rows of a merged file count from its beginning on", UndatedRows),
-    _read("moved-rows-arrive", "rows that a rewrite moved are taken for changes", MovedRowsArrive, "arrivals"),
+    _read("no-inlined-rows", "only files are read, not the inlined rows of the catalog", NoInlinedRows),
+    _read("no-deletes", "deleted positions of data files are ignored", NoDeletes),
+    _read("deletes-as-of-now", "deleted positions are read as of now, not as of `through`", DeletesAsOfNow),
+    _read("undated-deletes", "all positions of a delete file count from its first version", UndatedDeletes),
+    _read("undated-rows", "all rows of a merged file count from its first version", UndatedRows),
+    _read("moved-rows-arrive", "rows that a rewrite moved count as changes", MovedRowsArrive, "arrivals"),
     _rule("preimage-dropped", "a removal is routed by the row's new routing value", routed_by_the_new_value),
 )

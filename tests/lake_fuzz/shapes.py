@@ -1,6 +1,6 @@
-"""What a random lake is like: its table, its columns, its settings. Drawn whole from a seed.
+"""The shape of a random lake: its table, columns and settings, drawn from a seed.
 
-Every value is a function of a number, so that statements need no data beside them.
+Every value is a function of a number, so that statements need no other data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trunkline.delivery.backends.sql import identifier
 from trunkline.delivery.changes.net import Routes
 
 INLINING: Final = (0, 3, 10)
-TENANTS: Final = 4  # routing values; the last one and NULL go nowhere
+TENANTS: Final = 4  # routing values; the last one and NULL are unrouted
 NAMES: Final = ("items", "Items 2", 'it"ems, rewrite_delete:1', "select", "ämter")
 FOLDERS: Final = ("data", "da ta's", "d[1]*ä#%20", "{x}")
 WORDS: Final = ("''", "'it''s'", "'ä€'", "'NULL'", "E'two\\nlines\\t'", "'\\x41'", "'a,b\"c'")
@@ -80,19 +80,19 @@ PARTITIONS: Final = ("tenant", "bucket(3, id)", "id")
 
 
 class Field(Struct, frozen=True):
-    """A column of the table at some time; ``uid`` stays with it under any name."""
+    """A column of the table at some version; ``uid`` identifies it under any name."""
 
     uid: int
     name: str
     type: str
-    default: str | None = None  # as SQL: what rows older than the column hold
+    default: str | None = None  # as SQL: the value of rows older than the column
 
 
 Layout = tuple[Field, ...]
 
 
 class LakeShape(Struct, frozen=True):
-    """How a lake is made, and what may happen in it."""
+    """How a lake is created, and what may happen in it."""
 
     table: str
     folder: str
@@ -107,12 +107,12 @@ class LakeShape(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The table's name for use in SQL."""
+        """The table's name in SQL."""
         return f"lake.main.{identifier(self.table)}"
 
 
 def draw_shape(chance: random.Random) -> LakeShape:
-    """About half of all lakes are plain, so that the usual is met often."""
+    """About half of all lakes are plain, so that common cases are frequent."""
     plain = chance.random() < 0.5
     routed = "VARCHAR" if plain else chance.choice(tuple(ROUTED))
     extras = () if plain else tuple(chance.sample(tuple(VALUES), 4))
@@ -134,12 +134,12 @@ def draw_shape(chance: random.Random) -> LakeShape:
 
 
 def value(kind: str, number: str) -> str:
-    """A value of a type as SQL, made from a number that is an SQL expression; sometimes NULL."""
+    """A value of a type as SQL, from a number (an SQL expression); sometimes NULL."""
     made = VALUES[kind].replace("$n", f"({number})::BIGINT")
     return f"CASE WHEN ({number}) % 11 = 0 THEN NULL ELSE CAST({made} AS {kind}) END"
 
 
 def routes(shape: LakeShape) -> Routes:
-    """One routing value goes to two destinations, one destination takes two values, and one value goes nowhere."""
+    """One routing value has two destinations, one destination has two values, and one value is unrouted."""
     first, second, third, _ = shape.tenants
     return {third: (2, 3), second: (1, 3), first: (0,)}

@@ -1,9 +1,9 @@
-"""Random statements about a random table: changes of rows in every way that SQL knows, of columns, and maintenance.
+"""Random statements for a random table: changes of rows in every way that SQL has, of columns, and maintenance.
 
-Where keys must stay unique, every statement keeps them so. Left out is what DuckLake 1.0 itself cannot do. It refuses
-to rewrite or merge files and to change rows in one transaction. It breaks down when it deletes by a column that was
-widened under inlined rows, and when it deletes rows that the same transaction flushed. A transaction that deletes
-inlined rows and then flushes takes them out of all older versions too.
+If keys must stay unique, every statement keeps them so. What DuckLake 1.0 cannot do is omitted: it refuses to rewrite
+or merge files and to change rows in one transaction; it fails when it deletes by a column that was widened under
+inlined rows, and when it deletes rows that the same transaction flushed; a transaction that deletes inlined rows and
+then flushes also removes them from all older versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lake_fuzz.shapes import DEFAULTS, INLINING, VALUES, WIDENED, Field, LakeSha
 from trunkline.delivery.backends.sql import identifier, literal
 
 KEYS: Final = 12
-SALTS: Final = 5  # kinds of values that one row may get: few, so that equal rows come back
+SALTS: Final = 5  # values that one row may get: few, so that equal rows recur
 REWRITE: Final = "CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.01)"
 MERGE_FILES: Final = "CALL ducklake_merge_adjacent_files('lake')"
 FLUSH: Final = "CALL ducklake_flush_inlined_data('lake')"
@@ -25,17 +25,17 @@ CLEAN_UP: Final = "CALL ducklake_cleanup_old_files('lake', cleanup_all => true)"
 
 
 class Statements:
-    """Makes statements, and knows the columns that the table has after them."""
+    """Makes statements, and tracks the columns of the table."""
 
     def __init__(self, chance: random.Random, shape: LakeShape) -> None:
         self._chance = chance
         self._shape = shape
         self._uid = len(shape.layout)
-        self._near = False  # all statements of a transaction are about many of the same rows
+        self._near = False  # all statements of a transaction touch many of the same rows
         self.layout: Layout = shape.layout
 
     def transaction(self) -> list[str]:
-        """What is done at one go; several statements stand between BEGIN and COMMIT."""
+        """One statement, or several between BEGIN and COMMIT."""
         chance = self._chance
         if chance.random() < 0.2:
             return [self.maintenance()]
@@ -55,7 +55,7 @@ class Statements:
         return self._chance.choices((*MAINTENANCE, setting), (5, 5, 6, 1))[0]
 
     def expire(self, versions: Sequence[int]) -> str:
-        """Forget some versions: the oldest, or any."""
+        """Expire some versions: the oldest, or any."""
         count = self._chance.randint(1, max(1, len(versions) // 3))
         old = versions[:count] if self._chance.random() < 0.6 else sorted(self._chance.sample(versions, count))
         return f"CALL ducklake_expire_snapshots('lake', versions => [{', '.join(map(str, old))}])"
@@ -128,7 +128,7 @@ class Statements:
         return [f"UPDATE {self._shape.name} SET id = {swapped} WHERE id IN ({one}, {other})"]
 
     def _replace(self) -> list[str]:
-        """Take a key away and put it in again, maybe with the same values."""
+        """Delete a key and insert it again, perhaps with the same values."""
         key = self._key()
         return [f"DELETE FROM {self._shape.name} WHERE id = {key}", self._inserted("range(1) r(i)", f"i + {key}")]
 
@@ -139,7 +139,7 @@ class Statements:
         return [f"UPDATE {self._shape.name} SET id = NULL WHERE id = {self._key()}{unique}"]
 
     def _nothing(self) -> list[str]:
-        """An update that changes no value still writes its rows anew."""
+        """An update that changes no value still writes its rows again."""
         return [f"UPDATE {self._shape.name} SET tenant = tenant WHERE {self._some()}"]
 
     def _elsewhere(self) -> list[str]:
@@ -178,7 +178,7 @@ class Statements:
     def _added(self, field: Field) -> str:
         self._uid += 1
         free = [name for name in ("x4", "x5", "again") if name not in {each.name for each in self.layout}]
-        name = self._chance.choice([f"x{self._uid}", *free])  # a name may come back for another column
+        name = self._chance.choice([f"x{self._uid}", *free])  # another column may reuse a name
         self.layout = (*self.layout, Field(self._uid, name, field.type, field.default))
         default = "" if field.default is None else f" DEFAULT {field.default}"
         return f"ADD COLUMN {identifier(name)} {field.type}{default}"

@@ -1,4 +1,4 @@
-"""What was true of a history, in a form that can be compared: multisets of rows of plain values."""
+"""The states of a history in a form that can be compared: multisets of rows of plain values."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Truth:
         ] = {}  # each row of a version with the version that wrote it
 
     def rows(self, version: int, layout: Layout) -> Counter[PlainRow]:
-        """The state at a version, with the columns of a layout: by their own identity, with defaults for those that it
-        did not have."""
+        """The state at a version, with the columns of a layout: identified by ``uid``, with defaults for missing
+        ones."""
         if version == BEFORE_ALL:
             return Counter()
         if (version, layout) not in self._rows:
@@ -46,7 +46,7 @@ class Truth:
 
     def lost_lineage(self, window: Window) -> bool:
         """Whether files were rewritten in a window, which makes all their rows new; or may have been, because versions
-        in it were expired."""
+        of it were expired."""
         doubtful = self._history.rewrites | self._history.expired
         return any(BEFORE_ALL < window.after < version <= window.through for version in doubtful)
 
@@ -65,7 +65,7 @@ class Truth:
 
 
 def plain_rows(table: pa.Table) -> list[PlainRow]:
-    """Rows of values that Python compares: numbers for times (which may be infinite), text for floats and lists."""
+    """Rows of values that Python can compare: numbers for times (which may be infinite), text for floats and lists."""
     return list(zip(*(_plain(column) for column in table.columns), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A coordinator that stands for election and says, all the time, whether it is the active one.
+"""A coordinator that stands for election and prints all the time whether it is active.
 
 Run as a program, by tests that kill or stop it: ``campaigning_process.py ENDPOINTS PREFIX NAME``. Each line is the
 machine's monotonic clock and 1 or 0; the clock is read before the question is asked.

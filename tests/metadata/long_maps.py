@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from trunkline.core.projection import Member, Owner, Policy, Projection, Segment, Settings
 
-ATTIC = "attic"  # a node that nobody knows any more: nothing is due for what it alone has
+ATTIC = "attic"  # a node that is not registered: its segments need no duty
 
 
 def long_map(log: str, count: int, last: Segment | None = None, cluster: str = "cluster") -> Projection:
-    """A first projection with so many segments: of one entry each on a node that is gone, and the open one."""
+    """A first projection with ``count`` segments: each of one entry on a removed node, and the open one."""
     segments = [_ended(index) for index in range(count - 1)]
     members = tuple(Member(node, 1, f"1.0.{at}") for at, node in enumerate(("a", "b")))
     opened = last or Segment(0, 1, 1, None, False, Policy.CHAIN, 1024, (members,), Owner("a", 1))

@@ -1,4 +1,4 @@
-"""Where metadata is kept, for tests that hold for every store: opened, broken and mended in the same words."""
+"""The places of metadata stores, for tests of every store: opened, broken and repaired through one interface."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trunkline.metadata.etcd_store import EtcdStore
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.store import MetadataStore
 
-LONG_MS = 60_000  # a lease that does not run out while a test looks on
-PATIENCE_S = 20.0  # for what takes a second or two; a loaded machine is no failure
+LONG_MS = 60_000  # a lease that does not expire during a test
+PATIENCE_S = 20.0  # for what takes a second or two; a loaded machine is not a failure
 LOOK_AGAIN_S = 0.05
 
 
@@ -29,7 +29,7 @@ class Place(Protocol):
         """A store that is not started yet; several of one place hold the same, one after another."""
 
     def arguments(self) -> list[str]:
-        """How ``swapping_process`` is told of this place."""
+        """The argument of ``swapping_process``."""
 
     def break_down(self) -> None: ...
 
@@ -64,7 +64,7 @@ class EtcdPlace:
 
     def __init__(self, etcd: Etcd, prefix: str) -> None:
         self._etcd = etcd
-        # Patient: a loaded machine is no outage. One that breaks down refuses connections at once.
+        # A long time limit: a loaded machine is not an outage. A broken one refuses connections at once.
         self.options = EtcdOptions(etcd.endpoints, prefix=prefix, request_ms=10_000, retry_ms=50)
 
     def store(self, lease_ms: int = DEFAULT_TIMING.lease_ms) -> MetadataStore:
@@ -95,7 +95,7 @@ async def opened(
 
 
 async def until(store: MetadataStore, condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return when the condition holds; it is looked at whenever the store tells of a change."""
+    """Return when the condition holds; it is checked with every change that the store reports."""
     watcher = store.watch()
     async with asyncio.timeout(PATIENCE_S):
         while not await condition():
@@ -103,7 +103,7 @@ async def until(store: MetadataStore, condition: Callable[[], Awaitable[bool]]) 
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return when a condition holds that no store tells of."""
+    """Return when a condition holds; it is polled."""
     async with asyncio.timeout(PATIENCE_S):
         while not await condition():
             await asyncio.sleep(LOOK_AGAIN_S)

@@ -1,4 +1,4 @@
-"""A process that raises the trim point of a log again and again, and says each epoch once it was answered.
+"""A process that raises the trim point of a log again and again, and prints each epoch when it was answered.
 
 Run as a program, by tests that kill it: ``swapping_process.py sqlite FILE`` or ``... etcd URLS PREFIX``.
 """

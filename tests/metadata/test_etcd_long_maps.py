@@ -1,4 +1,4 @@
-"""Long maps in etcd: packed, read when they have changed, and refused in true words when they are too long."""
+"""Long maps in etcd: packed, read when they have changed, and refused with a clear message when they are too long."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_long_value_that_was_stored_before_values_were_packed_is_read(options:
     asyncio.run(scenario())
 
 
-def test_a_map_is_decoded_once_for_each_change_and_not_at_all_by_who_wrote_it(
+def test_a_map_is_decoded_once_for_each_change_and_not_at_all_by_its_writer(
     options: EtcdOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -115,7 +115,7 @@ def test_a_map_is_decoded_once_for_each_change_and_not_at_all_by_who_wrote_it(
     asyncio.run(scenario())
 
 
-def test_a_map_that_is_too_long_is_refused_in_words_that_say_so_while_there_is_room_to_trim_it(
+def test_a_map_that_is_too_long_is_refused_while_there_is_room_to_trim_it(
     options: EtcdOptions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = long_map("orders", 1000)
@@ -148,8 +148,8 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_request_that_etcd_does_not_take_is_no_outage(options: EtcdOptions) -> None:
-    view = long_map("orders", 8000, replace(first_of().last, epoch=0))  # it adds no segment: etcd itself is asked
+def test_a_request_that_is_too_large_for_etcd_is_not_an_outage(options: EtcdOptions) -> None:
+    view = long_map("orders", 8000, replace(first_of().last, epoch=0))  # it adds no segment: etcd itself refuses
 
     async def scenario() -> None:
         async with started(options) as store:

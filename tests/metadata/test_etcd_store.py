@@ -32,7 +32,7 @@ from trunkline.metadata.etcd_watch import Follower, KeyChanged
 from trunkline.metadata.store import NODES_CHANGED, MetadataStore, StoreUnavailable
 
 TAKEOVER_S_MAX = 5.0
-FAST = ["--heartbeat-interval=50", "--election-timeout=500"]  # members on one machine need not be patient
+FAST = ["--heartbeat-interval=50", "--election-timeout=500"]  # members on one machine need no long timeouts
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def test_m1_swaps_through_several_coordinators_have_one_winner(options: EtcdOpti
     asyncio.run(scenario())
 
 
-def test_k3_a_watcher_hears_what_another_coordinator_did(options: EtcdOptions) -> None:
+def test_k3_a_watcher_receives_changes_by_another_coordinator(options: EtcdOptions) -> None:
     async def scenario() -> None:
         async with started(EtcdStore(options)) as one, started(EtcdStore(options)) as two:
             watcher = two.watch()
@@ -94,7 +94,7 @@ def test_t3_a_node_that_goes_to_another_coordinator_keeps_its_lease(options: Etc
                 await first.handle(Register(node()))
                 await first.handle(Register(node("b")))
             async with started(EtcdStore(options, lease_ms=2000)) as second, asyncio.timeout(PATIENCE_S):
-                while LeaseLost("b") not in lost:  # b went nowhere
+                while LeaseLost("b") not in lost:  # b did not move
                     assert await second.handle(Register(node())) == Registered("a", 1)
                     await asyncio.sleep(0.2)  # as a node does between its renewals
             assert lost == [LeaseLost("b")]
@@ -114,7 +114,7 @@ def test_t5_a_node_may_leave_at_another_coordinator_and_come_back_at_the_first(o
             assert await two.nodes() == (replace(node(), live=False),)
             watcher = one.watch()
             async with asyncio.timeout(PATIENCE_S):
-                while await one.nodes() != (node(), client):  # until the news has come that its lease holds no key
+                while await one.nodes() != (node(), client):  # until the watch has reported that its lease has no key
                     await one.handle(Register(node()))
                     await one.handle(Register(client))
                     await anext(watcher)
@@ -122,7 +122,7 @@ def test_t5_a_node_may_leave_at_another_coordinator_and_come_back_at_the_first(o
     asyncio.run(scenario())
 
 
-def test_t3_a_renewal_does_not_undo_what_was_said_at_another_coordinator(options: EtcdOptions) -> None:
+def test_t3_a_renewal_does_not_undo_a_change_by_another_coordinator(options: EtcdOptions) -> None:
     async def scenario() -> None:
         async with started(EtcdStore(options)) as one, started(EtcdStore(options)) as two:
             await one.handle(Register(node()))
@@ -132,7 +132,7 @@ def test_t3_a_renewal_does_not_undo_what_was_said_at_another_coordinator(options
             watcher = one.watch()
             await two.handle(Register(node(start=2)))
             async with asyncio.timeout(PATIENCE_S):
-                while await one.handle(Register(node(start=1))) is not None:  # until the news has come
+                while await one.handle(Register(node(start=1))) is not None:  # until the watch has reported it
                     await anext(watcher)
             assert await one.nodes() == (replace(node(start=2), state=NodeState.DRAINING),)
 
@@ -149,31 +149,31 @@ class Rival:
         command = [sys.executable, campaigning_process.__file__, ",".join(options.endpoints), options.prefix, name]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        self.said = self.process.stdout
+        self.output = self.process.stdout
 
     def wait_active(self) -> None:
-        for line in self.said:
+        for line in self.output:
             if line.split()[1] == "1":
                 return
         pytest.fail("the rival ended")
 
-    def next_word(self, after: float) -> bool:
-        """Whether it believed to be active when it next looked after this time."""
-        for line in self.said:
+    def next_state(self, after: float) -> bool:
+        """Whether it took itself for active at its first check after this time."""
+        for line in self.output:
             at, active = line.split()
             if float(at) > after:
                 return active == "1"
         pytest.fail("the rival ended")
 
     def last_active(self) -> float:
-        """When a rival that has ended last believed to be active; 0: not since anybody listened."""
-        lines = [line.split() for line in self.said.read().splitlines()]
+        """When a rival that has ended last took itself for active; 0: never."""
+        lines = [line.split() for line in self.output.read().splitlines()]
         return max((float(parts[0]) for parts in lines if parts[1:] == ["1"]), default=0.0)
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.said.close()
+        self.output.close()
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_v2_a_coordinator_that_was_stopped_is_not_active_when_it_wakes(options: 
                 await store.campaign("heir")
             elected = time.monotonic()
             rival.process.send_signal(signal.SIGCONT)
-            assert not await asyncio.to_thread(rival.next_word, elected)
+            assert not await asyncio.to_thread(rival.next_state, elected)
             assert store.active()
 
     asyncio.run(scenario())
@@ -229,7 +229,7 @@ def test_v2_a_coordinator_that_cannot_renew_deposes_itself(tmp_path: Path) -> No
                     await store.deposed()
                     assert not store.active()
                     etcd.resume(0)
-                    await store.campaign("me")  # when the lease has run out in etcd too
+                    await store.campaign("me")  # when the lease has expired in etcd, too
                 assert store.active()
 
     asyncio.run(scenario())
@@ -252,7 +252,7 @@ def test_a_campaign_ends_when_its_store_closes(options: EtcdOptions) -> None:
 
 
 async def swapped(store: MetadataStore, projection: Projection) -> Projection:
-    """Trim once, as a role does: where there is no answer, read and look whether it happened."""
+    """Trim once, as a role does: without an answer, read whether it happened."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -262,12 +262,12 @@ async def swapped(store: MetadataStore, projection: Projection) -> Projection:
                 found = await store.handle(Get(projection.log))
                 if isinstance(found, Got) and found.projection == trimmed(projection):
                     return trimmed(projection)
-                pytest.fail(f"somebody else swapped: {found}")
+                pytest.fail(f"another process swapped: {found}")
             except StoreUnavailable:
                 await asyncio.sleep(LOOK_AGAIN_S)
 
 
-def test_a_cluster_of_three_goes_on_without_one_and_stops_without_two(tmp_path: Path) -> None:
+def test_a_cluster_of_three_works_without_one_and_stops_without_two(tmp_path: Path) -> None:
     async def scenario() -> None:
         with Etcd(tmp_path, members=3, options=FAST) as etcd:
             options = EtcdOptions(etcd.endpoints, request_ms=500, retry_ms=50)
@@ -277,7 +277,7 @@ def test_a_cluster_of_three_goes_on_without_one_and_stops_without_two(tmp_path: 
                 etcd.kill(leader)
                 projection = await swapped(store, first_of())
                 [second, third] = {0, 1, 2} - {leader}
-                etcd.pause(second)  # its connections stay, and it says nothing: as behind a partition
+                etcd.pause(second)  # its connections stay, and it is silent: as in a partition
                 with pytest.raises(StoreUnavailable):
                     await store.handle(Get("orders"))
                 with pytest.raises(StoreUnavailable):
@@ -298,7 +298,7 @@ def test_a_cluster_of_three_goes_on_without_one_and_stops_without_two(tmp_path: 
     asyncio.run(scenario())
 
 
-def test_e2_a_member_that_hangs_is_left_by_requests_and_by_the_watch(tmp_path: Path) -> None:
+def test_e2_requests_and_the_watch_leave_a_member_that_hangs(tmp_path: Path) -> None:
     async def scenario() -> None:
         with Etcd(tmp_path, members=3, options=FAST) as etcd:
             async with started(EtcdStore(EtcdOptions(etcd.endpoints, request_ms=500, retry_ms=50))) as store:
@@ -326,11 +326,11 @@ def test_e2_a_watch_does_not_begin_at_a_member_that_hangs(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
-def test_e2_endpoints_that_nobody_serves_are_passed_over(options: EtcdOptions) -> None:
-    nobody = replace(options, endpoints=("http://127.0.0.1:9", *options.endpoints))
+def test_e2_unreachable_endpoints_are_skipped(options: EtcdOptions) -> None:
+    unreachable = replace(options, endpoints=("http://127.0.0.1:9", *options.endpoints))
 
     async def scenario() -> None:
-        async with started(EtcdStore(nobody)) as store:
+        async with started(EtcdStore(unreachable)) as store:
             assert await store.handle(creation()) == Swapped("orders", 1)
 
     asyncio.run(scenario())
@@ -354,12 +354,12 @@ def test_a_store_that_starts_before_etcd_serves_as_soon_as_etcd_does(tmp_path: P
 # ------------------------------------------------------------------------------------------------------- the gateway
 
 
-def test_an_etcd_without_endpoints_is_a_mistake_in_the_configuration() -> None:
+def test_an_etcd_without_endpoints_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError):
         EtcdStore(EtcdOptions(()))
 
 
-def test_changes_whose_history_was_compacted_away_are_made_up_for_by_a_survey(options: EtcdOptions) -> None:
+def test_a_survey_replaces_changes_whose_history_was_compacted(options: EtcdOptions) -> None:
     async def scenario() -> None:
         gateway = Gateway(options)
         surveys: list[int] = []
@@ -441,7 +441,7 @@ async def answers(store: MetadataStore) -> bool:
         return False
 
 
-def test_etcd_is_reached_through_tls_and_a_stranger_is_not_believed(tmp_path: Path) -> None:
+def test_etcd_is_reached_through_tls_and_an_unknown_certificate_is_rejected(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     request = [program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     request += [

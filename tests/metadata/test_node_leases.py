@@ -1,4 +1,4 @@
-"""What a coordinator remembers of the nodes' keys in etcd is bounded, and errs on the safe side."""
+"""What a coordinator remembers about the nodes' keys in etcd is bounded, and errs on the safe side."""
 
 from __future__ import annotations
 

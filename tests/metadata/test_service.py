@@ -1,4 +1,4 @@
-"""The register service: order, bounds, and the ration of endings."""
+"""The register service: order, bounds, and the limit of reconfigurations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ending(projection: Projection) -> Swap:
     return Swap(projection.log, projection.epoch, rolled(projection))
 
 
-def test_g1_requests_of_one_log_are_answered_in_their_order(tmp_path: Path) -> None:
+def test_g1_requests_for_one_log_are_answered_in_order(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as service:
             answers: list[Message] = []
@@ -73,7 +73,7 @@ def holds(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
     return look
 
 
-def test_g1_a_node_that_leaves_is_not_brought_back_by_what_it_said_before(tmp_path: Path) -> None:
+def test_g1_an_earlier_renewal_does_not_bring_back_a_node_that_left(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as service:
             answers: list[Message] = []
@@ -144,7 +144,7 @@ def test_g3_a_request_without_a_known_outcome_gets_no_answer(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def test_what_no_sender_may_send_is_counted_and_hurts_nobody(tmp_path: Path) -> None:
+def test_invalid_requests_are_counted_and_have_no_effect(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as service:
             answers: list[Message] = []
@@ -166,7 +166,7 @@ def test_g4_only_a_swap_that_opens_the_next_segment_is_an_ending() -> None:
     assert not ends_segment(trim(rolled(first)))
 
 
-def test_g4_a_burst_of_endings_passes_and_a_further_one_waits_its_time(tmp_path: Path) -> None:
+def test_g4_a_burst_of_endings_passes_and_a_further_one_waits(tmp_path: Path) -> None:
     options = ServiceOptions(endings_burst=3, endings_window_ms=700)
 
     async def scenario() -> None:
@@ -182,7 +182,7 @@ def test_g4_a_burst_of_endings_passes_and_a_further_one_waits_its_time(tmp_path:
             late = asyncio.create_task(ask(service, ending(projection)))
             await eventually(holds(lambda: service.counts.delayed == 1))
             assert await ask(service, creation("other")) == Swapped("other", 1)
-            found = await ask(service, Get("orders"))  # the log itself goes on meanwhile
+            found = await ask(service, Get("orders"))  # other requests for the log proceed
             assert isinstance(found, Got)
             assert found.projection == projection
             assert await late == Swapped("orders", projection.epoch + 1)
@@ -300,15 +300,15 @@ def test_a_swap_to_a_projection_that_no_role_could_use_is_malformed(tmp_path: Pa
 
     async def scenario() -> None:
         async with serving(tmp_path) as service:
-            told: list[str] = []
+            reasons: list[str] = []
 
-            async def all_told() -> bool:
-                return len(told) == len(shapes)
+            async def all_refused() -> bool:
+                return len(reasons) == len(shapes)
 
             for segments in shapes.values():
                 swap = Swap("orders", 0, replace(first, segments=segments))
-                service.submit(swap, lambda _: None, told.append)
-            await eventually(all_told)
+                service.submit(swap, lambda _: None, reasons.append)
+            await eventually(all_refused)
             assert service.counts.malformed == len(shapes)
 
     asyncio.run(scenario())
@@ -323,11 +323,11 @@ def test_a_segment_whose_members_an_operator_gave_up_is_sound() -> None:
 # ------------------------------------------------------------------------------------------------------- admission
 
 
-def test_g5_whoever_sends_nonsense_is_told_and_nothing_is_stored(tmp_path: Path) -> None:
+def test_g5_an_invalid_request_is_refused_with_the_reason_and_not_stored(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as service:
             service.cluster = "cluster"
-            told: list[str] = []
+            reasons: list[str] = []
             answers: list[Message] = []
             for message in (
                 Opened("1.0.0"),
@@ -336,20 +336,22 @@ def test_g5_whoever_sends_nonsense_is_told_and_nothing_is_stored(tmp_path: Path)
                 Swap("orders", 0, replace(first_of(), cluster="another")),
                 creation("a b"),
             ):
-                service.submit(message, answers.append, told.append)
-            assert len(told) == 5
-            assert "is for cluster 'another', this is cluster" in told[3]
+                service.submit(message, answers.append, reasons.append)
+            assert len(reasons) == 5
+            assert "is for cluster 'another', this is cluster" in reasons[3]
             assert await ask(service, creation()) == Swapped("orders", 1)
-            service.submit(Swap("orders", 1, replace(first_of(), epoch=2, deleted=True)), answers.append, told.append)
-            await eventually(holds(lambda: len(told) == 6))
-            assert "cannot follow" in told[5]
+            service.submit(
+                Swap("orders", 1, replace(first_of(), epoch=2, deleted=True)), answers.append, reasons.append
+            )
+            await eventually(holds(lambda: len(reasons) == 6))
+            assert "cannot follow" in reasons[5]
             assert answers == []
             assert service.counts.malformed == 6
 
     asyncio.run(scenario())
 
 
-def test_a2_a_log_of_an_older_rule_for_names_goes_on(tmp_path: Path) -> None:
+def test_a2_a_log_with_a_name_of_an_older_rule_still_works(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as service:
             old = first_of("日本 ?")
@@ -361,7 +363,7 @@ def test_a2_a_log_of_an_older_rule_for_names_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [NodeState.RW, NodeState.CLIENT])
-def test_a1_places_are_bounded_and_a3_who_has_one_keeps_it(
+def test_a1_places_are_bounded_and_a3_a_registered_process_keeps_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: NodeState
 ) -> None:
     monkeypatch.setattr(admission, "NODES_MAX", 3)
@@ -373,10 +375,10 @@ def test_a1_places_are_bounded_and_a3_who_has_one_keeps_it(
             infos = [replace(node(f"n{number}"), state=state) for number in range(4)]
             for info in infos[:3]:
                 assert await ask(service, Register(info)) == Registered(info.node, 1)
-            told: list[str] = []
-            service.submit(Register(infos[3]), lambda _: None, told.append)
-            await eventually(holds(lambda: len(told) == 1))
-            assert "the limit; `trunkline node forget`" in told[0]
+            reasons: list[str] = []
+            service.submit(Register(infos[3]), lambda _: None, reasons.append)
+            await eventually(holds(lambda: len(reasons) == 1))
+            assert "the limit; `trunkline node forget`" in reasons[0]
             assert await ask(service, Register(infos[0])) == Registered("n0", 1)
             await service._store.forget_node("n1")
             assert await ask(service, Register(infos[3])) == Registered("n3", 1)

@@ -1,4 +1,4 @@
-"""What only the store in a SQLite file promises: one coordinator, a file that people can read, a disk that may fail."""
+"""What only the store in a SQLite file promises: one coordinator, a readable file, a disk that may fail."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_file_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="another coordinator uses it; stop that one"):
             asyncio.run(start(tmp_path / "metadata.sqlite"))
         process.kill()
-    asyncio.run(start(tmp_path / "metadata.sqlite"))  # the lock went with its holder
+    asyncio.run(start(tmp_path / "metadata.sqlite"))  # the lock ended with its holder
 
 
 def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def no_space() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_q3_a_swap_that_a_full_disk_did_not_take_never_happened(tmp_path: Path) -> None:
+def test_q3_a_swap_that_failed_on_a_full_disk_never_happened(tmp_path: Path) -> None:
     async def scenario() -> None:
         announced: list[Event] = []
         first = first_of()
@@ -132,7 +132,7 @@ def test_q3_a_swap_that_a_full_disk_did_not_take_never_happened(tmp_path: Path) 
             with no_space():
                 waiting = [store.handle(trim(first)), store.handle(Get("orders")), store.handle(creation("other"))]
                 failures = await asyncio.gather(*waiting, return_exceptions=True)
-            assert [type(failure) for failure in failures] == [StoreUnavailable] * 3  # Q1: nobody saw the swap either
+            assert [type(failure) for failure in failures] == [StoreUnavailable] * 3  # Q1: no reader saw the swap
             assert announced == [Projected(first)]
             assert await store.handle(Get("orders")) == Got("orders", 0, first, ())
             assert await store.handle(trim(first)) == Swapped("orders", 2)
@@ -156,7 +156,7 @@ def test_q3_a_log_that_another_program_changed_is_read_again(tmp_path: Path) -> 
     asyncio.run(scenario())
 
 
-def test_a_stored_value_with_a_field_of_a_newer_version_is_not_written_over(tmp_path: Path) -> None:
+def test_a_stored_value_with_a_field_of_a_newer_version_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     asyncio.run(start(path))
     with sqlite3.connect(path) as connection:
@@ -187,7 +187,7 @@ def transactions(directory: Path) -> int:
     return sum(journal[at + 4 : at + 8] != bytes(4) for at in frames)
 
 
-def test_who_asked_and_went_away_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_cancelled_caller_disturbs_no_other(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(SqlitePlace(tmp_path)) as store:
             impatient = asyncio.create_task(store.handle(creation()))
@@ -232,21 +232,21 @@ def test_m3_a_restart_gives_every_node_a_new_period(tmp_path: Path) -> None:
         async with opened(place, place.lease_ms) as store:
             assert await store.nodes() == (node("a"), node("b"))
 
-            async def nobody_lives() -> bool:
+            async def none_live() -> bool:
                 return not any(info.live for info in await store.nodes())
 
-            await until(store, nobody_lives)
+            await until(store, none_live)
 
     asyncio.run(scenario())
 
 
-def test_a_clock_that_was_stopped_for_long_accuses_nobody() -> None:
+def test_a_clock_that_was_stopped_for_long_expires_no_lease() -> None:
     async def scenario() -> None:
         expired: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         clock = LeaseClock(200, lambda name, start: expired.put_nowait((name, start)))
         clock.renewed("a", 1)
         await asyncio.sleep(0)
-        time.sleep(0.5)  # the whole process stands still, as after SIGSTOP
+        time.sleep(0.5)  # the whole process is stopped, as after SIGSTOP
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert expired.empty()

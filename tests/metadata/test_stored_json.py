@@ -1,4 +1,4 @@
-"""Values as they are stored."""
+"""Stored values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_projection_and_a_node_come_back_as_they_were() -> None:
     assert decode(NodeInfo, encode(info)) == info
 
 
-def test_what_is_stored_has_names_that_a_person_can_read() -> None:
+def test_stored_values_have_readable_field_names() -> None:
     stored = json.loads(encode(rolled(first_of())))
     assert stored["segments"][0]["policy"] == "chain"
     assert stored["segments"][0]["groups"][0][1]["node"] == "b"

@@ -1,4 +1,4 @@
-"""The coordinator's server: duties of many logs side by side, questions of operators, and what may end it."""
+"""The coordinator's server: duties of many logs in parallel, requests of operators, and what may stop it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from msgspec.structs import replace
 
 from metadata.projections import creation, first_of, node, trim
 from trunkline.client.cluster import connect
-from trunkline.core.effects import Effects
+from trunkline.core.effects import Effects, Event
+from trunkline.core.events import DutiesOver
 from trunkline.core.messages import NodeState, Register, Swap
 from trunkline.core.projection import DeleteLog, EndSegment, Opening, Owner, Projection, Seat, apply
 from trunkline.core.status import ClusterStatus
 from trunkline.errors import ConfigError
 from trunkline.metadata.store import StoreUnavailable
 from trunkline.runtime.coordinator import (
-    CoordinatorConfig,
     CoordinatorServer,
+    CoordinatorServerConfig,
 )
 from trunkline.runtime.duties import TURNS_MAX, LogDuties
-from trunkline.runtime.duty_runner import RETRY_S
+from trunkline.runtime.duty_runner import RETRY_S, DutyRunner
 from trunkline.runtime.node import NodeConfig, check_advertised, run_node
+from trunkline.runtime.process import Step
 
 PATIENCE_S = 20.0
 TICK_MS = 10
@@ -39,7 +41,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def coordinating(directory: Path, **options: Any) -> AsyncIterator[CoordinatorServer]:
-    config = CoordinatorConfig(listen="127.0.0.1:0", directory=directory, tick_ms=TICK_MS, **options)
+    config = CoordinatorServerConfig(listen="127.0.0.1:0", directory=directory, tick_ms=TICK_MS, **options)
     server = CoordinatorServer(config)
     try:
         await server.start()
@@ -113,7 +115,7 @@ def test_l1_many_logs_take_turns(tmp_path: Path) -> None:
 
 
 def counted_looks(duties: LogDuties) -> list[None]:
-    """Grows with each look of a log, from now on."""
+    """Grows with each check of a log from now on."""
     looks: list[None] = []
     look = duties._coordinator._check
 
@@ -137,7 +139,7 @@ def test_l2_a_log_with_nothing_due_rests_until_its_projection_or_a_node_changes(
             await server._store.handle(Swap("orders", 2, view := replace(view, epoch=3)))
             await until(lambda: duties.view == view and duties.duty == "idle")
             looks = counted_looks(duties)
-            await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))  # no business of duties
+            await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))  # irrelevant for duties
             await server._store.handle(Register(node("a")))
             await until(lambda: bool(looks))
             await until(lambda: [info.node for info in duties._coordinator.nodes] == ["a", "w"])
@@ -145,7 +147,7 @@ def test_l2_a_log_with_nothing_due_rests_until_its_projection_or_a_node_changes(
     asyncio.run(scenario())
 
 
-def test_l2_a_client_that_comes_or_goes_wakes_no_log(tmp_path: Path) -> None:
+def test_l2_a_client_that_registers_or_leaves_wakes_no_log(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
             await make(server, "orders")
@@ -153,7 +155,7 @@ def test_l2_a_client_that_comes_or_goes_wakes_no_log(tmp_path: Path) -> None:
             server._duties.logs["orders"].wake = lambda: woken.append("orders")  # type: ignore[method-assign]
             await server._store.handle(Register(replace(node("w"), state=NodeState.CLIENT)))
             await server._store.leave("w", 1)
-            await make(server, "other")  # the watch has told everything before
+            await make(server, "other")  # the watch has reported everything before it
             assert woken == []
             await server._store.handle(Register(node("a")))
             await until(lambda: bool(woken))
@@ -161,7 +163,7 @@ def test_l2_a_client_that_comes_or_goes_wakes_no_log(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_l5_a_log_is_blocked_as_long_as_looks_find_it_so(tmp_path: Path) -> None:
+def test_l5_a_log_is_blocked_as_long_as_checks_find_it_blocked(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path, lease_ms=60_000) as server:
             for name in ("a", "b"):
@@ -174,10 +176,37 @@ def test_l5_a_log_is_blocked_as_long_as_looks_find_it_so(tmp_path: Path) -> None
                 await server._store.handle(Register(node(name, start=1 + 2)))
             opening = Opening(((Seat("a", 1), Seat("b", 1)),), Owner("a", 3))
             back = apply(first_of(), EndSegment(0, 1, first_of().last.groups, opening))
-            await server._store.handle(Swap("orders", 1, back))  # nothing has to be ended any more
+            await server._store.handle(Swap("orders", 1, back))  # no reconfiguration is due any more
             await until(lambda: not duties.blocked)
             assert [log.blocked for log in (await server._status()).logs] == [False]
 
+    asyncio.run(scenario())
+
+
+def test_l3_duties_that_are_woken_in_their_last_step_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced = LogDuties.announced
+
+    def woken(self: LogDuties, role: str, event: Event, step: Step) -> None:
+        announced(self, role, event, step)
+        if isinstance(event, DutiesOver):
+            self.wake()
+
+    ended: list[str] = []
+    finished = DutyRunner._finished
+
+    def counted(self: DutyRunner, name: str) -> None:
+        ended.append(name)
+        finished(self, name)
+
+    async def scenario() -> None:
+        async with coordinating(tmp_path) as server:
+            await make(server, "old")
+            await delete(server, "old")
+            await until(lambda: "old" not in server._duties.logs)
+            assert ended == ["old"]
+
+    monkeypatch.setattr(LogDuties, "announced", woken)
+    monkeypatch.setattr(DutyRunner, "_finished", counted)
     asyncio.run(scenario())
 
 
@@ -188,13 +217,13 @@ def test_l3_the_duties_of_a_deleted_log_end_and_it_is_left_out_of_the_status(tmp
             await delete(server, "old")
             await until(lambda: "old" not in server._duties.logs)
             assert [log.name for log in (await server._status()).logs] == ["kept"]
-            server._duties.wake("old")  # the watch names it again
+            server._duties.wake("old")  # the watch reports it again
             await until(lambda: "old" not in server._duties.logs)
 
     asyncio.run(scenario())
 
 
-def test_l3_a_deleted_log_is_looked_after_while_a_node_may_come_back_with_a_stream_of_it(tmp_path: Path) -> None:
+def test_l3_a_deleted_log_has_duties_while_a_node_may_come_back_with_a_stream_of_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
             await server._store.handle(Register(node("a")))
@@ -210,7 +239,7 @@ def test_l3_a_deleted_log_is_looked_after_while_a_node_may_come_back_with_a_stre
     asyncio.run(scenario())
 
 
-def test_a_store_that_fails_or_ends_its_watch_is_not_asked_all_the_time(
+def test_a_store_that_fails_or_ends_its_watch_is_retried_after_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -250,11 +279,11 @@ def test_a_store_that_fails_or_ends_its_watch_is_not_asked_all_the_time(
     asyncio.run(scenario())
 
 
-def test_a_coordinator_that_cannot_look_after_a_log_for_another_reason_ends(tmp_path: Path) -> None:
+def test_a_coordinator_stops_if_duties_fail_for_another_reason(tmp_path: Path) -> None:
     async def scenario() -> None:
         recordings = tmp_path / "recordings"
         recordings.write_text("no directory")
-        server = CoordinatorServer(CoordinatorConfig(listen="127.0.0.1:0", directory=tmp_path, tick_ms=TICK_MS))
+        server = CoordinatorServer(CoordinatorServerConfig(listen="127.0.0.1:0", directory=tmp_path, tick_ms=TICK_MS))
         await server.start()
         server.config = replace(server.config, record=recordings)
         await server._store.handle(creation())
@@ -265,7 +294,7 @@ def test_a_coordinator_that_cannot_look_after_a_log_for_another_reason_ends(tmp_
     asyncio.run(scenario())
 
 
-def test_a_client_learns_the_cluster_without_asking_for_the_status(tmp_path: Path) -> None:
+def test_a_client_learns_the_cluster_without_a_status(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with coordinating(tmp_path) as server:
 
@@ -280,7 +309,7 @@ def test_a_client_learns_the_cluster_without_asking_for_the_status(tmp_path: Pat
 
 
 @pytest.mark.parametrize("address", ["a..b:7401", "host", "host:port", ":7401", "x" * 64 + ":7401"])
-def test_a_node_does_not_start_with_an_address_that_nobody_can_dial(tmp_path: Path, address: str) -> None:
+def test_a_node_does_not_start_with_an_address_that_cannot_be_dialled(tmp_path: Path, address: str) -> None:
     config = NodeConfig(tmp_path / "n", "n", listen="127.0.0.1:0", advertise=address)
     with pytest.raises(ConfigError):
         asyncio.run(run_node(config))

@@ -56,12 +56,12 @@ from trunkline.runtime.requests import COUNT_MAX, POSITION_MAX, SPAN_MAX
 from trunkline.storage import Engine, StorageOptions, format_directory
 from trunkline.storage.files import Buffer, Files, RealFiles
 
-INCARNATION = 7  # in requests that no role ever sees; ``Bench`` has the real one
+INCARNATION = 7  # in requests that no role sees; ``Bench`` has the real one
 T = StreamTarget("c1", "log", 0, 1, "1.0.0", INCARNATION)
 OWNER = Owner("node-1", 1)
 D = Descriptor(T, 1, Policy.CHAIN, 1024, (Member("node-1", INCARNATION, "1.0.0"),), OWNER)
 SEGMENT = Segment(0, 1, 1, None, False, Policy.CHAIN, 1024, (D.members,), OWNER)
-PING = 0  # the token of a message that the server answers by itself, whatever the host does
+PING = 0  # the token of a message that the server itself answers
 
 
 class Bench:
@@ -161,7 +161,7 @@ BAD_REQUESTS: dict[str, Message] = {
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
-def test_o1_a_request_out_of_bounds_is_refused_and_its_connection_goes_on(tmp_path: Path, name: str) -> None:
+def test_o1_a_request_out_of_bounds_is_refused_and_its_connection_stays_open(tmp_path: Path, name: str) -> None:
     message = BAD_REQUESTS[name]
     role = "sequencer" if isinstance(message, Next | Peek) else "storage"
     attachments = [b"x"] if isinstance(message, Append) else [b""] if isinstance(message, Write) else []
@@ -202,7 +202,7 @@ def test_o1_whatever_is_within_bounds_is_answered(tmp_path: Path) -> None:
     run(scene)
 
 
-def test_the_longest_answer_to_a_digest_or_a_fetch_is_one_that_every_peer_takes() -> None:
+def test_the_longest_answer_to_a_digest_or_a_fetch_fits_into_a_packet() -> None:
     frame = Frame(POSITION_MAX, COUNT_MAX - 1, FrameKind.DATA, "w" * 255, 2**63 - 1, 2**32 - 1)
     limits = Limits()
     fetched = Fetched("1.0.0", 1, 1 + SPAN_MAX, (frame,) * SPAN_MAX)
@@ -245,7 +245,7 @@ def test_answers_beyond_those_that_may_wait_are_lost_and_the_connection_stays(tm
                 peer.send("storage", 1, Read(node.target, 1, 1))
             for _ in range(1 + WAITING_MAX):
                 await inbox.next()
-            peer.send("storage", 9, Read(node.target, 1, 1))  # they leave in order: after all that waited
+            peer.send("storage", 9, Read(node.target, 1, 1))  # answers leave in order: after all that waited
             while (await inbox.next())[1].token != 9:
                 pass
             assert inbox.count < count
@@ -304,7 +304,7 @@ class StalledFiles(RealFiles):
         super().sync(fd)
 
 
-def test_o4_a_connection_that_is_first_heard_while_the_disk_is_busy_is_paused_too(
+def test_o4_a_connection_whose_first_request_comes_while_the_disk_is_busy_is_paused_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_host, "UNSYNCED_BYTES_MAX", MIB)
@@ -328,7 +328,7 @@ def test_o4_a_connection_that_is_first_heard_while_the_disk_is_busy_is_paused_to
                 for at in range(31, 41):
                     later.send("storage", 1, node.write(at, body), [body])
                 await until(lambda: sum(node.delivered.values()) > before)
-                for _ in range(20):  # round trips of somebody else: time enough to do wrong
+                for _ in range(20):  # round trips of another peer: enough time to fail
                     bystander.send("storage", PING, Opened("ping"))
                     await pings.next()
                 assert sum(node.delivered.values()) == before + 1

@@ -1,4 +1,4 @@
-"""A node whose disk has no room, or that can open no file: what it is asked is refused or waits, and it never ends."""
+"""A node whose disk has no room, or that can open no file: requests are refused or wait, and it never stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trunkline.storage.files import Buffer, RealFiles
 
 
 class ScarceFiles(RealFiles):
-    """Files of a system on which others take what there is."""
+    """Files of a system on which other programs take the space."""
 
     def __init__(self) -> None:
         self.no_space = False
@@ -45,7 +45,7 @@ class ScarceFiles(RealFiles):
 
 
 class Answers:
-    """What came, in order."""
+    """Received messages, in order."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -55,12 +55,12 @@ class Answers:
 
 
 class Telling:
-    """Stands where the lease keeper is, and notes what it is told."""
+    """Replaces the lease keeper, and records its messages."""
 
     phase = "telling"
 
     def __init__(self) -> None:
-        self.told: list[Message] = []
+        self.messages: list[Message] = []
 
     def on_start(self) -> Effects:
         return []
@@ -72,7 +72,7 @@ class Telling:
         return []
 
     def on_message(self, source: Address, message: Message) -> Effects:
-        self.told.append(message)
+        self.messages.append(message)
         return []
 
 
@@ -99,7 +99,7 @@ def test_o6_what_finds_no_room_waits_and_is_answered_when_there_is_some(
             bench.host.tick()
             await until(lambda: len(inbox.messages) == 3)
             assert inbox.messages[1] == Opened("2.0.0")
-            assert isinstance(inbox.messages[2], Stored | Rejected)  # the disk is looked at now and then
+            assert isinstance(inbox.messages[2], Stored | Rejected)  # the free space is read now and then
             await asyncio.to_thread(bench.engine._space.check)
             connection.send("storage", 4, bench.write(2, b"y"), [b"y"])
             await until(lambda: len(inbox.messages) == 4)
@@ -147,19 +147,19 @@ def test_a_read_that_cannot_open_its_file_is_lost_and_nothing_else_happens(tmp_p
     node.run(scene)
 
 
-def test_the_registry_is_told_of_less_room_and_of_a_copy_that_was_refused(tmp_path: Path) -> None:
+def test_the_registry_learns_of_less_room_and_of_a_refused_copy(tmp_path: Path) -> None:
     async def scene() -> None:
         async with node.bench(tmp_path) as bench:
             lease = Telling()
             bench.host.process.add("lease", lease)
             bench.host.tick()
-            assert lease.told == [SpaceReported(Space.ROOMY)]
+            assert lease.messages == [SpaceReported(Space.ROOMY)]
             bench.host._copy_refused = asyncio.get_running_loop().time()
-            assert bench.host.reported_space() is Space.TIGHT  # a status that is asked for first takes no news away
+            assert bench.host.reported_space() is Space.TIGHT  # an earlier status does not suppress the report
             bench.host.tick()
-            assert lease.told[1:] == [SpaceReported(Space.TIGHT)]
+            assert lease.messages[1:] == [SpaceReported(Space.TIGHT)]
             bench.host._copy_refused -= node_host.COPY_REST_S
             bench.host.tick()
-            assert lease.told[2:] == [SpaceReported(Space.ROOMY)]
+            assert lease.messages[2:] == [SpaceReported(Space.ROOMY)]
 
     node.run(scene)

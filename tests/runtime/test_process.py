@@ -71,12 +71,12 @@ class Scripted:
 
 
 class Notebook:
-    """Surroundings that write down what is carried out; records become durable when the test says so."""
+    """Surroundings that record the effects; the test makes records durable."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.tickets = 0
-        self.working: set[str] = set()  # processes that are seen at work
+        self.working: set[str] = set()  # processes that are busy
 
     def send(self, role: str, to: Address, message: Message, step: Step) -> None:
         assert isinstance(message, Said)
@@ -161,7 +161,7 @@ def test_messages_to_oneself_are_handled_before_anything_else() -> None:
     in_loop(run)
 
 
-def test_a_timer_that_was_cancelled_or_set_anew_never_fires_for_its_earlier_setting() -> None:
+def test_a_timer_that_was_cancelled_or_set_again_never_fires_for_its_earlier_setting() -> None:
     async def run() -> None:
         fired = asyncio.Event()
         notes = Notebook()
@@ -239,7 +239,7 @@ def test_a_paused_role_waits_with_effects_messages_and_timers() -> None:
     in_loop(run)
 
 
-def test_messages_to_a_role_that_is_gone_are_lost() -> None:
+def test_messages_to_a_removed_role_are_lost() -> None:
     async def run() -> None:
         notes = Notebook()
         process = Process("p", notes)
@@ -261,7 +261,7 @@ class Waiting(Scripted):
         return self._answer(f"{key} {' '.join(silent)}")
 
 
-def test_h7_a_timer_waits_on_while_all_that_it_waits_for_are_at_work() -> None:
+def test_h7_a_timer_is_extended_while_all_that_it_waits_for_are_at_work() -> None:
     async def run() -> None:
         notes, role = Notebook(), Waiting(go=[SetTimer("t", 20)])
         notes.working = {"slow", "other"}
@@ -282,12 +282,12 @@ def test_h7_a_timer_waits_on_while_all_that_it_waits_for_are_at_work() -> None:
         notes.working = {"slow"}
         while len(role.seen) < 3:
             await asyncio.sleep(0.001)
-        assert role.seen[2] == "t other"  # it is told who is silent
+        assert role.seen[2] == "t other"  # the role learns who is silent
 
     in_loop(run)
 
 
-def test_h4_a_timer_that_waits_on_can_be_cancelled() -> None:
+def test_h4_an_extended_timer_can_be_cancelled() -> None:
     async def run() -> None:
         notes, role = Notebook(), Waiting(go=[SetTimer("t", 4), SetTimer("end", 40)], halt=[CancelTimer("t")])
         notes.working = {"slow", "other"}

@@ -1,4 +1,4 @@
-"""What nodes and coordinators show of themselves: metrics, and whether they are ready."""
+"""Metrics and readiness of nodes and coordinators."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_logs_in_trouble_are_counted_and_the_first_of_them_are_named() -> None:
     assert sum(name.endswith("_log_trouble") for name, _ in found) == LOGS_NAMED_MAX
 
 
-def test_a_standby_is_ready_tells_nothing_of_logs_and_is_not_ready_without_its_store() -> None:
+def test_a_standby_is_ready_reports_no_logs_and_is_not_ready_without_its_store() -> None:
     nodes = (NodeInfo("n1", 1, 1), NodeInfo("n2", 1, 1, NodeState.DRAINING, live=False))
     clients = (NodeInfo("w", 1, 1, NodeState.CLIENT),)
     standby = replace(COORDINATOR, active=False, nodes=nodes + clients, logs=(log_view("a", 2),))
@@ -80,9 +80,9 @@ def test_a_standby_is_ready_tells_nothing_of_logs_and_is_not_ready_without_its_s
     assert found["trunkline_coordinator_nodes", ("draining",)] == 1
     assert coordinator_readiness(standby) == Readiness((), {"state": "standby", "active_coordinator": "c1"})
 
-    cut = replace(standby, nodes=None, store_error="etcd is away")
+    cut = replace(standby, nodes=None, store_error="etcd is unreachable")
     (why,) = coordinator_readiness(cut).why
-    assert "etcd is away" in why
+    assert "etcd is unreachable" in why
     found = series_of(COORDINATOR_TABLE, coordinator_values("c2", 1.0, cut))
     assert (found["trunkline_coordinator_store_up", ()], found["trunkline_coordinator_ready", ()]) == (0, 0)
     assert ("trunkline_coordinator_live_nodes", ()) not in found

@@ -1,4 +1,4 @@
-"""What runs is what is checked: hosts and scenarios use the very same class objects for every role."""
+"""What runs is what is checked: hosts and scenarios use the same class objects for every role."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.links import Links
-from trunkline.runtime.node import Node, NodeConfig
+from trunkline.runtime.node import NodeConfig, NodeServer
 from trunkline.runtime.turns import Turns
 from trunkline.storage import format_directory
 
@@ -57,7 +57,7 @@ async def running_roles(directory: Path) -> set[type]:
     """The class of every role that a node, a client and a coordinator run."""
     found: set[type] = set()
     format_directory(directory / "n1", "c", "n1")
-    node = Node(NodeConfig(directory / "n1", "n1", "127.0.0.1:0", scrub=False))
+    node = NodeServer(NodeConfig(directory / "n1", "n1", "127.0.0.1:0"))
     await node.start()
     found |= {type(role) for role in node.host.process.roles.values()}
     await node.close()

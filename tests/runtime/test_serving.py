@@ -1,4 +1,4 @@
-"""Why a server ended decides what it may still say."""
+"""How a server ended: cleanly or by a failure."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ async def failing() -> None:
     raise RuntimeError("a bug")
 
 
-def test_a_stop_by_a_signal_is_orderly_whatever_fails_after_it() -> None:
+def test_a_stop_by_a_signal_is_clean_whatever_fails_after_it() -> None:
     async def scenario() -> None:
         lifetime = Lifetime()
-        assert not lifetime.orderly
+        assert not lifetime.stopped_cleanly
         os.kill(os.getpid(), signal.SIGTERM)
         assert await lifetime.run(nothing()) == 0
         lifetime.end("the disk failed")
-        assert lifetime.orderly
+        assert lifetime.stopped_cleanly
         lifetime.close()
 
     asyncio.run(scenario())
 
 
-def test_a_stop_by_a_failure_is_not_orderly_and_a_signal_after_it_changes_nothing() -> None:
+def test_a_stop_by_a_failure_is_not_clean_and_a_signal_after_it_changes_nothing() -> None:
     async def scenario() -> None:
         lifetime = Lifetime()
         lifetime.end("the disk failed")
         lifetime.end("")
         assert await lifetime.run(nothing()) == 1
-        assert not lifetime.orderly
+        assert not lifetime.stopped_cleanly
         lifetime.close()
 
     asyncio.run(scenario())
 
 
-def test_a_start_that_failed_is_not_orderly() -> None:
+def test_a_start_that_failed_is_not_clean() -> None:
     async def scenario() -> None:
         lifetime = Lifetime()
         with pytest.raises(RuntimeError, match="a bug"):
             await lifetime.run(failing())
-        assert not lifetime.orderly
+        assert not lifetime.stopped_cleanly
         lifetime.close()
 
     asyncio.run(scenario())
 
 
-def test_a_server_takes_as_many_files_as_the_system_gives() -> None:
+def test_a_server_raises_its_limit_of_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, soft), hard))
@@ -67,7 +67,7 @@ def test_a_server_takes_as_many_files_as_the_system_gives() -> None:
 
 
 @pytest.mark.parametrize("allowed", [128, 256, 1024, 4096, 65_536])
-def test_files_and_connections_together_are_no_more_than_the_process_may_open(allowed: int) -> None:
+def test_files_and_connections_together_fit_into_the_limit_of_open_files(allowed: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(allowed, hard), hard))
@@ -80,14 +80,14 @@ def test_files_and_connections_together_are_no_more_than_the_process_may_open(al
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_connection_that_cannot_be_accepted_for_lack_of_files_ends_nothing() -> None:
+def test_a_connection_that_cannot_be_accepted_for_lack_of_files_stops_nothing() -> None:
     async def scenario() -> None:
         lifetime = Lifetime()
         loop = asyncio.get_running_loop()
         refused = {"message": "socket.accept() out of system resource", "socket": object()}
         loop.call_exception_handler({**refused, "exception": OSError(errno.EMFILE, "Too many open files")})
         lifetime.end("")
-        assert lifetime.orderly
+        assert lifetime.stopped_cleanly
         assert await lifetime.run(nothing()) == 0
         lifetime.close()
 

@@ -1,4 +1,4 @@
-"""What is told of logs: every problem, however long the log is and however many logs there are."""
+"""The status of logs: every problem, however long the log is and however many logs there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trunkline.core.messages import Register, Swap
 from trunkline.core.projection import EndSegment, Projection, Seat, apply
 from trunkline.core.status import ClusterStatus, LogStatus
 from trunkline.runtime import summaries
-from trunkline.runtime.coordinator import CoordinatorConfig, CoordinatorServer
+from trunkline.runtime.coordinator import CoordinatorServer, CoordinatorServerConfig
 from trunkline.runtime.summaries import (
     PROBLEMS_SHOWN,
     SEGMENTS_SHOWN,
@@ -77,14 +77,14 @@ def test_problems_come_first_the_worst_before_others() -> None:
     ]
 
 
-def test_a_log_with_very_many_segments_is_to_be_trimmed() -> None:
+def test_a_log_with_very_many_segments_should_be_trimmed() -> None:
     long = LogStatus("orders", replicas=2, segments_total=SEGMENTS_MANY)
     [text] = warnings(long)
     assert text.startswith("long: orders has 10,000 segments")
     assert warnings(replace(long, segments_total=SEGMENTS_MANY - 1)) == []
 
 
-def test_every_node_that_keeps_something_of_a_log_is_named() -> None:
+def test_every_node_with_data_of_a_log_is_named() -> None:
     opening = replace(OPENING, groups=((Seat("x", 1), Seat("y", 1)),))
     first = first_of()
     view = apply(first, EndSegment(0, 1, first.last.groups, opening))
@@ -95,17 +95,17 @@ def test_every_node_that_keeps_something_of_a_log_is_named() -> None:
     assert summary_of(view).named == {"a": 31, "b": 31, "x": 1, "y": 1}
 
 
-def test_a_summary_is_worked_out_once_for_each_projection() -> None:
+def test_a_summary_is_computed_once_for_each_projection() -> None:
     known = Summaries()
     first = known.of(view := first_of())
     assert known.of(view) is first
     assert known.of(rolled(view)).projection.epoch == 2
     known.of_all([other := first_of("other")])
     assert known.of(other) is known.of(other)
-    assert known.of(view) is not first  # forgotten meanwhile
+    assert known.of(view) is not first  # it was evicted
 
 
-def test_where_there_are_too_many_logs_those_in_trouble_are_told_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_too_many_logs_those_in_trouble_are_shown_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = status_of(narrow(many_segments(2, "zzz"), 0))
     logs = [*(status_of(first_of(f"log{n}")) for n in range(10)), bad]
     bad_bytes = len(msgspec.json.encode(bad))
@@ -119,9 +119,9 @@ def test_where_there_are_too_many_logs_those_in_trouble_are_told_in_full(monkeyp
     assert status.logs_left_out > 0
 
 
-def test_a_coordinator_tells_nodes_and_logs_or_only_the_nodes(tmp_path: Path) -> None:
+def test_a_coordinator_reports_nodes_and_logs_or_only_nodes(tmp_path: Path) -> None:
     async def scenario() -> None:
-        server = CoordinatorServer(CoordinatorConfig(listen="127.0.0.1:0", directory=tmp_path))
+        server = CoordinatorServer(CoordinatorServerConfig(listen="127.0.0.1:0", directory=tmp_path))
         try:
             await server.start()
             await server._store.handle(Register(node("a")))

@@ -60,7 +60,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 
 
 def check_scan(salt: int, content: bytes, slot: int) -> None:
-    """The pieces lie behind each other, slots only grow, and what is called good matches its checksum."""
+    """The pieces are adjacent, slots only grow, and good frames match their checksums."""
     at = 0
     for piece in scan(salt, content, slot):
         if isinstance(piece, Garbage):
@@ -80,7 +80,7 @@ def check_scan(salt: int, content: bytes, slot: int) -> None:
 
 
 def check_directory(content: Content, puts: list[Put]) -> None:
-    """It opens or says that it is corrupt, and returns no body but the right one. A second start finds the same."""
+    """It opens or is reported as corrupt, and returns only right bodies. A second start finds the same."""
     files = RecordingFiles(ROOT, image_of(str(ROOT), content))
     try:
         engine = Engine.open(ROOT, SMALL, files, boot=NEXT_BOOT)

@@ -82,7 +82,7 @@ class Image:
         return twin
 
     def apply(self, change: Change) -> None:
-        """An operation on an entry that is not there does nothing: what it depends on was lost."""
+        """An operation on a missing entry does nothing: what it depends on was lost."""
         match change:
             case Write(file, offset, content):
                 held = self.files.setdefault(file, bytearray())

@@ -1,4 +1,4 @@
-"""A flipped bit anywhere in any file is noticed: never a wrong body, never a frame that is silently gone."""
+"""A flipped bit anywhere in any file is noticed: never a wrong body, never a frame that is lost silently."""
 
 from __future__ import annotations
 
@@ -128,11 +128,11 @@ def last_body_flipped(*, idle: bool) -> Content:
     return {**content, path: bytes(held)}
 
 
-def test_rot_in_the_last_frames_of_a_busy_stream_leaves_it_uncertain() -> None:
+def test_damage_in_the_last_frames_of_a_busy_stream_leaves_it_uncertain() -> None:
     assert verdict(last_body_flipped(idle=False), "s1") == (False, True)
 
 
-def test_rot_in_the_last_frames_of_an_idle_stream_is_known_for_what_it_is() -> None:
+def test_damage_in_the_last_frames_of_an_idle_stream_is_certain() -> None:
     assert verdict(last_body_flipped(idle=True), "s1") == (True, False)
 
 
@@ -143,14 +143,14 @@ def test_one_copy_of_the_manifest_is_enough(gone: str) -> None:
     assert list(unnoticed(content, puts)) == []
 
 
-def test_a_stream_that_the_disk_lacks_has_lost_its_data() -> None:
+def test_a_stream_whose_files_are_missing_has_lost_its_data() -> None:
     content, _ = worked(rolls=False, closed=False)
     left = {path: held for path, held in content.items() if "~s1" not in path}
     assert verdict(left, "s1") == (True, False)
 
 
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_an_extent_that_is_gone_is_noticed(which: int) -> None:
+def test_a_missing_extent_is_noticed(which: int) -> None:
     content, _ = worked(rolls=True, closed=False)
     extents = sorted(path for path in content if "~s1" in path and path.endswith(".extent"))
     del content[extents[which]]

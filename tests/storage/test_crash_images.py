@@ -73,7 +73,7 @@ def test_every_crash_image_holds_what_was_acknowledged_and_nothing_that_was_not_
     assert images > 500, f"only {images} images"
 
 
-def test_a_power_cut_during_recovery_comes_to_the_same_verdict(desk: Desk) -> None:
+def test_a_power_cut_during_recovery_leads_to_the_same_verdict(desk: Desk) -> None:
     again = 0
     for label, image, puts, acknowledged in crash_images(desk, desk.acknowledged[0][0] + 3, step=11):
         engine, files = recovered(image)
@@ -114,7 +114,7 @@ def directories_not_synced(batch: SyncBatch) -> None:
 
 def files_removed_first(batch: SyncBatch) -> None:
     batch._remove_files()
-    batch.work.gone, batch.work.dropped = [], []
+    batch.work.trimmed, batch.work.dropped = [], []
     RUN(batch)
 
 

@@ -77,13 +77,13 @@ def test_two_formatted_directories_are_two_incarnations(tmp_path: Path) -> None:
     assert one.incarnation != two.incarnation
 
 
-def test_a_directory_that_holds_something_is_not_formatted(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_empty_is_not_formatted(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("dear")
     with pytest.raises(StorageError, match=r"not empty .*letter"):
         format_directory(tmp_path, "cluster", "n1")
 
 
-def test_a_directory_that_holds_no_node_is_not_opened(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_formatted_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(NotFormatted, match="format it first"):
         Engine.open(tmp_path, SMALL)
     with pytest.raises(NotFormatted, match="format it first"):
@@ -106,7 +106,7 @@ def test_a_closed_directory_can_be_opened_again(directory: Path) -> None:
         Engine.open(directory, SMALL).close()
 
 
-def test_a_damaged_identity_says_what_to_do(directory: Path) -> None:
+def test_a_damaged_identity_is_reported_with_advice(directory: Path) -> None:
     (directory / "identity").write_bytes(b"{}\n00000000\n")
     with pytest.raises(CorruptDirectory, match="replace the node"):
         Engine.open(directory, SMALL)
@@ -216,7 +216,7 @@ def test_frames_written_out_of_order_are_read_in_order(engine: Engine) -> None:
     assert engine.read(KEY, wanted, 1 << 20, may_block=True) == [body_of(first, 900) for first in sorted(frames)]
 
 
-def test_a_frame_that_is_not_here_is_missing(engine: Engine) -> None:
+def test_an_unknown_frame_is_missing(engine: Engine) -> None:
     with pytest.raises(FrameMissing):
         engine.read(KEY, [junk(1)], 1, may_block=True)
     frame = write(engine, 1)
@@ -226,7 +226,7 @@ def test_a_frame_that_is_not_here_is_missing(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_body_that_rotted_is_damaged_and_never_returned(directory: Path, engine: Engine, closed: bool) -> None:
+def test_a_damaged_body_is_never_returned(directory: Path, engine: Engine, closed: bool) -> None:
     frames = [write(engine, first, 3000) for first in (1, 2, 3)]
     if closed:
         engine.put(StreamSealing(KEY))
@@ -243,7 +243,7 @@ def test_a_body_that_rotted_is_damaged_and_never_returned(directory: Path, engin
     assert found == [(KEY, frames[1])]
 
 
-def test_an_extent_that_is_gone_is_damage_and_not_a_trim(directory: Path, engine: Engine) -> None:
+def test_a_missing_extent_is_damage_and_not_a_trim(directory: Path, engine: Engine) -> None:
     frames = [write(engine, first, 3000) for first in range(1, 6)]
     sync(engine)
     engine.close()
@@ -270,7 +270,7 @@ def test_readers_on_other_threads_get_right_bodies_while_frames_come_in(engine: 
 
     thread = threading.Thread(target=read_on)
     thread.start()
-    for first in range(1, 400, 2):  # between the others: what is known of them moves
+    for first in range(1, 400, 2):  # between the others: their indexes move
         write(engine, first, 500)
         if first % 50 == 1:
             sync(engine)
@@ -291,7 +291,7 @@ def test_a_trim_removes_the_extents_that_hold_nothing_else(directory: Path, engi
     sync(engine)
     assert len(extents(directory)) == 5
     engine.put(StreamTrimming(KEY, 5))
-    assert len(extents(directory)) == 5  # until the manifest says so
+    assert len(extents(directory)) == 5  # until the manifest is durable
     sync(engine)
     assert extents(directory) == ["00000003.extent", "00000004.extent", "00000005.extent"]
     with pytest.raises(FrameMissing):
@@ -315,7 +315,7 @@ def test_a_dropped_stream_leaves_a_tombstone_and_no_files(directory: Path, engin
     again.close()
 
 
-def test_a_stream_of_which_the_manifest_knows_nothing_is_removed(directory: Path) -> None:
+def test_a_stream_that_is_not_in_the_manifest_is_removed(directory: Path) -> None:
     orphan = directory / "streams" / "orders~s9"
     orphan.mkdir()
     (orphan / "00000001.extent").write_bytes(b"x")
@@ -336,7 +336,7 @@ def test_the_scrubber_reads_everything_that_is_stored(engine: Engine) -> None:
     assert not any(step.damaged for step in steps)
 
 
-def test_a_scrub_goes_on_while_streams_are_trimmed_and_dropped(engine: Engine) -> None:
+def test_a_scrub_continues_while_streams_are_trimmed_and_dropped(engine: Engine) -> None:
     for first in range(1, 30):
         write(engine, first, 3000)
     sync(engine)
@@ -350,7 +350,7 @@ def test_a_scrub_goes_on_while_streams_are_trimmed_and_dropped(engine: Engine) -
     assert not any(step.damaged for step in steps)
 
 
-def test_status_says_how_much_there_is(engine: Engine) -> None:
+def test_the_status_counts_what_is_stored(engine: Engine) -> None:
     write(engine, 1, 3000)
     status = engine.status()
     assert (status.sync.value, status.streams, status.extents, status.full) == ("always", 1, 1, False)

@@ -59,7 +59,7 @@ def test_arbitrary_bytes_are_no_frames_no_footer_and_no_manifest(content: bytes)
 
 
 def test_an_extent_inside_a_body_is_not_taken_for_frames() -> None:
-    """Not even when the header before it is damaged, so that the next frame is looked for."""
+    """Not even when the header before it is damaged, so that the scan searches for the next frame."""
     inner = packed_frame(5, 30, slot=1, salt=SALT + 1)
     frame, _ = frame_of(1, 1, len(inner))
     outer = pack_frame_header(SALT, frame, len(inner), 0, 0, stored_writer("w")) + inner + padding(len(inner))
@@ -69,7 +69,7 @@ def test_an_extent_inside_a_body_is_not_taken_for_frames() -> None:
     assert found == [9]
 
 
-def test_broken_directories_open_or_say_that_they_are_corrupt() -> None:
+def test_broken_directories_open_or_are_reported_as_corrupt() -> None:
     fuzzer = Fuzzer()
     for seed in range(300):
         fuzzer.one(seed)

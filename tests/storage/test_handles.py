@@ -1,4 +1,4 @@
-"""Open files: bounded, and what is said when there are too many."""
+"""Open files: bounded, with a clear error when there are too many."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_idle_files_make_room_when_the_process_may_have_no_more(tmp_path: Path) 
     handles.close()
 
 
-def test_too_many_files_in_use_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_too_many_files_in_use_is_an_error_with_advice(tmp_path: Path) -> None:
     files = FewFiles(1)
     handles = Handles(files)
     handles.take(tmp_path / "0", create=True)

@@ -72,7 +72,7 @@ def test_m2_a_copy_that_ends_inside_a_block_is_torn_and_not_bad() -> None:
         assert (copy.last, copy.torn, copy.bad) == (6, True, False)
 
 
-def test_m2_a_block_that_is_there_in_full_and_wrong_is_bad() -> None:
+def test_m2_a_complete_block_with_a_wrong_checksum_is_bad() -> None:
     for at in range(len(SNAPSHOT) + len(OPENED), len(WHOLE)):
         content = bytearray(WHOLE)
         content[at] ^= 16

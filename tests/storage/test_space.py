@@ -38,7 +38,7 @@ def test_a_disk_is_full_when_only_the_reserve_and_the_margin_are_left() -> None:
     assert space.reserved_bytes == 64 * KIB
     assert space.level() < Space.FULL
     files.free = 15 * KIB
-    assert space.level() < Space.FULL  # it has looked just now
+    assert space.level() < Space.FULL  # it has just been read
     now += CHECK_S
     assert space.level() is Space.FULL
     files.free = 16 * KIB
@@ -74,26 +74,26 @@ def test_a_disk_on_which_no_file_can_be_made_is_exhausted() -> None:
     assert space.level() is Space.ROOMY
 
 
-def test_others_are_told_of_more_room_only_with_a_margin_to_spare() -> None:
+def test_more_room_is_reported_only_with_a_margin_to_spare() -> None:
     now = 100.0
     files = small_disk(500 * KIB)
     space = DiskSpace(files, ROOT, OPTIONS, clock=lambda: now)
-    told = []
+    reported = []
     for left in (TIGHT, TIGHT - 1, TIGHT, TIGHT + 16 * KIB, 79 * KIB, 80 * KIB, 96 * KIB, 10 * KIB):
         files.free = left - space.reserved_bytes
         now += CHECK_S
-        told.append(space.reported())
+        reported.append(space.reported())
     roomy, tight, full = Space.ROOMY, Space.TIGHT, Space.FULL
-    assert told == [roomy, tight, tight, roomy, full, full, tight, full]
+    assert reported == [roomy, tight, tight, roomy, full, full, tight, full]
 
 
-def test_p1_fills_and_seals_go_on_with_the_reserve_and_leave_the_last_of_it_to_the_manifest() -> None:
+def test_p1_fills_and_seals_use_the_reserve_and_leave_the_last_of_it_to_the_manifest() -> None:
     files = small_disk(200 * KIB)
     desk = Desk(files, OPTIONS)
     desk.open("s1")
     desk.write("s1", 1)
     desk.sync()
-    files.free = 10  # somebody else took the rest
+    files.free = 10  # another program took the rest
     for glsn in range(3, 20):
         desk.fill("s1", glsn)
     desk.seal("s1")
@@ -176,7 +176,7 @@ def test_p2_what_finds_no_space_waits_and_nothing_of_it_is_acknowledged_before_i
 
 @pytest.mark.parametrize("policy", SyncPolicy)
 @pytest.mark.parametrize("room", range(0, 1200, 40))
-def test_p2_wherever_space_ends_a_restart_finds_what_was_acknowledged_and_work_goes_on_when_there_is_some(
+def test_p2_wherever_space_ends_a_restart_finds_what_was_acknowledged_and_work_continues_with_space(
     policy: SyncPolicy, room: int
 ) -> None:
     files = small_disk(70 * KIB)
@@ -272,7 +272,7 @@ def test_a_node_starts_on_a_disk_without_any_free_space(reserve: int) -> None:
         desk.files = files
 
 
-def test_m4_a_power_cut_while_a_copy_of_the_manifest_is_written_over_loses_nothing() -> None:
+def test_m4_a_power_cut_while_a_copy_of_the_manifest_is_overwritten_loses_nothing() -> None:
     options = StorageOptions(extent_bytes=4 * KIB, reserve_bytes=0, margin_bytes=0)
     desk = _worked(options)
     files = RecordingFiles(ROOT, desk.files.now())
@@ -287,7 +287,7 @@ def test_m4_a_power_cut_while_a_copy_of_the_manifest_is_written_over_loses_nothi
     assert images > 10
 
 
-def test_m4_a_copy_is_not_written_over_if_the_other_one_is_bad() -> None:
+def test_m4_a_copy_is_not_overwritten_if_the_other_one_is_bad() -> None:
     options = StorageOptions(extent_bytes=4 * KIB, reserve_bytes=0, margin_bytes=0)
     desk = _worked(options)
     files = RecordingFiles(ROOT, desk.files.now())

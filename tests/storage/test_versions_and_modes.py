@@ -1,4 +1,4 @@
-"""What another version wrote is told from damage, and what a node writes is for its user alone."""
+"""Data of another version is not taken for damage, and files of a node are readable by its user only."""
 
 from __future__ import annotations
 

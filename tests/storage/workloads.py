@@ -138,7 +138,7 @@ class Desk:
 
 def mixed_workload(desk: Desk) -> None:
     """One of everything: opens, frames in and out of order, fills, seals, ends, repairs, trims, drops, extents that get
-    full, footers, marks, a manifest that is written anew, a stream that was lost.
+    full, footers, marks, a manifest that is rewritten, a stream that was lost.
     """
     desk.open("s1")
     desk.open("s2", base=1)

@@ -1,4 +1,4 @@
-"""A peer that speaks the protocol and means no good: it says what it likes over a real connection."""
+"""A hostile peer that speaks the protocol: it sends anything over a real connection."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from trunkline.net.wire import StorageRequest, WireMessage
 NUMBERS = (0, 1, 2, 7, -1, 255, 2**31, 2**32, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), 2**64 - 1)
 TEXTS = ("", "x", "evil", "1.0.0", "2.0.1", "99999999999999999999.1.1", "日" * 90, "y" * 300, "z" * 70_000, "\x00\n")
 STREAMS = ("1.0.0", "1.0.1", "7.1.0")
-ROLES = ("storage", "storage", "sequencer", "register", "admin", "lease", "", "nobody")
+ROLES = ("storage", "storage", "sequencer", "register", "admin", "lease", "", "unknown")
 
 
 class Peer:
-    """One connection, and what came back over it."""
+    """One connection, and its answers."""
 
     def __init__(self, connection: Connection, inbox: Inbox) -> None:
         self.connection = connection
@@ -47,8 +47,8 @@ class Peer:
         fields = struct.pack("<IIBBH", len(head), len(head), Kind.MESSAGE, 0, 0)
         self.connection.write(fields + struct.pack("<I", crc32c.crc32c(head, crc32c.crc32c(fields))) + head)
 
-    def heard(self) -> int:
-        """How many answers came so far. They are thrown away."""
+    def answered(self) -> int:
+        """How many answers came so far. They are discarded."""
         self._inbox.received.clear()
         return self._inbox.count
 
@@ -127,8 +127,8 @@ def built(drawn: random.Random, kind: Any, known: Mapping[str, Any], *, wild: bo
         return drawn.choice(list(kind))
     hints = typing.get_type_hints(kind)
     fields = getattr(kind, "_fields", None) or kind.__struct_fields__
-    told = {} if wild else known
-    return kind(*(told[name] if name in told else built(drawn, hints[name], known, wild=wild) for name in fields))
+    given = {} if wild else known
+    return kind(*(given[name] if name in given else built(drawn, hints[name], known, wild=wild) for name in fields))
 
 
 def mutated(drawn: random.Random, value: Any) -> Any:

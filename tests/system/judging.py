@@ -1,4 +1,4 @@
-"""What a run of real processes comes to: its verdicts, and figures from its histories."""
+"""The result of a run of real processes: verdicts, and figures from its histories."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NS_PER_S = 1_000_000_000
 class Appends:
     acknowledged: int  # appends; one has several entries
     refused: int
-    unknown: int  # told so, or the client was killed before it was told
+    unknown: int  # reported as unknown, or the client was killed before the answer
     longest_stall_s: float  # between two acknowledgements, of whichever client
     reasons: tuple[tuple[str, int], ...]  # of refusals and unknown outcomes, most frequent first
 
     def text(self) -> str:
-        told = f"{self.acknowledged:,} acknowledged, {self.refused:,} refused, {self.unknown:,} unknown"
+        counts = f"{self.acknowledged:,} acknowledged, {self.refused:,} refused, {self.unknown:,} unknown"
         reasons = (f"  {count:,} times: {reason}" for reason, count in self.reasons)
-        return "\n".join([f"appends: {told}; longest stall {self.longest_stall_s:.1f} s", *reasons])
+        return "\n".join([f"appends: {counts}; longest stall {self.longest_stall_s:.1f} s", *reasons])
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Judgement:
     @property
     def complete(self) -> bool:
         """Whether there was enough to judge: acknowledged appends, reads and a final reading."""
-        told = all(verdict.acknowledged and verdict.read and verdict.final for verdict in self.histories)
-        return told and bool(self.recording.logs) and all(log.committed for log in self.recording.logs)
+        complete = all(verdict.acknowledged and verdict.read and verdict.final for verdict in self.histories)
+        return complete and bool(self.recording.logs) and all(log.committed for log in self.recording.logs)
 
     def text(self) -> str:
         return "\n".join(
@@ -98,7 +98,7 @@ def appends_of(histories: Path, client: str) -> int:
 
 
 def _ends(histories: Path, client: str = "*") -> Iterator[HistoryLine | None]:
-    """How each append of each client ended; None if nothing was told."""
+    """How each append of each client ended; None without an answer."""
     for path in sorted(histories.glob(f"{client}-*.history")):
         if path.stat().st_size == 0:
             continue

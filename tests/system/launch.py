@@ -24,7 +24,7 @@ from trunkline.core.effects import Address, Effects, Persist
 from trunkline.core.entries import Frame
 from trunkline.core.storage import StorageNode
 from trunkline.core.streams import Stream
-from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
+from trunkline.runtime.coordinator import CoordinatorServerConfig, run_coordinator
 from trunkline.runtime.node import NodeConfig, run_node
 
 
@@ -48,7 +48,7 @@ async def served(spec: Spec) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print_tasks)
     if spec.kind == "node":
         return await run_node(decoded(spec.config, NodeConfig))
-    return await run_coordinator(decoded(spec.config, CoordinatorConfig))
+    return await run_coordinator(decoded(spec.config, CoordinatorServerConfig))
 
 
 def print_tasks() -> None:

@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/system/log_source_soak.py --minutes 5 --seed 7 --dir D
 
-A node is stopped (SIGSTOP) for a moment or for longer than anybody waits, or the log is reconfigured, again and again,
+A node is stopped (SIGSTOP) for a moment or for longer than any timeout, or the log is reconfigured, again and again,
 while a table changes, its changes are captured into the log, and a deliverer reads windows of it. Now and then, and at
 the end, everything is let go on, and every table must become equal to its part of the source. Exit codes: 0 nothing is
 wrong, 1 something is.

@@ -1,4 +1,4 @@
-"""Hosts of a small network, as network namespaces on one bridge; what one says to another can be dropped.
+"""Hosts of a small network, as network namespaces on one bridge; packets between them can be dropped.
 
     with Network("a", "b", "c") as network:
         Place(network.address("a"), network.prefix("a"))
@@ -59,7 +59,7 @@ class Network:
         return Place(self.address(host), self.prefix(host))
 
     def cut(self, source: str, target: str) -> None:
-        """What ``source`` sends does not arrive at ``target`` any more; nobody is told."""
+        """Drop silently what ``source`` sends to ``target``."""
         _run(*self.prefix(target), self._iptables, "-A", "INPUT", "-s", self.address(source), "-j", "DROP")
 
     def cut_both(self, some: Iterable[str], others: Iterable[str]) -> None:
@@ -105,7 +105,7 @@ def _family() -> str:
 
 
 def _sweep() -> None:
-    """Take away what a killed run left: its name has the id of a process that is gone."""
+    """Remove what a killed run left: its name has the id of a process that has ended."""
     ours = re.escape(_family())
     for kind in ("netns", "link"):
         listed = subprocess.run([program("ip"), "-o", kind, "show"], capture_output=True, text=True, check=True).stdout

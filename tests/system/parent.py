@@ -14,4 +14,4 @@ def die_with(parent: int) -> None:
     """Called once, at the start of a process."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
-        sys.exit("the process that started this one is gone")
+        sys.exit("the parent process has ended")

@@ -38,8 +38,8 @@ TESTS = Path(__file__).resolve().parent.parent
 WAIT_S_MAX = 30.0  # a loaded machine; most conditions hold within a second
 LOOK_AGAIN_S = 0.05
 STOP_S_MAX = 20.0
-PORTS = range(15_000, 30_000)  # below those that the kernel hands out, so that a restarted server gets its own again
-TAIL_CHARACTERS = 4_000  # of what a process said, when a test fails
+PORTS = range(15_000, 30_000)  # below the ephemeral ports, so that a restarted server gets its own again
+TAIL_CHARACTERS = 4_000  # of the log of a process, when a test fails
 
 
 class Place(NamedTuple):
@@ -53,7 +53,7 @@ LOOPBACK = Place()
 
 
 class Failed(AssertionError):
-    """What was waited for did not come."""
+    """A condition did not hold in time."""
 
 
 class Program(NamedTuple):
@@ -161,7 +161,7 @@ class Processes:
         return name in self._paused
 
     def kill(self, *names: str) -> None:
-        """``kill -9``, and wait until they are gone."""
+        """``kill -9``, and wait until they have ended."""
         for name in names:
             self._running[name].kill()
         for name in names:
@@ -169,7 +169,7 @@ class Processes:
             self._paused.discard(name)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: it keeps its connections and says nothing."""
+        """SIGSTOP: it keeps its connections and is silent."""
         stop_and_wait(self._running[name].pid)
         self._paused.add(name)
 
@@ -186,26 +186,26 @@ class Processes:
             try:
                 codes[name] = self._running[name].wait(STOP_S_MAX)
             except subprocess.TimeoutExpired:
-                self._running[name].send_signal(signal.SIGUSR1)  # a server says what it waits for
+                self._running[name].send_signal(signal.SIGUSR1)  # a server prints what it waits for
                 time.sleep(LOOK_AGAIN_S)
                 raise Failed(f"{name} did not end within {STOP_S_MAX:.0f} s of SIGTERM") from None
             del self._running[name]
         return codes
 
     def stop_servers(self) -> None:
-        """In order, all that run: their recordings are complete then. Clients are to be stopped before."""
+        """Shut down all servers cleanly: their recordings are complete then. Stop clients before."""
         servers = [name for name in self._running if self._programs[name].module == "system.launch"]
         wrong = {name: code for name, code in self.stop(*servers).items() if code != 0}
         if wrong:
             raise Failed(f"did not stop in order, exit codes: {wrong}")
 
     def ended(self, name: str) -> int | None:
-        """The exit code of a process that ended by itself."""
+        """The exit code of a process that has ended."""
         process = self._running.get(name)
         return None if process is None else process.poll()
 
     def wait_end(self, name: str, within_s: float = WAIT_S_MAX) -> int:
-        """The exit code of a process, once it has ended by itself."""
+        """The exit code of a process, once it has ended."""
         code = self.wait(lambda: self.ended(name), f"{name} to end", within_s)
         del self._running[name]
         return code
@@ -220,7 +220,7 @@ class Processes:
     def pid(self, name: str) -> int:
         return self._running[name].pid
 
-    # --------------------------------------------------------------------------------------------------------- looking
+    # --------------------------------------------------------------------------------------------------------- waiting
 
     def wait_live(self, *names: str, within_s: float = WAIT_S_MAX) -> None:
         """Until the coordinator knows these nodes as live, each in its present start."""
@@ -267,7 +267,7 @@ class Processes:
         for name in names or self._programs:
             path = self.directory / f"{name}.err"
             if path.exists() and path.stat().st_size:
-                print(f"--- {name} said:\n{path.read_text(errors='replace')[-TAIL_CHARACTERS:]}")
+                print(f"--- log of {name}:\n{path.read_text(errors='replace')[-TAIL_CHARACTERS:]}")
 
     def _made(self, name: str) -> Path:
         path = self.directory / name

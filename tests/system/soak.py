@@ -132,7 +132,7 @@ class Soak:
             self._processes.start(victim)
 
     def _victim(self, whom: str) -> str | None:
-        """Somebody who is there; at least one node always is."""
+        """A running process; at least one node always runs."""
         if whom == "coordinator":
             return None if "c1" in self._away else "c1"
         if whom == "client":
@@ -182,7 +182,7 @@ class Soak:
                     self._processes.kill(name)
 
     def _look_for_the_dead(self) -> None:
-        """Nobody ends by itself."""
+        """No process has ended on its own."""
         names = ["c1", *self._processes.node_names, *self._clients]
         dead = {name: self._processes.ended(name) for name in names if self._processes.ended(name) is not None}
         if dead:
@@ -214,10 +214,10 @@ class Soak:
         return complete and all(each.repaired for each in ended) and not any(each.joining for each in members)
 
     def _expect_orderly(self, codes: dict[str, int]) -> None:
-        orderly = (0, -signal.SIGTERM)  # the latter: it was told to stop before it had begun to listen to signals
+        orderly = (0, -signal.SIGTERM)  # the latter: it was stopped before it handled signals
         wrong = {name: code for name, code in codes.items() if code not in orderly}
         if wrong:
-            raise Failed(f"did not stop in order, exit codes: {wrong}")
+            raise Failed(f"did not shut down cleanly, exit codes: {wrong}")
 
 
 def soak(directory: Path, plan: Plan) -> tuple[Judgement, Soak]:

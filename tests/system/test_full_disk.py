@@ -1,4 +1,4 @@
-"""Nodes whose disks are full: what is refused, what goes on, and what happens when space returns."""
+"""Nodes whose disks are full: what is refused, what still works, and what happens when space returns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ APPENDS_MAX = 2_000  # far more than fit
 
 
 @pytest.mark.parametrize("policy", ["chain", "broadcast"])
-def test_a_full_cluster_refuses_appends_reads_on_and_takes_appends_again_when_space_is_freed(
+def test_a_full_cluster_refuses_appends_serves_reads_and_accepts_appends_again_when_space_is_freed(
     tmp_path: Path, policy: PolicyName
 ) -> None:
     with Volumes(tmp_path / "disks") as volumes, Processes(tmp_path / "run") as processes:
@@ -105,7 +105,7 @@ def _start(volumes: Volumes, processes: Processes, nodes: int) -> dict[str, Path
 
 
 def _fill(disk: Path) -> None:
-    """Take all space but the reserve that the node holds already."""
+    """Take all space except the reserve of the node."""
     with (disk / "ballast").open("wb", buffering=0) as file:
         try:
             while file.write(b"\0" * 65_536):
@@ -124,7 +124,7 @@ async def _append_until_refused(log: Log) -> TrunklineError:
 
 
 async def _append_when_possible(log: Log) -> int:
-    """Space is looked at now and then, so the first attempts may still be refused."""
+    """Space is checked now and then, so the first attempts may still be refused."""
     async with asyncio.timeout(30):
         while True:
             try:

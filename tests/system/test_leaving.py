@@ -1,4 +1,4 @@
-"""Processes that end in order say so: nobody waits for their leases, which here are longer than any test."""
+"""Processes that shut down cleanly end their leases, which here are longer than any test."""
 
 from __future__ import annotations
 
@@ -65,8 +65,10 @@ def test_writers_of_a_broadcast_log_follow_each_other_if_each_closes(processes: 
         assert asyncio.run(write(b"%d" % number)) == number + 1
 
 
-def test_c9_a_node_that_is_away_for_a_moment_keeps_its_places_in_repaired_segments(processes: Processes) -> None:
-    """A fourth node could take a copy at once. A rolling restart would then copy everything, again and again."""
+def test_c9_a_node_that_stops_for_a_moment_keeps_its_replicas_of_repaired_segments(
+    processes: Processes,
+) -> None:
+    """A fourth node could take a replica at once. A rolling restart would then copy everything again and again."""
     processes.add_node("n4")
     processes.start("n4")
     processes.wait_live("n4")
@@ -96,11 +98,11 @@ def test_c9_a_node_that_is_away_for_a_moment_keeps_its_places_in_repaired_segmen
     asyncio.run(write())
     processes.wait(lambda: asyncio.run(described()).segments[0].repaired, "the repair of segment 0")
     before = members()
-    [away, *_] = [member.node for member in asyncio.run(described()).last.members()]
-    processes.stop(away)
-    processes.wait(lambda: is_open_without(away), "another segment, as the coordinator has seen who is away", AT_ONCE_S)
+    [stopped, *_] = [member.node for member in asyncio.run(described()).last.members()]
+    processes.stop(stopped)
+    processes.wait(lambda: is_open_without(stopped), "another segment, without the stopped node", AT_ONCE_S)
     processes.wait(nothing_is_due, "the duties to be done")
     assert members() == before
-    processes.start(away)
-    processes.wait_live(away)
+    processes.start(stopped)
+    processes.wait_live(stopped)
     assert members() == before

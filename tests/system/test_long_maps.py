@@ -1,4 +1,4 @@
-"""A log with tens of thousands of segments goes on after a node was killed, with every metadata store."""
+"""A log with tens of thousands of segments continues after a node was killed, with every metadata store."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trunkline.cli.status import warnings
 from trunkline.client.cluster import ClientOptions
 from trunkline.core.messages import NodeInfo, Swap, Swapped
 from trunkline.core.projection import Member, Owner, Policy, Projection, Segment
-from trunkline.runtime.coordinator import CoordinatorConfig, make_store
+from trunkline.runtime.coordinator import CoordinatorServerConfig, make_store
 
 SEGMENTS = 20_000
 PATIENT = ClientOptions(timeout=300.0)
 
 
 @pytest.fixture(params=["sqlite", "etcd"])
-def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Processes, CoordinatorConfig]]:
+def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Processes, CoordinatorServerConfig]]:
     """A cluster, and how its coordinator reaches its store."""
     with ExitStack() as stack:
         uses_etcd = request.param == "etcd"
@@ -35,11 +35,11 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pr
             processes.add_node(f"n{number}")
         processes.start("c1", *processes.node_names)
         processes.wait_live(*processes.node_names)
-        yield processes, CoordinatorConfig(directory=None if uses_etcd else tmp_path / "c1", etcd=endpoints)
+        yield processes, CoordinatorServerConfig(directory=None if uses_etcd else tmp_path / "c1", etcd=endpoints)
 
 
-def test_appends_to_a_log_of_20_000_segments_go_on_after_a_node_is_killed(
-    running: tuple[Processes, CoordinatorConfig],
+def test_appends_to_a_log_of_20_000_segments_continue_after_a_node_is_killed(
+    running: tuple[Processes, CoordinatorServerConfig],
 ) -> None:
     processes, config = running
 
@@ -66,8 +66,8 @@ def test_appends_to_a_log_of_20_000_segments_go_on_after_a_node_is_killed(
     asyncio.run(run())
 
 
-async def store_map(config: CoordinatorConfig, view: Projection) -> None:
-    """By the way that every map takes into its store."""
+async def store_map(config: CoordinatorServerConfig, view: Projection) -> None:
+    """Through the same path as every map."""
     store = make_store(config)
     await store.start()
     assert await store.handle(Swap(view.log, 0, view)) == Swapped(view.log, 1)

@@ -1,4 +1,4 @@
-"""Many logs are sealed, opened again and deleted at once: busy nodes answer late, and nothing is refused for that."""
+"""Many logs are sealed, opened again and deleted at once: busy nodes answer late, and no request is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More logs than a process may have open files: nothing ends, and nothing is refused."""
+"""More logs than a process may have open files: no process stops, and no request is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def _append(connected: Cluster, number: int, payload: bytes) -> None:
     await log.close()
 
 
-def test_a_server_whose_connections_are_all_taken_refuses_more_and_serves_on(tmp_path: Path) -> None:
+def test_a_server_whose_connections_are_all_taken_refuses_more_and_serves_the_others(tmp_path: Path) -> None:
     with local_cluster(tmp_path / "cluster", open_files=OPEN_FILES) as cluster:
         asyncio.run(_crowd(cluster))
         cluster.ok("log", "create", "orders")
@@ -49,7 +49,7 @@ def test_a_server_whose_connections_are_all_taken_refuses_more_and_serves_on(tmp
 
 
 async def _crowd(cluster: RunningCluster) -> None:
-    """Open far more connections than a server takes, to the coordinator and to a node, and let them go again."""
+    """Open far more connections than a server accepts, to the coordinator and to a node, and close them again."""
     addresses = [cluster.connect, *(each.address for each in cluster.record.processes if each.name != "coordinator")]
     pids = [each.pid for each in cluster.record.processes]
     for address in addresses[:2]:

@@ -1,4 +1,4 @@
-"""Nodes whose disks are nearly full, or full: what a death, a rebuild and a restart do to them."""
+"""Nodes whose disks are nearly full, or full: the effect of a failure, a rebuild and a restart."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_rebuild_goes_to_the_node_with_room_and_ends_no_nearly_full_one(tmp_pa
 
                 await _until(rebuilt, "the segment to be copied")
                 assert (await log.read(1)).payload == PAYLOAD
-                await log.append(b"goes on")
+                await log.append(b"continues")
 
         asyncio.run(run())
 
@@ -157,7 +157,7 @@ def test_a_copy_that_does_not_fit_is_given_up_and_made_elsewhere_once_there_is_r
         asyncio.run(run())
 
 
-def test_five_full_nodes_lose_one_and_the_others_run_on(tmp_path: Path) -> None:
+def test_five_full_nodes_lose_one_and_the_others_keep_running(tmp_path: Path) -> None:
     with Volumes(tmp_path / "disks") as volumes, Processes(tmp_path / "run") as processes:
         disks = _start(volumes, processes, 5)
 

@@ -13,7 +13,7 @@ from system.network import Network
 from system.processes import Processes
 
 HOSTS = ("a", "b", "c")
-PROGRESS = 20  # appends that show that a client goes on
+PROGRESS = 20  # appends that show that a client continues
 PROGRESS_S_MAX = 40.0
 
 
@@ -24,7 +24,7 @@ def network() -> Iterator[Network]:
 
 
 @pytest.mark.parametrize("policy", ["chain", "broadcast"])
-def test_partitions_fork_nothing_and_the_side_with_a_majority_goes_on(
+def test_partitions_fork_nothing_and_the_side_with_a_majority_continues(
     tmp_path: Path, network: Network, policy: str
 ) -> None:
     prefixes = [network.prefix(host) for host in HOSTS]
@@ -42,13 +42,13 @@ def test_partitions_fork_nothing_and_the_side_with_a_majority_goes_on(
         network.heal()
         _wait_for_progress(processes, *clients)
 
-        network.cut("c", "a")  # a does not hear c, but reaches the majority and intact members
+        network.cut("c", "a")  # a does not receive from c, but reaches the majority and intact members
         _wait_for_progress(processes, *clients[:2])
         network.heal()
         _wait_for_progress(processes, *clients)
 
         network.cut("a", "c")
-        network.cut("b", "c")  # c hears nobody, but everybody hears c
+        network.cut("b", "c")  # c receives from none, but all receive from c
         _wait_for_progress(processes, *clients[:2])
         network.heal()
         _wait_for_progress(processes, *clients)
@@ -80,7 +80,7 @@ def _start(processes: Processes, network: Network, etcd: Etcd, policy: str) -> N
 
 
 def _wait_for_progress(processes: Processes, *clients: str) -> None:
-    """Each of them appends again. Nobody who ended by itself is overlooked."""
+    """Each of them appends again. A process that ended on its own is a failure."""
     known = {client: appends_of(processes.histories, client) for client in clients}
 
     def gone_on() -> bool:

@@ -1,4 +1,4 @@
-"""Disks that lose power, and disks that rot."""
+"""Disks that lose power, and disks that decay."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def _flip_and_read(processes: Processes) -> None:
         assert await _read_all(log, 50) == payloads
         await _until_replaced(cluster, victim.stream)
         others = [name for name in processes.node_names if name != victim.node]
-        processes.kill(*others)  # the repaired copy stands alone
+        processes.kill(*others)  # only the repaired copy is left
     async with trunkline.connect(processes.coordinators, options=ClientOptions()) as cluster:
         assert await _read_all(await cluster.log("orders"), 50) == payloads
 
@@ -86,7 +86,7 @@ async def _read_all(log: Log, count: int) -> list[bytes]:
 
 
 async def _until_replaced(cluster: Cluster, stream: str) -> None:
-    """Until the damaged stream has left the projection, and three proved members are there."""
+    """Until the damaged stream has left the projection, and there are three complete members."""
     async with asyncio.timeout(30):
         while True:
             view = await cluster.describe("orders")
@@ -98,7 +98,7 @@ async def _until_replaced(cluster: Cluster, stream: str) -> None:
 
 
 def _flip(directory: Path, content: bytes) -> None:
-    """One bit, in the middle of this content, in whichever file has it."""
+    """One bit, in the middle of this content, in the file that has it."""
     found = 0
     for path in directory.rglob("*"):
         if path.is_file() and (at := path.read_bytes().find(content)) >= 0:

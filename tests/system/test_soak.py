@@ -1,4 +1,4 @@
-"""The short soak, and proof that what it trusts can say no."""
+"""The short soak, and proof that its judges can reject a run."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from outside import program
 
 EXT4_IOC_SHUTDOWN = 0x8004587D
-NO_LOG_FLUSH = 2  # what was not synced is gone, as after a power cut
+NO_LOG_FLUSH = 2  # unsynced data is lost, as after a power cut
 MIB = 1 << 20
 
 
@@ -28,7 +28,7 @@ def need_root(what: str) -> None:
 
 
 class Volumes:
-    """Mounts that go away with the test, also when it failed."""
+    """Mounts that are removed with the test, also when it failed."""
 
     def __init__(self, directory: Path) -> None:
         need_root("mounts")
@@ -66,7 +66,7 @@ class Volumes:
             os.close(descriptor)
 
     def power_on(self, path: Path) -> None:
-        """Nobody may have files open there."""
+        """No process may have files open there."""
         _run(program("umount"), str(path))
         _run(program("mount"), "-o", "loop", str(self._directory / f"{path.name}.img"), str(path))
 

@@ -1,10 +1,10 @@
 """A client under test, as a process of its own: ``python -m system.workload SPEC.json``.
 
 It appends small batches of payloads that exist once, subscribes, and now and then reads, asks for the tail and trims.
-Everything that it did and was told is in its history, of which a kill takes nothing away. SIGTERM ends it in order.
+Its history has all calls and answers; a kill loses none. SIGTERM ends it cleanly.
 With ``final`` it reads everything once instead, and ends.
 
-Exit codes: 0 all went as it should, 3 the library broke (stderr says how).
+Exit codes: 0 success, 3 the library broke (stderr has the error).
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class Client:
         self._stopping = asyncio.Event()
 
     async def work(self) -> int:
-        """Until SIGTERM: then appends that are under way are settled, and the rest is given up."""
+        """Until SIGTERM: then appends in flight are settled, and the rest is given up."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stopping.set)
         appending = [asyncio.create_task(self._append_again_and_again()) for _ in range(self._spec.appenders)]
         looking = [asyncio.create_task(self._subscribe()), asyncio.create_task(self._look_around())]
-        for task in (*appending, *looking):  # one that breaks ends all: nothing is hidden by those that go on
+        for task in (*appending, *looking):  # one that breaks ends all: the others must not hide it
             task.add_done_callback(lambda _: self._stopping.set())
         await self._stopping.wait()
         for task in looking:

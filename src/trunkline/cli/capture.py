@@ -1,4 +1,4 @@
-"""``trunkline capture``: a table's changes into a log, until it is stopped."""
+"""``trunkline capture``: copies the changes of a table into a log until it is stopped."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trunkline.observing.targets import observe_address
 from trunkline.threads import Threads
 
 if TYPE_CHECKING:
-    from trunkline.delivery.capture.runner import Capture, Captured, ChangeSource
+    from trunkline.delivery.capture.runner import Capture, CaptureProgress, ChangeSource
     from trunkline.observing.thread import ObservingThread
 
 logger = logging.getLogger("trunkline.capture")
 
-TELL_EVERY_S: Final = 5.0
+SHOW_EVERY_S: Final = 5.0
 EXAMPLES: Final = """
 examples:
   trunkline capture orders --ducklake sqlite:shop.sqlite --table orders
@@ -38,12 +38,12 @@ examples:
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "capture",
-        help="write a table's changes into a log, each once",
+        help="copy the changes of a table into a log, each once",
         parents=[cluster_options()],
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("log", help="the log; it is made with a single writer (broadcast) if it is not there")
+    parser.add_argument("log", help="the log; it is created with a single writer (broadcast) if it does not exist")
     source = parser.add_argument_group("the table").add_mutually_exclusive_group(required=True)
     source.add_argument("--ducklake", metavar="CATALOG", help="a lake's catalog: PATH, sqlite:PATH or postgres:DSN")
     source.add_argument("--postgres", metavar="DSN", help="a libpq connection string without a password")
@@ -54,8 +54,8 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="NAME",
         help="of PostgreSQL: the slot and publication (default: trunkline_ and the log's name)",
     )
-    parser.add_argument("--poll-ms", type=int, default=200, help="how often the table is looked at (default: 200)")
-    parser.add_argument("--once", action="store_true", help="end when everything is captured that there is now")
+    parser.add_argument("--poll-ms", type=int, default=200, help="how often the table is polled (default: 200)")
+    parser.add_argument("--once", action="store_true", help="stop when all present changes are captured")
     add_observe_option(parser)
     add_log_format_option(parser)
     parser.set_defaults(run=_capture)
@@ -70,7 +70,7 @@ def _capture(options: argparse.Namespace) -> int:
         OwnNames(observe_address(options.observe)[0], options.allow_host)
     config = configuration(options)
     begin_logging(sys.stderr, options.log_format, {"process": "capture", "name": options.log})
-    progress = _Progress(options.log, quiet=options.json, logged=options.log_format == "json")
+    progress = _ProgressLines(options.log, quiet=options.json, logged=options.log_format == "json")
     capture = Capture(
         _source(options),
         config.connect,
@@ -78,7 +78,7 @@ def _capture(options: argparse.Namespace) -> int:
         poll_ms=options.poll_ms,
         token=config.token,
         tls=config.tls(),
-        told=progress.tell,
+        report=progress.show,
     )
     threads = Threads()
     threads.when_one_dies(lambda _: capture.stop())
@@ -90,7 +90,7 @@ def _capture(options: argparse.Namespace) -> int:
             )
         captured = capture.run(once=options.once)
     if threads.died:
-        raise TrunklineError(f"{threads.died[0]}; start the capture again, and report what it logged")
+        raise TrunklineError(f"{threads.died[0]}; restart the capture, and report what it logged")
     if options.json:
         print_json({"transactions": captured.transactions, "rows": captured.rows, "position": captured.position})
     else:
@@ -120,6 +120,7 @@ def _source(options: argparse.Namespace) -> ChangeSource:
 
 
 def _observing(options: argparse.Namespace, capture: Capture, threads: Threads) -> ObservingThread:
+    """Metrics and health, from another thread than the capture's."""
     from trunkline.delivery.capture.metrics import observed_capture  # loads an HTTP server: only if it is needed
     from trunkline.observing.thread import ObservingThread
 
@@ -129,7 +130,7 @@ def _observing(options: argparse.Namespace, capture: Capture, threads: Threads) 
 
 @contextmanager
 def _stopping(capture: Capture) -> Iterator[list[int]]:
-    """SIGTERM and Ctrl-C end the capture after the transaction that is under way."""
+    """SIGTERM and Ctrl-C stop the capture after the transaction in flight."""
     stopped: list[int] = []
 
     def stop(number: int, _: object) -> None:
@@ -144,21 +145,21 @@ def _stopping(capture: Capture) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-class _Progress:
-    """A line now and then, while something happens: of the log, where that is for machines."""
+class _ProgressLines:
+    """A line every few seconds while changes are captured."""
 
     def __init__(self, log: str, *, quiet: bool, logged: bool) -> None:
         self._log = log
         self._quiet = quiet
         self._logged = logged
-        self._told_at = 0.0
+        self._shown_at = 0.0
         self._rows = -1
 
-    def tell(self, captured: Captured) -> None:
+    def show(self, captured: CaptureProgress) -> None:
         now = time.monotonic()
-        if self._quiet or captured.rows == self._rows or now < self._told_at + TELL_EVERY_S:
+        if self._quiet or captured.rows == self._rows or now < self._shown_at + SHOW_EVERY_S:
             return
-        self._told_at, self._rows = now, captured.rows
+        self._shown_at, self._rows = now, captured.rows
         line = f"capturing into {self._log}: {_amount(captured)}"
         if self._logged:
             fields = {"transactions": captured.transactions, "rows": captured.rows, "position": captured.position}
@@ -167,5 +168,5 @@ class _Progress:
             print(line, file=sys.stderr, flush=True)
 
 
-def _amount(captured: Captured) -> str:
+def _amount(captured: CaptureProgress) -> str:
     return f"{plural(captured.transactions, 'transaction')}, {plural(captured.rows, 'change')}"

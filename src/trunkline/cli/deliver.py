@@ -1,4 +1,4 @@
-"""``trunkline deliver ...``: the changes of one table, delivered to many. Each command loads what it needs late."""
+"""``trunkline deliver ...``: delivers the changes of one table to many. A command loads its modules when it runs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from trunkline.cli.tables import json_option
 
 EXAMPLES: Final = """\
 examples:
-  trunkline deliver init --sample                an example, orders.yaml, and the lake that it reads
-  trunkline deliver run orders.yaml --once       deliver what there is, and end
-  trunkline deliver run orders.yaml              deliver until Ctrl-C, which drains; a second one stops sooner
+  trunkline deliver init --sample                an example, orders.yaml, and its source
+  trunkline deliver run orders.yaml --once       deliver all present changes, then exit
+  trunkline deliver run orders.yaml              deliver until Ctrl-C, which drains; press twice to stop sooner
   trunkline deliver verify orders.yaml           compare every destination with the source
 """
 RUN: Final = """\
-Deliver the changes of a pipeline until it is stopped. Ctrl-C or SIGTERM drains: everything is brought to the version
-of that moment. A second one ends as soon as what is in flight has ended, a third one at once; nothing is ever half
-written. On a terminal a few lines tell how far it is, otherwise a line for each thing that happens."""
+Deliver the changes of a pipeline until it is stopped. Ctrl-C or SIGTERM drains: all destinations are brought to the
+present version. A second signal stops as soon as the jobs in flight have ended, a third one at once; a flush commits
+completely or not at all. A terminal shows the progress in a few lines, anything else a line for each event."""
 VERIFY: Final = """\
 Compare destinations with their part of the source, each at its own position; the pipeline may run meanwhile. A mirror
-must equal its part. With mode append every row of the source must be there, as often; rows that were changed or removed
-later stay, and are only counted. Exit code 1: something differs; 3: nothing does, but some could not be compared."""
+must equal its part. With mode append it must hold every row of the source, as often; rows that were updated or deleted
+later stay, and are only counted. Exit code 1: a destination differs; 3: none differs, but some were not compared."""
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
@@ -39,11 +39,11 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     _add_run(actions)
     _add_status(actions)
     for name, text in (
-        ("pause", "stop writing destinations; they keep their place"),
-        ("resume", "go on with destinations that were paused, drained, retired or halted"),
-        ("drain", "bring destinations to the source's version of now, then leave them alone"),
-        ("retire", "leave destinations alone for good: their tables stay, and belong to nobody"),
-        ("reseed", "fill destinations anew from the source as it is"),
+        ("pause", "stop writing to destinations; they keep their position"),
+        ("resume", "resume destinations that were paused, drained, retired or halted"),
+        ("drain", "bring destinations to the present version of the source, then pause them"),
+        ("retire", "remove destinations from the pipeline; their tables stay, and have no owner"),
+        ("reseed", "seed destinations again from the present state of the source"),
     ):
         _add_operation(actions, name, text)
     _add_verify(actions)
@@ -52,13 +52,13 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 def _add_init(actions: argparse._SubParsersAction[Any]) -> None:
     init = actions.add_parser(
-        "init", help="write a commented example of a pipeline; nothing is overwritten", parents=[json_option()]
+        "init", help="write a commented example of a pipeline; overwrites nothing", parents=[json_option()]
     )
     init.add_argument(
         "file", type=Path, nargs="?", default=Path("orders.yaml"), metavar="FILE", help="default: orders.yaml"
     )
     init.add_argument(
-        "--sample", action="store_true", help="also make the lake that it reads: orders of 20 tenants, with a history"
+        "--sample", action="store_true", help="also create its source: a lake with orders of 20 tenants, and a history"
     )
     init.set_defaults(run=_late("deliver_init", "init"))
 
@@ -73,18 +73,22 @@ def _add_run(actions: argparse._SubParsersAction[Any]) -> None:
         parents=[json_option()],
     )
     _add_config(run)
-    run.add_argument("--once", action="store_true", help="end when everything is at the source's version of now")
-    run.add_argument("--name", default="", help="of this deliverer (default: the machine's)")
-    run.add_argument("--master", metavar="URL", help="where tasks run (default: spark.master of the file)")
-    run.add_argument("--log-format", choices=("text", "json"), help="of log lines, and print them on a terminal, too")
-    run.add_argument("-v", "--verbose", action="store_true", help="more of them")
+    run.add_argument(
+        "--once", action="store_true", help="exit when all destinations are at the present version of the source"
+    )
+    run.add_argument("--name", default="", help="of this deliverer (default: the host name)")
+    run.add_argument("--master", metavar="URL", help="where tasks run (default: spark.master in the file)")
+    run.add_argument(
+        "--log-format", choices=("text", "json"), help="format of log lines; also prints them on a terminal"
+    )
+    run.add_argument("-v", "--verbose", action="store_true", help="more log lines")
     run.set_defaults(run=_late("deliver_run", "run"))
 
 
 def _add_status(actions: argparse._SubParsersAction[Any]) -> None:
-    status = actions.add_parser("status", help="show where every destination is", parents=[json_option()])
+    status = actions.add_parser("status", help="show the state of every destination", parents=[json_option()])
     _add_config(status)
-    status.add_argument("--watch", action="store_true", help="again every two seconds, until Ctrl-C")
+    status.add_argument("--watch", action="store_true", help="repeat every two seconds, until Ctrl-C")
     status.set_defaults(run=_late("deliver_operate", "status"))
 
 
@@ -93,7 +97,7 @@ def _add_operation(actions: argparse._SubParsersAction[Any], name: str, text: st
     _add_config(parser)
     _add_destinations(parser)
     if name in ("retire", "reseed"):
-        parser.add_argument("--yes", action="store_true", help="really, with --all")
+        parser.add_argument("--yes", action="store_true", help="confirm --all")
     parser.set_defaults(run=_late("deliver_operate", "set_desired_state"), action=name)
 
 
@@ -109,7 +113,7 @@ def _add_verify(actions: argparse._SubParsersAction[Any]) -> None:
 def _add_validate(actions: argparse._SubParsersAction[Any]) -> None:
     validate = actions.add_parser(
         "validate",
-        help="check a pipeline without running it or writing anything; exit code 1: something is wrong",
+        help="check a pipeline without running it or writing anything; exit code 1: it has problems",
         parents=[json_option()],
     )
     _add_config(validate)
@@ -126,7 +130,7 @@ def _add_destinations(parser: argparse.ArgumentParser) -> None:
 
 
 def _late(module: str, function: str) -> Callable[[argparse.Namespace], int]:
-    """A command whose module is loaded when it runs: the rest of the command line works without its packages."""
+    """A command whose module is loaded when it runs: other commands work without its packages."""
 
     def run(options: argparse.Namespace) -> int:
         command: Callable[[argparse.Namespace], int] = getattr(

@@ -1,4 +1,4 @@
-"""``trunkline deliver validate`` and ``verify``: whether a pipeline can run, and whether it did what it should."""
+"""``trunkline deliver validate`` and ``verify``: checks of a pipeline before and after it ran."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from trunkline.cli.deliver_pipeline import known_destinations
 from trunkline.cli.tables import Bar, plural, print_json, table
 from trunkline.delivery.config import DestinationConfig, Pipeline, load_pipeline
-from trunkline.delivery.deliverer.assembly import work_of
+from trunkline.delivery.deliverer.assembly import task_pipeline
 from trunkline.delivery.sources.factory import source_of
 from trunkline.delivery.verification.comparison import RowDifference
 from trunkline.delivery.verification.preflight import preflight
@@ -23,7 +23,7 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-AT_ONCE_MOST: Final = 8  # destinations compared at a time, on this machine
+AT_ONCE_MAX: Final = 8  # destinations compared concurrently, on this machine
 DIFFERS = 1
 UNVERIFIED = 3
 
@@ -36,13 +36,13 @@ def validate(options: argparse.Namespace) -> int:
         print("\n".join(str(problem) for problem in problems))
         print(f"{plural(len(problems), 'problem')} in {options.config}")
     elif pipeline is not None:
-        print(f"{options.config}: pipeline {pipeline.name}, {_targets(pipeline)}: all is well")
+        print(f"{options.config}: pipeline {pipeline.name}, {_targets(pipeline)}: valid")
     return 1 if problems else 0
 
 
 def _targets(pipeline: Pipeline) -> str:
     found = plural(len(pipeline.destinations), "destination")
-    return f"{found} and those that are discovered" if pipeline.discover is not None else found
+    return f"{found} and discovered ones" if pipeline.discover is not None else found
 
 
 # -------------------------------------------------------------------------------------------------------------- verify
@@ -52,12 +52,12 @@ def verify(options: argparse.Namespace) -> int:
     pipeline = load_pipeline(options.config)
     chosen = _chosen(options, pipeline)
     names = [each.name for each in chosen]
-    work = work_of(pipeline, source_of(pipeline.source), chosen)
+    tasks = task_pipeline(pipeline, source_of(pipeline.source), chosen)
     seeds = {each.name: each.seed for each in chosen}
     verdicts = []
     with _context(pipeline) as context, Bar("verify", len(names)) as bar:
-        at_once = max(1, min(len(names), os.cpu_count() or 1, AT_ONCE_MOST))
-        for verdict in verify_all(work, names, seeds, at_once=at_once, context=context):
+        at_once = max(1, min(len(names), os.cpu_count() or 1, AT_ONCE_MAX))
+        for verdict in verify_all(tasks, names, seeds, at_once=at_once, context=context):
             verdicts.append(verdict)
             bar.update(len(verdicts))
     if options.json:
@@ -78,7 +78,7 @@ def _chosen(options: argparse.Namespace, pipeline: Pipeline) -> list[Destination
 
 @contextmanager
 def _context(pipeline: Pipeline) -> Iterator[SparkContext | None]:
-    """Spark's, where tasks run on a cluster: tables may be out of reach from here. On one machine threads will do."""
+    """Spark's on a cluster, as tables may be unreachable from here; on one machine threads are enough."""
     if pipeline.spark.master.startswith("local"):
         yield None
         return
@@ -113,8 +113,8 @@ def _verdict(verdict: VerifyVerdict) -> str:
         case "unverified":
             return f"not verified{note}"
     counts = {"missing": verdict.missing, "extra": verdict.extra, "different": verdict.different}
-    told = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
-    return f"DIFFERS: {'; '.join(part for part in (told, verdict.note) if part)}"
+    found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    return f"DIFFERS: {'; '.join(part for part in (found, verdict.note) if part)}"
 
 
 def _difference(difference: RowDifference) -> str:

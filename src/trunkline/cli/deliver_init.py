@@ -1,4 +1,4 @@
-"""``trunkline deliver init``: an example of a pipeline, and the lake that it reads. Nothing is ever overwritten."""
+"""``trunkline deliver init``: writes an example of a pipeline, and creates its source. It overwrites nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def init(options: argparse.Namespace) -> int:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(example())
     except FileExistsError:
-        raise Refused(f"{file} is there already; name another file, or remove it") from None
+        raise Refused(f"{file} already exists; name another file, or remove it") from None
     except OSError as error:
         raise Refused(f"{file} cannot be written: {error.strerror}; name another file") from None
     rows = 0
@@ -38,32 +38,32 @@ def init(options: argparse.Namespace) -> int:
         except BaseException:
             file.unlink()
             raise
-    _say(options, file, rows)
+    _report(options, file, rows)
     return 0
 
 
-def _say(options: argparse.Namespace, file: Path, rows: int) -> None:
+def _report(options: argparse.Namespace, file: Path, rows: int) -> None:
     if options.json:
         print_json({"file": str(file), "sample": options.sample, "rows": rows})
         return
     print(f"wrote {file}")
     if options.sample:
-        print(f"made the lake that it reads, with {plural(rows, 'order')} of 20 tenants")
+        print(f"created its source, a lake with {plural(rows, 'order')} of 20 tenants")
         print(f"next: trunkline deliver run {file} --once")
     else:
-        print(f"next: change it to your tables, then trunkline deliver validate {file}")
+        print(f"next: adapt it to your tables, then trunkline deliver validate {file}")
 
 
 def make_sample(pipeline: Pipeline) -> int:
-    """Make the source of a pipeline, with orders for each of its destinations and a short history."""
+    """Create the source of a pipeline, with orders for each of its destinations and a short history."""
     address = pipeline.source
     assert isinstance(address, LakeAddress), "the example's source is a lake"
     assert address.data_path is not None
     catalog, data = Path(address.catalog), Path(address.data_path)
     for place in (catalog, data):
         if place.exists():
-            raise Refused(f"{place} is there already; remove it, or leave out --sample")
-    made = next(each for each in (catalog.parent, *catalog.parents) if each.parent.exists())  # the topmost new folder
+            raise Refused(f"{place} already exists; remove it, or omit --sample")
+    made = next(each for each in (catalog.parent, *catalog.parents) if each.parent.exists())  # the topmost new one
     fresh = not made.exists()
     try:
         catalog.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def make_sample(pipeline: Pipeline) -> int:
 
 
 def _fill(address: LakeAddress, tenants: list[str]) -> int:
-    """Insert, update and delete, so that there is something to deliver besides a first copy."""
+    """Insert, update and delete, so that there are changes to deliver after the seed."""
     table = f"lake.{identifier(address.schema)}.{identifier(address.table)}"
     count = ORDERS_EACH * len(tenants)
     named = ", ".join(literal(tenant) for tenant in tenants)

@@ -26,11 +26,11 @@ from trunkline.errors import TrunklineError
 
 WATCH_S: Final = 2.0
 HALT_ENDS_S: Final = 10.0  # a deliverer reads the desired states once a second
-LOOK_AGAIN_S: Final = 0.2
+POLL_S: Final = 0.2
 UNROUTED_SHOWN: Final = 10
 HEADINGS: Final = ("destination", "state", "position", "behind", "rows changed", "last written", "deliverer")
 ROWS_CHANGED: Final = (
-    "rows changed: removed and written since the deliverer got the destination, not the rows of its table"
+    "rows changed: removed and written since the deliverer acquired the destination, not the rows of its table"
 )
 DESIRED_STATES: Final[dict[str, DesiredState]] = {
     "pause": "paused",
@@ -69,7 +69,7 @@ def _show_again(facts: Facts, *, as_json: bool) -> None:
 
 
 def gather(pipeline: Pipeline, store: ControlStore) -> Facts:
-    """All that is known, as plain values."""
+    """The whole status, as plain values."""
     through, unrouted = store.unrouted.counts(pipeline.name)
     return {
         "pipeline": pipeline.name,
@@ -90,9 +90,9 @@ def _source(pipeline: Pipeline) -> Facts:
 def status_text(facts: Facts) -> str:
     version = facts["source"]["version"]
     known = [each for each in facts["destinations"] if each["configured"] and not each["retired"]]
-    gone = len(facts["destinations"]) - len(known)
+    hidden = len(facts["destinations"]) - len(known)
     live = [each["name"] for each in facts["deliverers"] if each["live"]]
-    who = ", ".join(live) if live else "NOBODY: start one with `trunkline deliver run`"
+    who = ", ".join(live) if live else "no deliverer: start one with `trunkline deliver run`"
     lines = [f"pipeline {facts['pipeline']}, source at version {version or '?'}, delivered by {who}"]
     lines += [f"the source cannot be read: {facts['source']['error']}"] if facts["source"]["error"] else []
     parts = ["\n".join(lines)]
@@ -104,8 +104,8 @@ def status_text(facts: Facts) -> str:
     parts += [f"{name}: {error.removeprefix(f'{name}: ')}" for name, error in errors.items() if error]
     if facts["unrouted"]["rows"]:
         parts.append(_unrouted(facts["unrouted"]))
-    if gone:
-        parts.append(f"{plural(gone, 'destination')} retired or no longer configured (--json shows them)")
+    if hidden:
+        parts.append(f"{plural(hidden, 'destination')} retired or no longer configured (--json shows them)")
     return "\n\n".join(parts)
 
 
@@ -147,13 +147,13 @@ def _ago(status: Facts) -> str:
 
 def _unrouted(unrouted: Facts) -> str:
     values = sorted(unrouted["values"].items(), key=lambda pair: (-pair[1], pair[0]))
-    told = [f"{value!r} {count:,}" for value, count in values[:UNROUTED_SHOWN]]
-    told += [f"NULL {unrouted['nulls']:,}"] if unrouted["nulls"] else []
+    shown = [f"{value!r} {count:,}" for value, count in values[:UNROUTED_SHOWN]]
+    shown += [f"NULL {unrouted['nulls']:,}"] if unrouted["nulls"] else []
     rest = sum(count for _, count in values[UNROUTED_SHOWN:]) + unrouted["others"]
-    told += [f"others {rest:,}"] if rest else []
+    shown += [f"others {rest:,}"] if rest else []
     return (
         f"{plural(unrouted['rows'], 'row has', 'rows have')} no destination, up to version {unrouted['through']}: "
-        f"{', '.join(told)}"
+        f"{', '.join(shown)}"
     )
 
 
@@ -174,19 +174,17 @@ def set_desired_state(options: argparse.Namespace) -> int:
             changed = store.desired_states.set(pipeline.name, names, DESIRED_STATES[options.action])
             changed += _end_halts(pipeline, store, [name for name in halted if name not in changed])
         live = any(each.live for each in store.deliverers(pipeline.name))
-    _say(options, names, changed, live=live)
+    _report(options, names, changed, live=live)
     return 0
 
 
 def _check_names(options: argparse.Namespace) -> None:
     if options.all and options.destinations:
-        raise WrongInput("name destinations or say --all, not both")
+        raise WrongInput("name destinations or use --all, not both")
     if not options.all and not options.destinations:
-        raise WrongInput("name destinations, or say --all")
+        raise WrongInput("name destinations, or use --all")
     if options.all and not getattr(options, "yes", True):
-        raise WrongInput(
-            f"this would {options.action} every destination of {options.config}; say --yes if that is meant"
-        )
+        raise WrongInput(f"this would {options.action} every destination of {options.config}; confirm with --yes")
 
 
 def _names(options: argparse.Namespace, pipeline: Pipeline, store: ControlStore) -> list[str]:
@@ -195,7 +193,7 @@ def _names(options: argparse.Namespace, pipeline: Pipeline, store: ControlStore)
     return [each.name for each in store.destinations(pipeline.name) if each.configured and not each.retired]
 
 
-def _say(options: argparse.Namespace, names: Sequence[str], changed: Sequence[str], *, live: bool) -> None:
+def _report(options: argparse.Namespace, names: Sequence[str], changed: Sequence[str], *, live: bool) -> None:
     word = {"reseed": "to be seeded again"}.get(options.action) or DESIRED_STATES[options.action]
     if options.json:
         unchanged = [name for name in names if name not in changed]
@@ -204,17 +202,17 @@ def _say(options: argparse.Namespace, names: Sequence[str], changed: Sequence[st
     print(
         f"{word}: {', '.join(changed)}"
         if changed
-        else f"nothing to do: {plural(len(names), 'destination')} {word} already"
+        else f"nothing to do: {plural(len(names), 'destination')} already {word}"
     )
     if changed and not live:
-        print(f"no deliverer runs now; the next one follows (`trunkline deliver run {options.config}`)")
+        print(f"no deliverer runs now; the next one follows it (`trunkline deliver run {options.config}`)")
 
 
 # --------------------------------------------------------------------------------------------------------- after a halt
 
 
 def _halted(pipeline: Pipeline, store: ControlStore, names: Sequence[str]) -> list[str]:
-    """Those that a deliverer has halted, though they are meant to be active."""
+    """Those that a deliverer has halted."""
     asked = set(names)
     return [each.name for each in store.destinations(pipeline.name) if each.name in asked and _is(each, "halted")]
 
@@ -224,14 +222,14 @@ def _is(record: DestinationRecord, state: str) -> bool:
 
 
 def _end_halts(pipeline: Pipeline, store: ControlStore, names: Sequence[str]) -> tuple[str, ...]:
-    """A halt ends when a destination is made active. These are active already, so they are paused for a moment."""
+    """A halt ends when the desired state becomes active. It already is, so it becomes paused for a moment."""
     if not names:
         return ()
     store.desired_states.set(pipeline.name, names, "paused")
     try:
         until = time.monotonic() + HALT_ENDS_S
         while _halted(pipeline, store, names) and time.monotonic() < until:
-            threading.Event().wait(LOOK_AGAIN_S)
+            threading.Event().wait(POLL_S)
     finally:
         store.desired_states.set(pipeline.name, names, "active")
     return tuple(names)

@@ -1,4 +1,4 @@
-"""``trunkline deliver run``: one deliverer in the foreground, from its first look at the source to its last flush."""
+"""``trunkline deliver run``: one deliverer in the foreground."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PROGRESS_S: Final = 0.5  # between looks
-REPEAT_S: Final = 5.0  # between two lines about the same thing
-LEFT_BEHIND = 1
+PROGRESS_S: Final = 0.5  # between polls
+REPEAT_S: Final = 5.0  # between two lines of one kind
+BEHIND = 1
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     if options.master:
         pipeline = replace(pipeline, spark=replace(pipeline.spark, master=options.master))
     _begin_logging(options)
-    # The store wants a name that is never used again.
+    # The control store needs a name that is never used again.
     name = f"{options.name or socket.gethostname()}-{secrets.token_hex(3)}"
     check_source(pipeline, source_of(pipeline.source))
     with ExitStack() as stack:
@@ -66,12 +66,12 @@ def run(options: argparse.Namespace) -> int:
             )
             logger.info("health and metrics: http://%s/status", observing.address)
         stopping = stack.enter_context(_Stopping())
-        _tell(f"pipeline {pipeline.name}: starting Spark on {pipeline.spark.master}")
+        _show(f"pipeline {pipeline.name}: starting Spark on {pipeline.spark.master}")
         session = spark_of(pipeline)
         stack.callback(stop_session, session)
         deliverer = Deliverer(
             pipeline,
-            lambda work: JobRunner(session, work, pipeline.reading.small_bytes),
+            lambda tasks: JobRunner(session, tasks, pipeline.reading.small_bytes),
             store,
             name,
             observer,
@@ -93,9 +93,9 @@ def spark_of(pipeline: Pipeline) -> SparkSession:
 
 
 def _begin_logging(options: argparse.Namespace) -> None:
-    """A terminal gets warnings and the lines of ``_progress``; anything else a line for each event."""
-    talks = sys.stderr.isatty() and options.log_format is None
-    level = logging.WARNING if talks else logging.INFO
+    """A terminal shows warnings and the lines of ``_progress``; anything else a line for each event."""
+    interactive = sys.stderr.isatty() and options.log_format is None
+    level = logging.WARNING if interactive else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if options.log_format == "json" else KeyValueLines())
     ours = logging.getLogger("trunkline")
@@ -110,7 +110,7 @@ def _begin_logging(options: argparse.Namespace) -> None:
 class _Stopping:
     """A first signal drains, a second one stops, a third one ends the process.
 
-    One that comes while Spark starts waits for that: a Java that was left alone halfway would stay for ever.
+    A signal during the start of Spark waits for it: an abandoned Java process would never end.
     """
 
     def __init__(self) -> None:
@@ -140,33 +140,33 @@ class _Stopping:
         self.count += 1
         self.first = self.first or number
         if self._deliverer is None:
-            _tell("ending in order; once more to end at once")
+            _show("shutting down cleanly; press again to exit at once")
             if self.count > 1:
                 raise KeyboardInterrupt
         elif self.count == 1:
-            _tell("draining: everything is brought to the source's version of now; once more to stop sooner")
+            _show("draining to the present version of the source; press again to stop sooner")
             self._deliverer.stop(drain=True)
         elif self.count == 2:
-            _tell("stopping when what is in flight has ended; once more to end at once")
+            _show("stopping when the jobs in flight have ended; press again to exit at once")
             self._deliverer.stop(drain=False)
         else:
-            os._exit(INTERRUPTED)  # what is in flight commits whole or not at all; Java ends with this process
+            os._exit(INTERRUPTED)  # jobs in flight commit completely or not at all; Java ends with this process
 
 
 # ------------------------------------------------------------------------------------------------------------ progress
 
 
-def _tell(text: str) -> None:
-    """For people: only on a terminal, where no log lines are."""
+def _show(text: str) -> None:
+    """Only on a terminal, which shows no log lines."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _progress(observer: Observer, threads: Threads) -> Iterator[None]:
-    """Tells how far the deliverer is when that changed, on a terminal."""
+    """Shows the progress on a terminal when it changes."""
     ended = threading.Event()
-    thread = threads.start("progress", lambda: _tell_progress(observer, ended)) if sys.stderr.isatty() else None
+    thread = threads.start("progress", lambda: _show_progress(observer, ended)) if sys.stderr.isatty() else None
     try:
         yield
     finally:
@@ -175,22 +175,22 @@ def _progress(observer: Observer, threads: Threads) -> Iterator[None]:
             thread.join()
 
 
-def _tell_progress(observer: Observer, ended: threading.Event) -> None:
-    told, at = ("", ""), 0.0
+def _show_progress(observer: Observer, ended: threading.Event) -> None:
+    shown, at = ("", ""), 0.0
     while not ended.wait(PROGRESS_S):
-        said = progress(observer.snapshot())
-        if said is None or said == told:
+        line = progress(observer.snapshot())
+        if line is None or line == shown:
             continue
-        if said[0] != told[0] or time.monotonic() - at >= REPEAT_S:
+        if line[0] != shown[0] or time.monotonic() - at >= REPEAT_S:
             try:
-                print(said[1], file=sys.stderr, flush=True)
+                print(line[1], file=sys.stderr, flush=True)
             except OSError:
-                return  # the terminal is gone
-            told, at = said, time.monotonic()
+                return  # the terminal was closed
+            shown, at = line, time.monotonic()
 
 
 def progress(view: DelivererView) -> tuple[str, str] | None:
-    """What there is to say: its kind, and the words. ``None``: nothing is known yet."""
+    """The kind of the line, and the line. ``None``: nothing is known yet."""
     stages = Counter(each.stage for each in view.destinations if each.owned)
     working = [each for each in view.destinations if each.owned and each.life == "active" and each.stage != "halted"]
     if not working or stages["reading"] == len(working):
@@ -208,7 +208,7 @@ def progress(view: DelivererView) -> tuple[str, str] | None:
             "behind",
             f"catching up: {len(late)} of {len(working)}, at most {plural(most, 'version')}{estimate}{halted}",
         )
-    return "in step", f"in step with version {view.source_version}: {plural(len(working), 'destination')}{halted}"
+    return "up to date", f"up to date with version {view.source_version}: {plural(len(working), 'destination')}{halted}"
 
 
 # ------------------------------------------------------------------------------------------------------------- the end
@@ -217,7 +217,7 @@ def progress(view: DelivererView) -> tuple[str, str] | None:
 def _summary(
     options: argparse.Namespace, view: DelivererView, stopped: Stopped, seconds: float, stopping: _Stopping
 ) -> int:
-    """Print what was done; the exit code."""
+    """Print the summary; returns the exit code."""
     known = {each.name: each for each in view.destinations}
     behind = [known[name] for name in stopped.behind if name in known]
     left = [each for each in behind if each.life == "active"]
@@ -238,13 +238,13 @@ def _summary(
             f"{view.source_version}, {plural(rows, 'row')} removed and written in {seconds:.1f} s"
         )
         for each in behind:
-            print(f"left behind: {each.name}, at version {each.effective or 0}: {_why(each)}", file=sys.stderr)
+            print(f"behind: {each.name}, at version {each.effective or 0}: {_why(each)}", file=sys.stderr)
     if stopping.first == signal.SIGINT:
         return INTERRUPTED
-    return LEFT_BEHIND if left and stopping.count < 2 else 0
+    return BEHIND if left and stopping.count < 2 else 0
 
 
 def _why(each: DestinationView) -> str:
     if each.life != "active":
         return each.life
-    return each.error.removeprefix(f"{each.name}: ") or "it was not reached in time; run again"
+    return each.error.removeprefix(f"{each.name}: ") or "it was not delivered in time; run again"

@@ -26,7 +26,7 @@ from trunkline.net.http_names import OwnNames
 from trunkline.net.tls import client_tls, server_tls
 from trunkline.observing.log_lines import LOG_FORMATS, begin_logging
 from trunkline.observing.targets import observe_address
-from trunkline.runtime.coordinator import CoordinatorConfig, run_coordinator
+from trunkline.runtime.coordinator import CoordinatorServerConfig, run_coordinator
 from trunkline.runtime.node import NodeConfig, run_node
 from trunkline.storage.options import REMOVED, StorageOptions
 
@@ -160,7 +160,7 @@ def _node(options: argparse.Namespace) -> int:
 
 def _coordinator(options: argparse.Namespace) -> int:
     _begin(options, "coordinator")
-    config = CoordinatorConfig(
+    config = CoordinatorServerConfig(
         listen=options.listen,
         directory=options.dir,
         etcd=tuple(_listed(options.etcd)),

@@ -160,6 +160,10 @@ class Result(Struct, frozen=True, array_like=True):
     error: str = ""  # says what to do next
     mark: str = ""  # read: of ``position``, as stored in the destination
     note_holds: bool = True  # read: the requested note is of the history of the source
+    removed: int = 0  # rows; this and the following are statistics, which the planner does not use
+    written: int = 0
+    duplicates: int = 0  # rows that shared a key with another row
+    missing: int = 0  # keys to remove or replace that were not there
 
 
 class JobDone(Message, frozen=True):

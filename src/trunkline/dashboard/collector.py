@@ -1,9 +1,9 @@
-"""Looking at a cluster: what its coordinator, its nodes and its logs say, without changing anything.
+"""Reads the status of a cluster: coordinator, nodes and tails of logs.
 
 Rules
- G1  A look changes nothing: its connection takes no node for dead, or it would end segments as any client does. A tail
-     that nobody tells is unknown for a moment; those who append, and the coordinator, see to the rest.
- G2  A look ends in time, whoever is silent, and asks a bounded number of logs and nodes.
+ G1  A read changes nothing: its connection never suspects a node, or it would seal segments as other clients do. A tail
+     without an answer is unknown for a moment; clients that append, and the coordinator, do the rest.
+ G2  A read ends in time although processes are silent, and asks a limited number of logs and nodes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from trunkline.client.cluster import Cluster as ClusterHandle
-from trunkline.dashboard.connection import ANSWER_S, Connection
-from trunkline.dashboard.views import Cluster, Disk, Log, Node
+from trunkline.client.cluster import Cluster
+from trunkline.dashboard.connection import ANSWER_S, ClusterConnection
+from trunkline.dashboard.views import ShownCluster, ShownDisk, ShownLog, ShownNode
 from trunkline.errors import NoSuchLog, ProtocolError, Refused, TrunklineError
 
 T = TypeVar("T")
@@ -27,28 +27,28 @@ R = TypeVar("R")
 ASKED_AT_ONCE: Final = 32
 NODES_ASKED_MAX: Final = 64  # the others are shown without their disks
 LOGS_SHOWN_MAX: Final = 10_000
-TAILS_ASKED_MAX: Final = 128  # at one look; where there are more logs, they take turns
+TAILS_ASKED_MAX: Final = 128  # per poll; with more logs, they take turns
 
 
-class Gatherer:
-    def __init__(self, connection: Connection) -> None:
+class ClusterCollector:
+    def __init__(self, connection: ClusterConnection) -> None:
         self._connection = connection
         self._turn = 0
 
-    async def look(self) -> Cluster:
-        """Raises ``Refused`` where no coordinator answers."""
+    async def collect(self) -> ShownCluster:
+        """Raises ``Refused`` if no coordinator answers."""
         cluster = await self._connection.cluster()
         status = await cluster.status(timeout=ANSWER_S)
-        seen = msgspec.convert(msgspec.to_builtins(status), Cluster)  # the part that a page shows
+        seen = msgspec.convert(msgspec.to_builtins(status), ShownCluster)  # the part that a page shows
         live = [node for node in seen.nodes if node.live][:NODES_ASKED_MAX]
-        told = await _some_at_once(partial(_disk, cluster), live)
-        disks = dict(zip((node.name for node in live), told, strict=True))
+        answers = await _some_at_once(partial(_disk, cluster), live)
+        disks = dict(zip((node.name for node in live), answers, strict=True))
         nodes = tuple(replace(node, disk=disks.get(node.name)) for node in seen.nodes)
         logs = [log for log in seen.logs if not log.deleted]
         return replace(seen, nodes=nodes, logs=tuple(logs[:LOGS_SHOWN_MAX]), logs_total=max(seen.logs_total, len(logs)))
 
-    async def tails(self, logs: Sequence[Log]) -> dict[str, int]:
-        """The position after the last entry of logs that may grow, of those whose turn it is."""
+    async def tails(self, logs: Sequence[ShownLog]) -> dict[str, int]:
+        """The tails of logs that may grow, of those whose turn it is."""
         growing = [log.name for log in logs if not log.segments or log.segments[-1].end is None]
         turn = self._turn if self._turn < len(growing) else 0
         asked = growing[turn : turn + TAILS_ASKED_MAX]
@@ -62,15 +62,15 @@ class Gatherer:
         except NoSuchLog:
             self._connection.forget(name)
         except TrunklineError:
-            pass  # G1: it is told at a later look
+            pass  # G1: a later poll gets it
         return None
 
 
-async def _disk(cluster: ClusterHandle, node: Node) -> Disk | None:
+async def _disk(cluster: Cluster, node: ShownNode) -> ShownDisk | None:
     try:
-        return msgspec.convert(await cluster.node_status(node.name, timeout=ANSWER_S), Disk, from_attributes=True)
+        return msgspec.convert(await cluster.node_status(node.name, timeout=ANSWER_S), ShownDisk, from_attributes=True)
     except (Refused, ProtocolError):
-        return None  # it is shown without figures
+        return None  # the page shows it without figures
 
 
 async def _some_at_once(work: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list[R]:

@@ -1,9 +1,9 @@
-"""A connection to the cluster, made when it is first needed, with the logs that were opened by it.
+"""A connection to the cluster, and the logs that are open on it.
 
 Rules
- N1  It is made by the first call, and made anew where it could not be.
- N2  Nothing is ever filled: whether a position is a hole is for those who need it settled.
- N3  Logs stay open, up to a limit; past it the connection is given up, and the next call makes another.
+ N1  The first call connects; after a failure the next call tries again.
+ N2  It never fills a hole: that is for clients that need the position settled.
+ N3  Logs stay open, up to a limit; beyond it the connection closes, and the next call connects again.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from trunkline.client.cluster import ClientOptions, Cluster
 from trunkline.client.log import Log
 from trunkline.config import ConnectionConfig
 
-ANSWER_S: Final = 2.0  # what anybody is given to answer; longer: one silent node makes the page old
+ANSWER_S: Final = 2.0  # time-out of every request; too long: one silent node makes the page stale
 NEVER_MS: Final = 86_400_000
 LOGS_OPEN_MAX: Final = 500
 
 
-class Connection:
-    """``suspect_after_ms``: how long a node may be silent before this client takes it for dead, as any client does."""
+class ClusterConnection:
+    """``suspect_after_ms``: how long a node may be silent before this client suspects it."""
 
     def __init__(self, config: ConnectionConfig, suspect_after_ms: int) -> None:
         self._addresses = config.connect
@@ -39,7 +39,7 @@ class Connection:
         self._logs: dict[str, Log] = {}
 
     async def cluster(self) -> Cluster:
-        """Raises ``Refused`` where nobody answers (N1)."""
+        """Raises ``Refused`` if no coordinator answers (N1)."""
         async with self._opening:
             if self._cluster is None:
                 cluster = Cluster(self._addresses, self._options, tls=self._tls)
@@ -57,7 +57,7 @@ class Connection:
         return self._logs[name]
 
     def forget(self, name: str) -> None:
-        """The log is gone."""
+        """The log was deleted."""
         self._logs.pop(name, None)
 
     async def close(self) -> None:

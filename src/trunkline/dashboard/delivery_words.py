@@ -1,11 +1,11 @@
-"""What happened to pipelines, in words, and the words for a destination's state. All of it is pure."""
+"""Sentences about pipelines, and the words for the state of a destination. All of it is pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from trunkline.core.status import Level
-from trunkline.dashboard.views import Changed, Destination, Pipeline, Said, Store
+from trunkline.dashboard.views import ChangedDestinations, FeedLine, ShownDestination, ShownPipeline, ShownStore
 from trunkline.dashboard.words import limited
 
 ERROR_CHARACTERS_MAX = 300  # of an error in the feed; the table has all of it
@@ -13,74 +13,76 @@ ERROR_CHARACTERS_MAX = 300  # of an error in the feed; the table has all of it
 
 def state_words(state: str, desired_state: str, *, owned: bool) -> str:
     """The state that the deliverer reported, and the desired state while it differs."""
-    told = state or "new"
-    told = told if owned or told == "new" else f"was {told}"
+    reported = state or "new"
+    reported = reported if owned or reported == "new" else f"was {reported}"
     followed = {"active": "", "draining": "drained"}.get(desired_state, desired_state)
-    return told if desired_state == "active" or told == followed else f"{told}, to be {followed}"
+    if desired_state == "active" or reported == followed:
+        return reported
+    return f"{reported}, to be {followed}"
 
 
-def changes(before: Mapping[str, Destination], now: Mapping[str, Destination]) -> Changed:
+def changes(before: Mapping[str, ShownDestination], now: Mapping[str, ShownDestination]) -> ChangedDestinations:
     rows = tuple(each for key, each in now.items() if before.get(key) != each)
-    return Changed(rows, tuple(key for key in before if key not in now))
+    return ChangedDestinations(rows, tuple(key for key in before if key not in now))
 
 
-def destination_news(before: Mapping[str, Destination], now: Mapping[str, Destination]) -> list[Said]:
-    news = [said for key, each in now.items() for said in _news(before.get(key), each)]
-    news += [Said("warn", f"destination {each.name} is gone") for key, each in before.items() if key not in now]
+def destination_news(before: Mapping[str, ShownDestination], now: Mapping[str, ShownDestination]) -> list[FeedLine]:
+    news = [line for key, each in now.items() for line in _news(before.get(key), each)]
+    news += [FeedLine("warn", f"destination {each.name} was removed") for key, each in before.items() if key not in now]
     return limited(news)
 
 
-def _news(before: Destination | None, now: Destination) -> Iterator[Said]:
+def _news(before: ShownDestination | None, now: ShownDestination) -> Iterator[FeedLine]:
     if before is None:
-        yield Said("info", f"destination {now.name} of {now.pipeline} appeared")
+        yield FeedLine("info", f"destination {now.name} of {now.pipeline} was added")
         return
     if before.desired_state != now.desired_state:
         words = {"active": "resumed", "paused": "paused", "draining": "is being drained", "retired": "retired"}
         level: Level = "good" if now.desired_state == "active" else "warn"
-        yield Said(level, f"destination {now.name} {words.get(now.desired_state, now.desired_state)}")
+        yield FeedLine(level, f"destination {now.name} {words.get(now.desired_state, now.desired_state)}")
     if now.halted and not before.halted:
-        yield Said("bad", f"{now.name}: halted{_because(now)}")
+        yield FeedLine("bad", f"{now.name}: halted{_because(now)}")
     elif before.halted and not now.halted:
-        yield Said("good", f"{now.name}: no longer halted")
+        yield FeedLine("good", f"{now.name}: no longer halted")
     elif now.error and now.error != before.error:
-        yield Said("warn", f"{now.name}{_because(now)}")
+        yield FeedLine("warn", f"{now.name}{_because(now)}")
 
 
-def _because(destination: Destination) -> str:
+def _because(destination: ShownDestination) -> str:
     error = destination.error.removeprefix(f"{destination.name}: ")
     if len(error) > ERROR_CHARACTERS_MAX:
         error = error[:ERROR_CHARACTERS_MAX] + "…"
     return f": {error}" if error else ""
 
 
-def store_news(before: Sequence[Store], now: Sequence[Store]) -> list[Said]:
-    """Stores come in the order in which they were given."""
-    news: list[Said] = []
+def store_news(before: Sequence[ShownStore], now: Sequence[ShownStore]) -> list[FeedLine]:
+    """Both in the same order."""
+    news: list[FeedLine] = []
     for old, new in zip(before, now, strict=True):
         if new.error and not old.error:
-            news.append(Said("bad", f"control store {new.address} cannot be read: {new.error}"))
+            news.append(FeedLine("bad", f"control store {new.address} cannot be read: {new.error}"))
         elif old.error and not new.error:
-            news.append(Said("good", f"control store {new.address} can be read again"))
+            news.append(FeedLine("good", f"control store {new.address} can be read again"))
         known = {each.name: each for each in old.pipelines}
         for pipeline in new.pipelines:
             news += _deliverer_news(known.get(pipeline.name), pipeline)
     return news
 
 
-def _deliverer_news(before: Pipeline | None, now: Pipeline) -> Iterator[Said]:
+def _deliverer_news(before: ShownPipeline | None, now: ShownPipeline) -> Iterator[FeedLine]:
     if before is None:
-        yield Said("info", f"pipeline {now.name} appeared")
+        yield FeedLine("info", f"pipeline {now.name} was added")
         return
     old = {each.name for each in before.deliverers if each.live}
     live = {each.name for each in now.deliverers if each.live}
     for name in sorted(live - old):
-        yield Said("good", f"{name} delivers {now.name}")
+        yield FeedLine("good", f"deliverer {name} runs {now.name}")
     for name in sorted(old - live):
-        yield Said("warn", f"{name} no longer delivers {now.name}")
+        yield FeedLine("warn", f"deliverer {name} no longer runs {now.name}")
 
 
-def worst_lags_ms(destinations: Mapping[str, Destination]) -> dict[str, int]:
-    """By ``store/pipeline``, over the destinations that are meant to be delivered."""
+def worst_lags_ms(destinations: Mapping[str, ShownDestination]) -> dict[str, int]:
+    """By ``store/pipeline``, over the active destinations."""
     worst: dict[str, int] = {}
     for each in destinations.values():
         if each.lag_ms is not None and each.desired_state == "active":

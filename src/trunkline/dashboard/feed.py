@@ -1,4 +1,4 @@
-"""What the server remembers for pages that open later: the last events, and the last minutes of samples."""
+"""What the server keeps for pages that open later: the last events, and the samples of the last minutes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from trunkline.dashboard.views import FeedItem, Said, Sample
+from trunkline.dashboard.views import FeedItem, FeedLine, Sample
 
-FEED_MAX: Final = 2_500  # what a coordinator remembers, and what was seen besides
+FEED_MAX: Final = 2_500  # as many as a coordinator keeps, and some more
 SAMPLES_MS: Final = 5 * 60_000
-SAMPLES_MAX: Final = 600  # should looks ever come faster than one a second
+SAMPLES_MAX: Final = 600  # if polls are faster than one per second
 
 
-class Memory:
+class FeedMemory:
     def __init__(self) -> None:
         self.feed: list[FeedItem] = []  # the oldest first
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self._numbered = 0
 
-    def tell(self, news: Iterable[Said], at_ms: int) -> tuple[FeedItem, ...]:
-        """What was seen here."""
-        return self.put([FeedItem(0, at_ms, said.level, said.text, at_ms) for said in news])
+    def add(self, news: Iterable[FeedLine], at_ms: int) -> tuple[FeedItem, ...]:
+        """News of this server."""
+        return self.put([FeedItem(0, at_ms, line.level, line.text, at_ms) for line in news])
 
     def put(self, items: Iterable[FeedItem]) -> tuple[FeedItem, ...]:
-        """Number them, and keep them in their order."""
+        """Number them and keep them in order."""
         numbered = []
         for item in items:
             self._numbered += 1

@@ -1,13 +1,13 @@
-"""Who may ask what of the server. A page of another site, open in the same browser, is the one to keep out.
+"""Which requests the server accepts. The threat is a page of another site in the same browser.
 
 Rules
- H1  A request must name this server by a loopback name, by the address that it listens on, or by a name that was
-     listed. A site that points its own name here (DNS rebinding) is refused.
- H2  What changes something needs a header that no other site can send without being asked first, and where the browser
-     says from which origin it comes, it must be this one. The server never says yes when it is asked.
- H3  A browser that says that another site asks is refused every answer of the API, not only changes.
- H4  Every answer says what a page may load: files of this server, and no script that stands in the page itself.
-     Counterexamples hold their scripts; they run in a sandbox, without an origin, and may load nothing.
+ H1  The ``Host`` of a request must be a name of this server (rule E1 of ``net.http_names``). A site that points its own
+     name here (DNS rebinding) is refused.
+ H2  A change needs a header that other sites cannot send without a preflight, which the server never allows; and if the
+     browser sends an origin, it must be this server.
+ H3  A request to the API that a browser marks as from another site is refused, not only changes.
+ H4  Every answer restricts what a page may load: files of this server, and no inline scripts. Counterexamples have
+     inline scripts; they run in a sandbox, without an origin, and may load nothing.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ HEADERS: Final = {
 }
 
 
-def guard(listen_host: str, listed: Iterable[str]) -> Middleware:
-    """The middleware that keeps H1 to H3. Raises ``ConfigError`` for a listed name that is none."""
-    names = OwnNames(listen_host, listed)
+def guard(listen_host: str, allowed: Iterable[str]) -> Middleware:
+    """The middleware for H1 to H3. Raises ``ConfigError`` for an invalid name."""
+    names = OwnNames(listen_host, allowed)
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -56,17 +56,17 @@ def guard(listen_host: str, listed: Iterable[str]) -> Middleware:
 
 
 def refusal(request: web.Request, names: OwnNames) -> str | None:
-    """Why a request is not answered."""
+    """Why a request is refused; None: it is not."""
     if not is_own_name(request, names):  # H1
         return NOT_OUR_NAME
     changes = request.method not in ("GET", "HEAD")
     if changes and request.headers.get(OPERATING_HEADER) != "1":  # H2
         return f"a change needs the header {OPERATING_HEADER}: 1; the page sends it"
     if changes and is_foreign_origin(request):
-        return "a change must come from this server's own page"
+        return "a change must come from the page of this server"
     site = request.headers.get("Sec-Fetch-Site", "none")
     if request.path.startswith("/api/") and site not in ("same-origin", "none"):  # H3
-        return "another site asks; open the dashboard's own page"
+        return "the request comes from another site; open the page of the dashboard"
     return None
 
 
@@ -78,4 +78,4 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 def must_be_allowed(*, may_operate: bool) -> None:
     if not may_operate:
-        raise Refused("this dashboard only watches (--read-only); use `trunkline deliver`")
+        raise Refused("this dashboard is read-only (--read-only); use `trunkline deliver`")

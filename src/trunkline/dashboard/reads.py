@@ -1,12 +1,12 @@
-"""How many entries nodes have sent between two looks. It is pure."""
+"""How many entries nodes sent between two polls. It is pure."""
 
 from __future__ import annotations
 
-from trunkline.dashboard.views import Cluster
+from trunkline.dashboard.views import ShownCluster
 
 
-def entries_read(before: Cluster | None, now: Cluster) -> dict[str, int]:
-    """By node. One that did not answer both times, or was restarted in between, is left out: its count began anew."""
+def entries_read(before: ShownCluster | None, now: ShownCluster) -> dict[str, int]:
+    """By node. A node that did not answer twice, or restarted in between, is left out: its count restarted."""
     known = {node.name: node.disk for node in before.nodes if node.live} if before is not None else {}
     found: dict[str, int] = {}
     for node in now.nodes:

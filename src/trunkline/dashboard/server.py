@@ -1,4 +1,4 @@
-"""The dashboard's server: the page's files, a stream of changes, pages of logs, and setting desired states."""
+"""The server of the dashboard: files of the page, a stream of changes, pages of logs, and desired states."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from aiohttp.typedefs import Handler
 from msgspec import Struct
 
 from trunkline.config import ConnectionConfig
-from trunkline.dashboard.collector import Gatherer
-from trunkline.dashboard.connection import NEVER_MS, Connection
+from trunkline.dashboard.collector import ClusterCollector
+from trunkline.dashboard.connection import NEVER_MS, ClusterConnection
 from trunkline.dashboard.counterexamples import KINDS, file_of
 from trunkline.dashboard.guard import SANDBOX_POLICY, add_headers, guard, must_be_allowed
-from trunkline.dashboard.history import Histories
+from trunkline.dashboard.history import EventHistory
 from trunkline.dashboard.log_pages import PageReader, page_range
 from trunkline.dashboard.payloads import ChangesText, no_changes
 from trunkline.dashboard.sessions import Sessions, WrongToken
 from trunkline.dashboard.stores import StoreWatch, check_address
-from trunkline.dashboard.watch import Watch
+from trunkline.dashboard.watch import ClusterWatch
 from trunkline.errors import ConfigError, NoSuchLog, TrunklineError, Unreachable
 from trunkline.net.addresses import parse_address
 from trunkline.net.http_requests import abort, decode_body, json_response, read_body, write_within
@@ -35,14 +35,14 @@ FILES: Final = Path(__file__).with_name("page")
 TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 REQUEST_BYTES_MAX: Final = 16 * 1024
 READS_AT_ONCE: Final = 4  # pages of logs; each may hold some megabytes
-READING_SUSPECT_MS: Final = 2_000  # twice what other readers wait for a silent node; shorter than a page may take
-PULSE_S: Final = 15.0  # a stream that says nothing for longer is taken for dead by whatever lies between
-RETRY_MS: Final = 1_000  # what a page waits before it comes back
+READING_SUSPECT_MS: Final = 2_000  # twice as long as other readers wait for a silent node; shorter than PAGE_S
+KEEP_ALIVE_S: Final = 15.0  # between comments on a quiet stream; too big: gateways close it
+RETRY_MS: Final = 1_000  # before a page reconnects
 SHUTDOWN_S: Final = 1.0
-CONNECTIONS_MAX: Final = 256  # a browser opens six for a page; 32 pages may watch
-IDLE_S: Final = 20.0  # a connection that has sent no whole request for so long is closed
+CONNECTIONS_MAX: Final = 256  # a browser opens six for a page; 32 pages may be open
+IDLE_S: Final = 20.0  # a connection without a whole request for so long is closed
 BODY_S: Final = 10.0  # to send a request's body
-STALLED_S: Final = 30.0  # a page that takes nothing for so long is let go
+STALLED_S: Final = 30.0  # a page that reads nothing for so long is disconnected
 
 
 class DashboardConfig(Struct, frozen=True):
@@ -68,21 +68,21 @@ class DesiredStateRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Dashboard:
-    """``on_failure`` is told why it cannot go on."""
+    """Calls ``on_failure`` with the reason if it cannot continue."""
 
     def __init__(self, config: DashboardConfig, on_failure: Callable[[str], None]) -> None:
         for address in config.stores:
             check_address(address)
         self._host, self._port = parse_address(config.listen)
         self._config = config
-        self._watching = Connection(config.connection, NEVER_MS)
-        self._reading = Connection(config.connection, READING_SUSPECT_MS)
+        self._watching = ClusterConnection(config.connection, NEVER_MS)
+        self._reading = ClusterConnection(config.connection, READING_SUSPECT_MS)
         self._stores = tuple(StoreWatch(number, address) for number, address in enumerate(config.stores))
-        self._histories = Histories(config.connection)
+        self._history = EventHistory(config.connection)
         self.sessions = Sessions("" if config.open else config.connection.token)
-        self.watch = Watch(
-            Gatherer(self._watching),
-            self._histories,
+        self.watch = ClusterWatch(
+            ClusterCollector(self._watching),
+            self._history,
             self._stores,
             config.check_out,
             may_operate=not config.read_only,
@@ -92,7 +92,7 @@ class Dashboard:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:
-        """Listen; answers the page's address. Raises ``ConfigError`` where the port cannot be had."""
+        """Listen; returns the address of the page. Raises ``ConfigError`` if the port is taken."""
         guarded = guard(self._host, self._config.allow_hosts)
         middlewares = [guarded, self._only_in_a_session, errors_as_json]
         app = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
@@ -129,7 +129,7 @@ class Dashboard:
         await self.watch.close()
         await self._watching.close()
         await self._reading.close()
-        await self._histories.close()
+        await self._history.close()
         for store in self._stores:
             await store.close()
 
@@ -140,7 +140,7 @@ class Dashboard:
 
     @web.middleware
     async def _only_in_a_session(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The page's own files tell nothing; the rest needs a session where the cluster has a token (S1)."""
+        """Files of the page reveal nothing; everything else needs a session if the cluster has a token (S1)."""
         is_open = request.path in OPEN_PATHS or request.path.startswith("/page/")
         if is_open or self.sessions.has(request):
             return await handler(request)
@@ -151,10 +151,10 @@ class Dashboard:
         return json_response({"open": self.sessions.has(request)})
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        asked = await _body(request, LoginRequest)
+        wanted = await _body(request, LoginRequest)
         response = json_response({"open": True})
         if self.sessions.needed:
-            await self.sessions.begin(asked.token, response)
+            await self.sessions.begin(wanted.token, response)
         return response
 
     # ------------------------------------------------------------------------------------------------------------ files
@@ -169,7 +169,7 @@ class Dashboard:
         name = request.match_info["name"]
         path = await asyncio.to_thread(file_of, self._config.check_out, name)
         if path is None:
-            raise web.HTTPNotFound(text="there is no such counterexample (any more)")
+            raise web.HTTPNotFound(text="this counterexample does not exist")
         headers = {"Content-Security-Policy": SANDBOX_POLICY, "Content-Type": f"{KINDS[path.suffix]}; charset=utf-8"}
         return web.FileResponse(path, headers=headers)
 
@@ -183,7 +183,7 @@ class Dashboard:
             await write_within(response, b"retry: %d\n\n" % RETRY_MS, STALLED_S)
             while True:
                 try:
-                    async with asyncio.timeout(PULSE_S):
+                    async with asyncio.timeout(KEEP_ALIVE_S):
                         patch = await page.waiting.get()
                 except TimeoutError:
                     await write_within(response, b": still here\n\n", STALLED_S)
@@ -192,7 +192,7 @@ class Dashboard:
                     return response
                 await write_within(response, b"data: %b\n\n" % patch, STALLED_S)
         except ConnectionError:
-            return response  # the page was closed
+            return response  # the page closed
         except TimeoutError:
             abort(request)
             return response
@@ -210,11 +210,11 @@ class Dashboard:
 
     async def _set_desired_state(self, request: web.Request) -> web.StreamResponse:
         must_be_allowed(may_operate=not self._config.read_only)
-        asked = await _body(request, DesiredStateRequest)
-        if not 0 <= asked.store < len(self._stores):
-            raise ConfigError(f"there is no control store {asked.store} here; reload the page")
-        await self._stores[asked.store].set_desired_state(asked.pipeline, asked.destination, asked.desired_state)
-        return json_response({"desired_state": asked.desired_state})
+        wanted = await _body(request, DesiredStateRequest)
+        if not 0 <= wanted.store < len(self._stores):
+            raise ConfigError(f"there is no control store {wanted.store}; reload the page")
+        await self._stores[wanted.store].set_desired_state(wanted.pipeline, wanted.destination, wanted.desired_state)
+        return json_response({"desired_state": wanted.desired_state})
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:
@@ -245,9 +245,9 @@ def _status_of(error: TrunklineError) -> int:
 
 
 def _page_file(name: str) -> web.StreamResponse:
-    """A file of the page: nothing but what lies in its folder, by its plain name."""
+    """A file of the page, by its plain name: no other file is served."""
     path = FILES / name
     if path.suffix not in TYPES or path.parent != FILES or not path.is_file():
-        raise web.HTTPNotFound(text="there is no such file")
+        raise web.HTTPNotFound(text="this file does not exist")
     headers = {"Cache-Control": "no-cache", "Content-Type": f"{TYPES[path.suffix]}; charset=utf-8"}
     return web.FileResponse(path, headers=headers)

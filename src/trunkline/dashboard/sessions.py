@@ -1,11 +1,11 @@
-"""Who may look at a cluster that has a token: whoever shows that token once.
+"""Sessions: a cluster with a token needs a login with this token.
 
 Rules
- S1  Where the cluster has a token, nothing of it is told without a session, unless the operator said otherwise
-     (``--open``). A session begins with the cluster's token, and ends after some hours or with the server.
- S2  The token itself stays with the server: the browser keeps a random number, in a cookie that no script reads and no
-     other site sends.
- S3  Wrong tokens cost time, few are tried at once, and sessions have a limit: the oldest gives way.
+ S1  If the cluster has a token, the server reveals nothing without a session, unless the operator starts it with
+     ``--open``. A session begins with the cluster's token, and ends after some hours or with the server.
+ S2  The token stays in the server: the browser keeps a random number, in a cookie that scripts cannot read and other
+     sites cannot send.
+ S3  A wrong token costs time, few are checked at once, and the number of sessions is limited: the oldest one ends.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WRONG_S: Final = 1.0  # S3
 
 
 class WrongToken(Refused):
-    """What was shown is not the cluster's token."""
+    """Not the token of the cluster."""
 
 
 class Sessions:
-    """``token``: the cluster's; empty: whoever reaches the page may look."""
+    """``token``: of the cluster; empty: no login is needed."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -49,14 +49,14 @@ class Sessions:
         return self._ends_at.get(request.cookies.get(self.cookie, ""), 0.0) > time.monotonic()
 
     async def begin(self, token: str, response: web.StreamResponse) -> None:
-        """Raises ``WrongToken``, or ``Refused`` where too many try at once."""
+        """Raises ``WrongToken``, or ``Refused`` if too many logins are in progress."""
         if self._tries >= TRIES_AT_ONCE:
-            raise Refused("others try to log in, too; try again in a moment")
+            raise Refused("too many logins at once; try again in a moment")
         self._tries += 1
         try:
             if not is_token(token.strip(), self._token):
                 await asyncio.sleep(WRONG_S)
-                raise WrongToken("that is not the cluster's token")
+                raise WrongToken("this is not the token of the cluster")
         finally:
             self._tries -= 1
         number = secrets.token_urlsafe(32)

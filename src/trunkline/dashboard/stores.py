@@ -1,11 +1,11 @@
 """One control store of delivery: what it knows of pipelines, and the desired state of a destination.
 
 Rules
- K1  Delivery's own packages are imported when a store is first looked at, and only those of the store itself: the
-     dashboard runs where neither Spark nor DuckDB is installed.
- K2  A store is never made: a file that is not there is an error to show.
- K3  Its calls block, so they run one by one on a thread of its own; a store that hangs holds up nobody else.
- K4  No password is shown.
+ K1  Packages of delivery are imported at the first read of a store, and only those of the control store: the dashboard
+     runs where neither Spark nor DuckDB is installed.
+ K2  The dashboard never creates a store: a missing file is an error on the page.
+ K3  Calls block, so they run one by one on a thread per store; a store that hangs delays no other.
+ K4  The page shows no password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from msgspec import Struct
 
 from trunkline.dashboard.delivery_words import state_words
-from trunkline.dashboard.views import Deliverer, Destination, Pipeline, Store, Unrouted
+from trunkline.dashboard.views import ShownDeliverer, ShownDestination, ShownPipeline, ShownStore, ShownUnrouted
 from trunkline.errors import ConfigError, Refused, TrunklineError
 
 if TYPE_CHECKING:
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REQUESTS_AT_ONCE: Final = 8  # more are refused
-CLOSE_S: Final = 1.0  # a store that hangs is left as it is
+CLOSE_S: Final = 1.0  # a store that hangs is not waited for
 DESTINATIONS_SHOWN_MAX: Final = 5_000  # of a pipeline
 VALUES_SHOWN: Final = 3  # of unrouted rows
 VALUE_CHARACTERS_MAX: Final = 40  # of one that is shown
 HALT_ENDS_S: Final = 10.0  # a deliverer reads the desired states once a second
-LOOK_AGAIN_S: Final = 0.2
+CHECK_EVERY_S: Final = 0.2
 
 
-class Looked(Struct, frozen=True):
-    """One look: the store, and its destinations by key."""
+class StoreContent(Struct, frozen=True):
+    """A store, and its destinations by key."""
 
-    store: Store
-    destinations: dict[str, Destination]
+    store: ShownStore
+    destinations: dict[str, ShownDestination]
 
 
 class StoreWatch:
-    """``number``: its place among those that were given."""
+    """``number``: its place in the command line."""
 
     def __init__(self, number: int, address: str) -> None:
         self.number = number
@@ -62,15 +62,15 @@ class StoreWatch:
                     await self._run(self._opened.close)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def look(self) -> Looked:
-        """What it says now, or why it says nothing."""
+    async def read(self) -> StoreContent:
+        """The content of the store, or why it cannot be read."""
         try:
-            return await self._run(self._look)
+            return await self._run(self._read)
         except TrunklineError as error:
-            return Looked(Store(self.address, str(error), ()), {})
+            return StoreContent(ShownStore(self.address, str(error), ()), {})
 
     async def set_desired_state(self, pipeline: str, name: str, desired_state: DesiredState) -> None:
-        """Pause or resume a destination; resuming one that has halted lets it try again."""
+        """Pause or resume a destination; to resume a halted one ends the halt."""
         if self._requests >= REQUESTS_AT_ONCE:
             raise Refused("this control store is busy with other requests; try again in a moment")
         self._requests += 1
@@ -82,13 +82,13 @@ class StoreWatch:
             self._requests -= 1
 
     async def _end_halt(self, pipeline: str, name: str) -> None:
-        """A halt ends when a destination is made active. This one is active already, so it is paused for a moment."""
+        """A halt ends when a destination becomes active. This one is active already, so it is paused for a moment."""
         await self._run(lambda: self._store().desired_states.set(pipeline, [name], "paused"))
         try:
-            with contextlib.suppress(TimeoutError):  # nobody follows now; the next deliverer begins anew
+            with contextlib.suppress(TimeoutError):  # no deliverer runs; the next one starts without the halt
                 async with asyncio.timeout(HALT_ENDS_S):
                     while await self._is_halted(pipeline, name):
-                        await asyncio.sleep(LOOK_AGAIN_S)
+                        await asyncio.sleep(CHECK_EVERY_S)
         finally:
             await self._run(lambda: self._store().desired_states.set(pipeline, [name], "active"))
 
@@ -106,18 +106,18 @@ class StoreWatch:
             self._opened = _opened(self._given)
         return self._opened
 
-    def _look(self) -> Looked:
+    def _read(self) -> StoreContent:
         store = self._store()
-        pipelines: list[Pipeline] = []
-        found: dict[str, Destination] = {}
+        pipelines: list[ShownPipeline] = []
+        found: dict[str, ShownDestination] = {}
         for name in store.pipelines():
-            deliverers = tuple(Deliverer(each.name, each.live, each.held) for each in store.deliverers(name))
+            deliverers = tuple(ShownDeliverer(each.name, each.live, each.held) for each in store.deliverers(name))
             records = [each for each in store.destinations(name) if each.configured and not each.retired]
-            pipelines.append(Pipeline(self.number, name, deliverers, len(records), _unrouted(store, name)))
+            pipelines.append(ShownPipeline(self.number, name, deliverers, len(records), _unrouted(store, name)))
             for record in records[:DESTINATIONS_SHOWN_MAX]:
                 shown = _shown(self.number, name, record)
                 found[shown.key] = shown
-        return Looked(Store(self.address, "", tuple(pipelines)), found)
+        return StoreContent(ShownStore(self.address, "", tuple(pipelines)), found)
 
 
 def _opened(address: str) -> ControlStore:
@@ -132,11 +132,11 @@ def _opened(address: str) -> ControlStore:
         ) from None
 
 
-def _unrouted(store: ControlStore, pipeline: str) -> Unrouted | None:
+def _unrouted(store: ControlStore, pipeline: str) -> ShownUnrouted | None:
     summary = store.unrouted.summary(pipeline, VALUES_SHOWN)
     if not summary.rows:
         return None
-    return Unrouted(summary.rows, summary.through, tuple((_cut(value), count) for value, count in summary.values))
+    return ShownUnrouted(summary.rows, summary.through, tuple((_cut(value), count) for value, count in summary.values))
 
 
 def _cut(value: str | None) -> str | None:
@@ -144,14 +144,14 @@ def _cut(value: str | None) -> str | None:
 
 
 def check_address(address: str) -> None:
-    """Raise ``ConfigError`` for what can be no control store."""
+    """Raise ``ConfigError`` if this is not the address of a control store."""
     kind, _, place = address.partition(":")
     if kind not in ("sqlite", "postgres") or not place:
         raise ConfigError(f"{address!r} is not a valid control store; write sqlite:PATH or postgres:DSN")
 
 
 def shown_address(address: str) -> str:
-    """K4: of a connection string, only host and database."""
+    """Of a connection string, only host and database (K4)."""
     kind, _, place = address.partition(":")
     if kind != "postgres":
         return address
@@ -166,7 +166,7 @@ def _is_halted(record: DestinationRecord) -> bool:
     return record.owner is not None and record.status is not None and record.status.state == "halted"
 
 
-def _shown(store: int, pipeline: str, record: DestinationRecord) -> Destination:
+def _shown(store: int, pipeline: str, record: DestinationRecord) -> ShownDestination:
     status = record.status
     facts = {
         "key": f"{store}/{pipeline}/{record.name}",
@@ -179,8 +179,8 @@ def _shown(store: int, pipeline: str, record: DestinationRecord) -> Destination:
         "halted": _is_halted(record),
     }
     if status is None:
-        return Destination(**facts)  # type: ignore[arg-type]
-    return Destination(
+        return ShownDestination(**facts)  # type: ignore[arg-type]
+    return ShownDestination(
         **facts,  # type: ignore[arg-type]
         position=status.position,
         lag_versions=status.lag_versions,

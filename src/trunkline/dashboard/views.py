@@ -1,4 +1,4 @@
-"""What the page shows, as values. They are compared to find what changed, and sent as JSON under these very names."""
+"""What the page shows, as values: they are compared to find changes, and sent as JSON under these names."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from msgspec import Struct
 from trunkline.core.status import Level, MinuteCounts
 
 
-class Member(Struct, frozen=True):
-    """One copy of a segment. ``joining``: it is being copied, and does not count yet."""
+class ShownMember(Struct, frozen=True):
+    """A replica of a segment. ``joining``: it is still being copied, and does not count."""
 
     node: str
     joining: bool = False
 
 
-class Segment(Struct, frozen=True):
+class ShownSegment(Struct, frozen=True):
     index: int
     epoch: int
     base: int
     end: int | None  # None: it is open
     repaired: bool
-    owner: str  # who orders it: a node (chain) or a client (broadcast)
-    groups: tuple[tuple[Member, ...], ...]  # each from head to tail
+    owner: str  # the sequencer: a node (chain) or a client (broadcast)
+    groups: tuple[tuple[ShownMember, ...], ...]  # each from head to tail
 
 
-class Log(Struct, frozen=True):
-    """``segments``: the last ones, oldest first; empty where the cluster has too many logs to tell of each."""
+class ShownLog(Struct, frozen=True):
+    """``segments``: the last ones, oldest first; empty if the cluster has too many logs to list them."""
 
     name: str
     policy: str
@@ -33,15 +33,15 @@ class Log(Struct, frozen=True):
     epoch: int
     trim: int
     gaps: tuple[tuple[int, int], ...] = ()
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[ShownSegment, ...] = ()
     segments_total: int = 0
     blocked: bool = False
-    duty: str = ""  # what the coordinator is doing for it
+    duty: str = ""  # what the coordinator does for it now
     deleted: bool = False
 
 
-class Disk(Struct, frozen=True):
-    """What a node says of itself."""
+class ShownDisk(Struct, frozen=True):
+    """What a node reports about itself."""
 
     bytes_used: int
     bytes_free: int
@@ -49,84 +49,84 @@ class Disk(Struct, frozen=True):
     streams: int
     sync: str
     start: int = 0  # of its process
-    entries_read: int | None = None  # since then; None: it is too old to tell
+    entries_read: int | None = None  # since then; None: the node is too old to count
 
 
-class Node(Struct, frozen=True):
+class ShownNode(Struct, frozen=True):
     name: str
     address: str
     zone: str
     state: str  # rw, draining, gone
     live: bool
     start: int
-    damaged: int  # how often it found that it cannot read what it has stored
-    disk: Disk | None = None  # None: it does not answer
+    damaged: int  # how often it found data that it cannot read
+    disk: ShownDisk | None = None  # None: it does not answer
 
 
-class Cluster(Struct, frozen=True):
-    """What the coordinator says. ``cluster``: its id; ``name``: of the coordinator that answered."""
+class ShownCluster(Struct, frozen=True):
+    """What the coordinator reports. ``cluster``: its id; ``name``: of the coordinator that answered."""
 
     cluster: str
     name: str
     active: bool
-    nodes: tuple[Node, ...]
-    logs: tuple[Log, ...]
+    nodes: tuple[ShownNode, ...]
+    logs: tuple[ShownLog, ...]
     address: str = ""
     active_coordinator: str | None = None
-    logs_total: int = 0  # those that are left out among them
+    logs_total: int = 0  # with those that are left out
 
 
-class Health(Struct, frozen=True):
-    """The worst thing first, in words."""
+class ClusterHealth(Struct, frozen=True):
+    """In words, the worst first."""
 
     level: Level
     words: str
     more: tuple[str, ...] = ()
 
 
-class Standing(Struct, frozen=True):
+class PageHead(Struct, frozen=True):
     """The head of the page."""
 
     cluster: str
     coordinator: str
     address: str
     active: bool
-    health: Health
+    health: ClusterHealth
     logs_total: int
 
 
-class Deliverer(Struct, frozen=True):
+class ShownDeliverer(Struct, frozen=True):
     name: str
     live: bool
     held: int
 
 
-class Unrouted(Struct, frozen=True):
-    """Rows that no destination takes, up to version ``through``. ``values``: the most frequent; None is NULL."""
+class ShownUnrouted(Struct, frozen=True):
+    """Unrouted rows up to version ``through``. ``values``: the most frequent; None is NULL."""
 
     rows: int
     through: int
     values: tuple[tuple[str | None, int], ...]
 
 
-class Pipeline(Struct, frozen=True):
+class ShownPipeline(Struct, frozen=True):
     store: int
     name: str
-    deliverers: tuple[Deliverer, ...]
+    deliverers: tuple[ShownDeliverer, ...]
     destinations_total: int
-    unrouted: Unrouted | None = None  # None: every row that was counted has a destination
+    unrouted: ShownUnrouted | None = None  # None: all rows that were counted have a destination
 
 
-class Store(Struct, frozen=True):
+class ShownStore(Struct, frozen=True):
     """A control store. ``error``: why it cannot be read now."""
 
     address: str
     error: str
-    pipelines: tuple[Pipeline, ...]
+    pipelines: tuple[ShownPipeline, ...]
 
 
-class Destination(Struct, frozen=True):
-    """``state``: the deliverer's word, and the operator's where it was not followed yet."""
+class ShownDestination(Struct, frozen=True):
+    """``state``: as the deliverer reported it, and the desired state while it differs."""
 
     key: str
     store: int
@@ -145,15 +145,15 @@ class Destination(Struct, frozen=True):
     error: str = ""
 
 
-class Said(Struct, frozen=True):
-    """One line of the feed."""
+class FeedLine(Struct, frozen=True):
+    """One sentence of the feed."""
 
     level: Level
     text: str
 
 
 class FeedItem(Struct, frozen=True):
-    """``order_ms``: where it stands among the others, whatever a clock did."""
+    """``order_ms``: its place among the others, whatever a clock did."""
 
     number: int
     at_ms: int
@@ -166,9 +166,9 @@ class FeedItem(Struct, frozen=True):
 class Sample(Struct, frozen=True):
     """``tails``: by log, of some of them; ``lags_ms``: the worst of each pipeline, by ``store/pipeline``.
 
-    ``appends``: by how much these tails have grown since each was known before; None: nothing was known.
-    ``reads``: how many entries each node has sent since the look before. It is without the nodes of which that is not
-    known: those that were silent, lost or restarted in between.
+    ``appends``: how much these tails have grown since they were last known; None: none was.
+    ``reads``: how many entries each node sent since the last poll, without nodes that were silent, lost or restarted in
+    between.
     """
 
     at_ms: int
@@ -178,36 +178,36 @@ class Sample(Struct, frozen=True):
     appends: int | None = None
 
 
-class Counterexample(Struct, frozen=True):
+class CounterexampleFile(Struct, frozen=True):
     name: str
     size_bytes: int
     at_ms: int
 
 
-class Changed(Struct, frozen=True):
-    """Rows that are new or different, and the keys of those that are gone."""
+class ChangedDestinations(Struct, frozen=True):
+    """Rows that are new or different, and the keys of those that were removed."""
 
-    rows: tuple[Destination, ...] = ()
-    gone: tuple[str, ...] = ()
+    rows: tuple[ShownDestination, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 class ChangedLogs(Struct, frozen=True):
-    """Logs that are new or different, and the names of those that are gone."""
+    """Logs that are new or different, and the names of those that were removed."""
 
-    rows: tuple[Log, ...] = ()
-    gone: tuple[str, ...] = ()
+    rows: tuple[ShownLog, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 class Patch(Struct, frozen=True, omit_defaults=True):
-    """What changed; what did is whole, but for rows, samples and the feed, which come in addition."""
+    """What changed. Each field replaces its old value; rows, samples and the feed are added to it."""
 
     reset: bool = False  # forget everything first
-    standing: Standing | None = None
-    nodes: tuple[Node, ...] | None = None
+    head: PageHead | None = None
+    nodes: tuple[ShownNode, ...] | None = None
     logs: ChangedLogs | None = None
-    stores: tuple[Store, ...] | None = None
-    destinations: Changed | None = None
-    counterexamples: tuple[Counterexample, ...] | None = None
+    stores: tuple[ShownStore, ...] | None = None
+    destinations: ChangedDestinations | None = None
+    counterexamples: tuple[CounterexampleFile, ...] | None = None
     samples: tuple[Sample, ...] = ()
     feed: tuple[FeedItem, ...] = ()
     minutes: tuple[MinuteCounts, ...] | None = None

@@ -1,13 +1,13 @@
-"""Looks at everything while somebody watches, and tells every page what changed.
+"""Polls the cluster and the control stores while a page is open, and sends changes to every page.
 
 Rules
- W1  Nothing is asked of anybody unless a page is open, or was until a moment ago (a page that is reloaded). What
-     happened meanwhile is remembered by the coordinators; what happened to pipelines, by nobody.
- W2  A page is first told everything, then changes only, in order. One that does not keep up is cut off; it comes back
-     by itself, and is told everything again.
- W3  Cluster, history and stores are looked at in tasks of their own: one that is slow or away makes nothing else old.
-     A look that takes long is followed by a rest as long: a large cluster is looked at less often.
- W4  Pages, what waits for a page, samples and the feed have limits.
+ W1  It polls only while a page is open, and for a moment longer (a page that is reloaded). Coordinators keep the events
+     of the time between; events of pipelines are not kept.
+ W2  A page first receives everything, then only changes, in order. A page that does not keep up is disconnected; it
+     reconnects, and receives everything again.
+ W3  Cluster, history and each store are polled in tasks of their own: one that is slow or unreachable delays no other.
+     After a long poll comes a pause of the same length: a large cluster is polled less often.
+ W4  Pages, patches that wait for a page, samples and the feed have limits.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ from msgspec.structs import replace
 
 from trunkline.core.status import MinuteCounts
 from trunkline.dashboard import delivery_words
-from trunkline.dashboard.collector import Gatherer
+from trunkline.dashboard.collector import ClusterCollector
 from trunkline.dashboard.counterexamples import found_in
-from trunkline.dashboard.feed import Memory
-from trunkline.dashboard.history import Histories
+from trunkline.dashboard.feed import FeedMemory
+from trunkline.dashboard.history import EventHistory
 from trunkline.dashboard.reads import entries_read
-from trunkline.dashboard.stores import Looked, StoreWatch
+from trunkline.dashboard.stores import StoreContent, StoreWatch
 from trunkline.dashboard.views import (
-    Changed,
+    ChangedDestinations,
     ChangedLogs,
-    Cluster,
-    Counterexample,
-    Destination,
-    Health,
-    Log,
+    ClusterHealth,
+    CounterexampleFile,
+    FeedLine,
+    PageHead,
     Patch,
-    Said,
     Sample,
-    Standing,
-    Store,
+    ShownCluster,
+    ShownDestination,
+    ShownLog,
+    ShownStore,
 )
 from trunkline.dashboard.words import duration, health
 from trunkline.errors import Refused, TrunklineError
 
-LOOK_S: Final = 1.0
-STORE_LOOK_S: Final = 1.0
-FILES_LOOK_S: Final = 3.0
-HISTORY_LOOK_S: Final = 1.0
-REST_S: Final = 0.2  # between looks, at least
-REST_SHARE: Final = 1.0  # and so many times as long as the look took
+POLL_S: Final = 1.0
+STORE_POLL_S: Final = 1.0
+FILES_POLL_S: Final = 3.0
+HISTORY_POLL_S: Final = 1.0
+PAUSE_S: Final = 0.2  # between polls, at least
+PAUSE_SHARE: Final = 1.0  # of the time that the poll took, at least
 LINGER_S: Final = 5.0
-AWAY_S: Final = 5.0  # without a look; longer: what happened meanwhile cannot be dated
+GAP_S: Final = 5.0  # without polls; after a longer gap, changes of pipelines cannot be dated
 PAGES_MAX: Final = 32
 WAITING_MAX: Final = 60  # patches that wait for one page
 
 
-class Page:
-    """One open page: what it is to be told. ``None`` ends it."""
+class OpenPage:
+    """An open page, and the patches that wait for it. ``None`` ends it."""
 
     def __init__(self) -> None:
         self.waiting: asyncio.Queue[bytes | None] = asyncio.Queue(WAITING_MAX + 1)
 
-    def tell(self, patch: bytes) -> bool:
+    def send(self, patch: bytes) -> bool:
         if self.waiting.qsize() >= WAITING_MAX:  # W2
             self.end()
             return False
@@ -77,48 +77,48 @@ class Page:
             self.waiting.put_nowait(None)
 
 
-class Watch:
-    """``on_failure`` is told of a look that failed as none should: a bug."""
+class ClusterWatch:
+    """Calls ``on_failure`` if a poll fails because of a bug."""
 
     def __init__(
         self,
-        gatherer: Gatherer,
-        histories: Histories,
+        collector: ClusterCollector,
+        history: EventHistory,
         stores: tuple[StoreWatch, ...],
-        folder: Path | None,
+        directory: Path | None,
         *,
         may_operate: bool,
         on_failure: Callable[[str], None],
     ) -> None:
-        self._gatherer = gatherer
-        self._histories = histories
+        self._collector = collector
+        self._history = history
         self._stores = stores
-        self._folder = folder
+        self._directory = directory
         self._may_operate = may_operate
         self._on_failure = on_failure
-        self._pages: set[Page] = set()
+        self._pages: set[OpenPage] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping: asyncio.TimerHandle | None = None
-        self._memory = Memory()
-        self._cluster: Cluster | None = None
-        self._standing: Standing | None = None
+        self._memory = FeedMemory()
+        self._cluster: ShownCluster | None = None
+        self._head: PageHead | None = None
         self._unreachable = False
         self._stopped_at_s: float | None = None
-        self._tails: dict[str, int] = {}  # the last that was told of each log
+        self._tails: dict[str, int] = {}  # the last one known of each log
         self._minutes: tuple[MinuteCounts, ...] = ()
-        self._shown_stores: tuple[Store, ...] = tuple(Store(each.address, "", ()) for each in stores)
-        self._looked: set[int] = set()  # stores that were read before: what they say first is no news
-        self._destinations: dict[str, Destination] = {}
-        self._files: tuple[Counterexample, ...] = ()
+        self._shown_stores: tuple[ShownStore, ...] = tuple(ShownStore(each.address, "", ()) for each in stores)
+        self._stores_read: set[int] = set()  # the first content of a store is not news
+        self._destinations: dict[str, ShownDestination] = {}
+        self._files: tuple[CounterexampleFile, ...] = ()
 
     # ------------------------------------------------------------------------------------------------------------ pages
 
-    def open_page(self) -> Page:
-        """Raises ``Refused`` where there are too many (W4)."""
+    def open_page(self) -> OpenPage:
+        """Raises ``Refused`` if there are too many (W4)."""
         if len(self._pages) >= PAGES_MAX:
-            raise Refused(f"{PAGES_MAX} pages watch already; close one")
-        page = Page()
-        page.tell(_encoded(self._everything()))
+            raise Refused(f"{PAGES_MAX} pages are open; close one")
+        page = OpenPage()
+        page.send(_encoded(self._everything()))
         self._pages.add(page)
         if self._stopping is not None:
             self._stopping.cancel()
@@ -127,7 +127,7 @@ class Watch:
             self._start()
         return page
 
-    def close_page(self, page: Page) -> None:
+    def close_page(self, page: OpenPage) -> None:
         self._pages.discard(page)
         if not self._pages and self._stopping is None and self._tasks:
             self._stopping = asyncio.get_running_loop().call_later(LINGER_S, self._stop)  # W1
@@ -141,18 +141,18 @@ class Watch:
             page.end()
 
     @property
-    def looks(self) -> bool:
+    def polls(self) -> bool:
         return bool(self._tasks)
 
     def _everything(self) -> Patch:
         cluster = self._cluster
         return Patch(
             reset=True,
-            standing=self._standing,
+            head=self._head,
             nodes=cluster.nodes if cluster is not None else None,
             logs=ChangedLogs(cluster.logs) if cluster is not None else None,
             stores=self._shown_stores,
-            destinations=Changed(tuple(self._destinations.values())),
+            destinations=ChangedDestinations(tuple(self._destinations.values())),
             counterexamples=self._files,
             samples=tuple(self._memory.samples),
             feed=tuple(self._memory.feed),
@@ -160,30 +160,30 @@ class Watch:
             may_operate=self._may_operate,
         )
 
-    def _tell(self, patch: Patch) -> None:
+    def _send(self, patch: Patch) -> None:
         if patch == Patch():
             return
         encoded = _encoded(patch)
         for page in tuple(self._pages):
-            if not page.tell(encoded):
+            if not page.send(encoded):
                 self.close_page(page)
 
-    # ------------------------------------------------------------------------------------------------------------ looks
+    # ------------------------------------------------------------------------------------------------------------ polls
 
     def _start(self) -> None:
-        looks = [
-            self._again(self._look_at_cluster, LOOK_S),
-            self._again(self._look_at_history, HISTORY_LOOK_S),
-            self._again(self._look_at_files, FILES_LOOK_S),
+        polls = [
+            self._repeat(self._poll_cluster, POLL_S),
+            self._repeat(self._poll_history, HISTORY_POLL_S),
+            self._repeat(self._poll_files, FILES_POLL_S),
         ]
-        looks += [self._again(partial(self._look_at_store, store), STORE_LOOK_S) for store in self._stores]
-        self._tasks = [asyncio.create_task(look) for look in looks]
+        polls += [self._repeat(partial(self._poll_store, store), STORE_POLL_S) for store in self._stores]
+        self._tasks = [asyncio.create_task(poll) for poll in polls]
         for task in self._tasks:
             task.add_done_callback(self._ended)
-        away_s = time.monotonic() - self._stopped_at_s if self._stopped_at_s is not None else 0.0
-        if away_s > AWAY_S and self._stores:
-            note = f"nobody looked at pipelines for {duration(away_s)}; what changed meanwhile is told now"
-            self._tell(Patch(feed=self._memory.tell([Said("info", note)], _now_ms())))
+        gap_s = time.monotonic() - self._stopped_at_s if self._stopped_at_s is not None else 0.0
+        if gap_s > GAP_S and self._stores:
+            note = f"no page was open for {duration(gap_s)}; changes of pipelines in this time follow now"
+            self._send(Patch(feed=self._memory.add([FeedLine("info", note)], _now_ms())))
 
     def _stop(self) -> list[asyncio.Task[None]]:
         tasks, self._tasks, self._stopping = self._tasks, [], None
@@ -194,29 +194,29 @@ class Watch:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(f"looking failed, which is a bug: {error!r}")
+            self._on_failure(f"a poll failed, which is a bug: {error!r}")
 
-    async def _again(self, look: Callable[[], Coroutine[None, None, None]], every_s: float) -> None:
+    async def _repeat(self, poll: Callable[[], Coroutine[None, None, None]], every_s: float) -> None:
         while True:
-            began = time.monotonic()
-            await look()
-            took_s = time.monotonic() - began
-            await asyncio.sleep(max(REST_S, REST_SHARE * took_s, every_s - took_s))
+            started = time.monotonic()
+            await poll()
+            took_s = time.monotonic() - started
+            await asyncio.sleep(max(PAUSE_S, PAUSE_SHARE * took_s, every_s - took_s))
 
-    async def _look_at_cluster(self) -> None:
+    async def _poll_cluster(self) -> None:
         try:
-            seen = await self._gatherer.look()
+            seen = await self._collector.collect()
         except TrunklineError as error:
-            self._lost_sight(str(error))
+            self._show_unreachable(str(error))
             return
-        self._show_cluster(seen, await self._gatherer.tails(seen.logs))
+        self._show_cluster(seen, await self._collector.tails(seen.logs))
 
-    def _show_cluster(self, seen: Cluster, tails: dict[str, int]) -> None:
+    def _show_cluster(self, seen: ShownCluster, tails: dict[str, int]) -> None:
         before, self._cluster = self._cluster, seen
-        news = [Said("good", "the coordinator answers again")] if self._unreachable else []
-        lost_at_s = {node: at_ms / 1000 for node, at_ms in self._histories.lost.items()}
+        news = [FeedLine("good", "the coordinator answers again")] if self._unreachable else []
+        lost_at_s = {node: at_ms / 1000 for node, at_ms in self._history.lost.items()}
         self._unreachable = False
-        known, self._standing = self._standing, Standing(
+        known, self._head = self._head, PageHead(
             seen.cluster, seen.name, seen.address, seen.active,
             health(seen, lost_at_s, time.time()), seen.logs_total,
         )  # fmt: skip
@@ -225,78 +225,78 @@ class Watch:
         sample = Sample(_now_ms(), tails, lags_ms, entries_read(before, seen), appends)
         self._memory.sample(sample)
         logs = changed_logs(before.logs if before is not None else (), seen.logs)
-        self._tell(
+        self._send(
             Patch(
-                standing=self._standing if self._standing != known else None,
+                head=self._head if self._head != known else None,
                 nodes=seen.nodes if before is None or seen.nodes != before.nodes else None,
                 logs=logs if logs != ChangedLogs() else None,
                 samples=(sample,),
-                feed=self._memory.tell(news, sample.at_ms),
+                feed=self._memory.add(news, sample.at_ms),
             )
         )
 
-    def _growth(self, seen: Cluster, tails: dict[str, int]) -> int | None:
-        """By how much tails have grown since each was known before; None where none was."""
+    def _growth(self, seen: ShownCluster, tails: dict[str, int]) -> int | None:
+        """How much tails have grown since they were last known; None if none was."""
         known = [name for name in tails if name in self._tails]
         growth = sum(max(0, tails[name] - self._tails[name]) for name in known)
         there = {log.name for log in seen.logs}
         self._tails = {name: tail for name, tail in (self._tails | tails).items() if name in there}
         return growth if known else None
 
-    async def _look_at_history(self) -> None:
-        feed = self._memory.put(await self._histories.look())
-        minutes, self._minutes = self._minutes, self._histories.minutes
-        self._tell(Patch(feed=feed, minutes=self._minutes if self._minutes != minutes else None))
+    async def _poll_history(self) -> None:
+        feed = self._memory.put(await self._history.read())
+        minutes, self._minutes = self._minutes, self._history.minutes
+        self._send(Patch(feed=feed, minutes=self._minutes if self._minutes != minutes else None))
 
-    def _lost_sight(self, why: str) -> None:
-        """Nobody tells how the cluster is; what was seen last stays on the page."""
-        known = self._standing
-        standing = Standing(
+    def _show_unreachable(self, why: str) -> None:
+        """No coordinator answers; the last status stays on the page."""
+        known = self._head
+        head = PageHead(
             known.cluster if known is not None else "",
             known.coordinator if known is not None else "",
             known.address if known is not None else "",
             False,
-            Health("bad", "no coordinator answers", (why,)),
+            ClusterHealth("bad", "no coordinator answers", (why,)),
             known.logs_total if known is not None else 0,
         )
-        news = [] if self._unreachable else [Said("bad", "no coordinator answers")]
+        news = [] if self._unreachable else [FeedLine("bad", "no coordinator answers")]
         self._unreachable = True
-        feed = self._memory.tell(news, _now_ms())
-        self._tell(Patch(standing=standing if standing != known else None, feed=feed))
-        self._standing = standing
+        feed = self._memory.add(news, _now_ms())
+        self._send(Patch(head=head if head != known else None, feed=feed))
+        self._head = head
 
-    async def _look_at_store(self, watched: StoreWatch) -> None:
-        looked = await watched.look()
+    async def _poll_store(self, watched: StoreWatch) -> None:
+        content = await watched.read()
         number, before = watched.number, self._shown_stores
         own = {key: each for key, each in self._destinations.items() if each.store == number}
-        if looked.store.error:  # what was seen last stays on the page
-            looked = Looked(replace(before[number], error=looked.store.error), own)
-        stores = tuple(looked.store if at == number else store for at, store in enumerate(before))
-        news: list[Said] = []
-        if number in self._looked:
+        if content.store.error:  # the last content stays on the page
+            content = StoreContent(replace(before[number], error=content.store.error), own)
+        stores = tuple(content.store if at == number else store for at, store in enumerate(before))
+        news: list[FeedLine] = []
+        if number in self._stores_read:
             news = delivery_words.store_news(before, stores)
-            news += delivery_words.destination_news(own, looked.destinations)
-        elif not looked.store.error:
-            self._looked.add(number)
-        changed = delivery_words.changes(own, looked.destinations)
+            news += delivery_words.destination_news(own, content.destinations)
+        elif not content.store.error:
+            self._stores_read.add(number)
+        changed = delivery_words.changes(own, content.destinations)
         others = {key: each for key, each in self._destinations.items() if each.store != number}
-        self._shown_stores, self._destinations = stores, others | looked.destinations
-        self._tell(
+        self._shown_stores, self._destinations = stores, others | content.destinations
+        self._send(
             Patch(
                 stores=stores if stores != before else None,
-                destinations=changed if changed != Changed() else None,
-                feed=self._memory.tell(news, _now_ms()),
+                destinations=changed if changed != ChangedDestinations() else None,
+                feed=self._memory.add(news, _now_ms()),
             )
         )
 
-    async def _look_at_files(self) -> None:
-        files = await asyncio.to_thread(found_in, self._folder)
+    async def _poll_files(self) -> None:
+        files = await asyncio.to_thread(found_in, self._directory)
         if files != self._files:
             self._files = files
-            self._tell(Patch(counterexamples=files))
+            self._send(Patch(counterexamples=files))
 
 
-def changed_logs(before: tuple[Log, ...], now: tuple[Log, ...]) -> ChangedLogs:
+def changed_logs(before: tuple[ShownLog, ...], now: tuple[ShownLog, ...]) -> ChangedLogs:
     known = {log.name: log for log in before}
     rows = tuple(log for log in now if known.get(log.name) != log)
     there = {log.name for log in now}

@@ -1,13 +1,13 @@
-"""How a cluster is, in words: pure functions of what is seen now."""
+"""The health of a cluster, in words. All of it is pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trunkline.dashboard.views import Cluster, Health, Said, Segment
+from trunkline.dashboard.views import ClusterHealth, FeedLine, ShownCluster, ShownSegment
 from trunkline.plural import plural
 
-NEWS_MAX = 50  # sentences from one look; beyond them, a number
+NEWS_MAX = 50  # sentences of one poll; beyond them, a number
 NAMED_MAX = 3  # logs in one sentence
 
 
@@ -22,30 +22,30 @@ def duration(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def limited(news: list[Said]) -> list[Said]:
+def limited(news: list[FeedLine]) -> list[FeedLine]:
     if len(news) <= NEWS_MAX:
         return news
     return [
         *news[:NEWS_MAX],
-        Said("info", f"{plural(len(news) - NEWS_MAX, 'more change')} at once; the page shows what is now"),
+        FeedLine("info", f"{plural(len(news) - NEWS_MAX, 'more change')} at once; the page shows the result"),
     ]
 
 
-def health(cluster: Cluster, lost_at_s: Mapping[str, float], now_s: float) -> Health:
-    """``lost_at_s``: when a node was seen to be lost; one that was lost before anybody looked is not in it."""
+def health(cluster: ShownCluster, lost_at_s: Mapping[str, float], now_s: float) -> ClusterHealth:
+    """``lost_at_s``: when nodes were lost, if that is known."""
     bad = [*_node_problems(cluster, lost_at_s, now_s), *_log_problems(cluster)]
     warnings = list(_thin_logs(cluster))
     if bad:
-        return Health("bad", bad[0], (*bad[1:], *warnings))
+        return ClusterHealth("bad", bad[0], (*bad[1:], *warnings))
     if warnings:
-        return Health("warn", warnings[0], tuple(warnings[1:]))
+        return ClusterHealth("warn", warnings[0], tuple(warnings[1:]))
     count = sum(node.state != "gone" for node in cluster.nodes)
     if count == 0:
-        return Health("warn", "no nodes yet")
-    return Health("good", "the only node is live" if count == 1 else f"all {count} nodes live")
+        return ClusterHealth("warn", "no nodes yet")
+    return ClusterHealth("good", "the only node is live" if count == 1 else f"all {count} nodes live")
 
 
-def _node_problems(cluster: Cluster, lost_at_s: Mapping[str, float], now_s: float) -> Iterator[str]:
+def _node_problems(cluster: ShownCluster, lost_at_s: Mapping[str, float], now_s: float) -> Iterator[str]:
     for node in cluster.nodes:
         if node.state == "gone":
             continue
@@ -60,14 +60,14 @@ def _node_problems(cluster: Cluster, lost_at_s: Mapping[str, float], now_s: floa
             yield f"{named(node.name)} found damage on its disk"
 
 
-def _log_problems(cluster: Cluster) -> Iterator[str]:
+def _log_problems(cluster: ShownCluster) -> Iterator[str]:
     yield from _of_logs([log.name for log in cluster.logs if log.blocked], "is blocked", "are blocked")
     lost = [log.name for log in cluster.logs if log.gaps]
     yield from _of_logs(lost, "has lost positions", "have lost positions")
 
 
-def _thin_logs(cluster: Cluster) -> Iterator[str]:
-    """Logs with fewer copies somewhere than they are meant to have."""
+def _thin_logs(cluster: ShownCluster) -> Iterator[str]:
+    """Logs with a segment that has too few copies."""
     thin: dict[str, list[str]] = {}
     for log in cluster.logs:
         fewest = min((copies(segment) for segment in log.segments), default=log.replicas)
@@ -78,13 +78,13 @@ def _thin_logs(cluster: Cluster) -> Iterator[str]:
 
 
 def _of_logs(names: list[str], of_one: str, of_many: str) -> Iterator[str]:
-    """A sentence for each of a few logs, one for many."""
+    """A sentence for each of a few logs, or one for many."""
     if len(names) <= NAMED_MAX:
         yield from (f"log {name} {of_one}" for name in names)
     else:
         yield f"{len(names):,} logs {of_many}: {', '.join(names[:NAMED_MAX])} and {len(names) - NAMED_MAX:,} more"
 
 
-def copies(segment: Segment) -> int:
-    """Of the group that has the fewest; those that are still being made do not count."""
+def copies(segment: ShownSegment) -> int:
+    """Complete replicas of the group that has the fewest."""
     return min((sum(not member.joining for member in group) for group in segment.groups), default=0)

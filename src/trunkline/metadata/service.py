@@ -78,6 +78,7 @@ class RegisterService:
         self._aside: dict[asyncio.TimerHandle, str] = {}
         self._closed = False
         self.counts = ServiceCounts()
+        self.reconfigurations = 0
         self.refused: dict[str, str] = {}  # why the last swap of a log did not fit into the store (G6)
 
     def submit(
@@ -186,6 +187,7 @@ class RegisterService:
         if isinstance(answer, Swapped) and isinstance(job.message, Swap):
             self.refused.pop(answer.log, None)
             if ends_segment(job.message):
+                self.reconfigurations += 1
                 self._endings.happened(answer.log)
         self.counts.answered += 1
         job.answer(answer)

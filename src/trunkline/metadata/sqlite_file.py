@@ -177,8 +177,8 @@ class SqliteFile:
         stored = {segment.index: segment for segment in self._segments.get(log, ())}
         rows = [(log, s.index, encode(s).decode()) for s in segments if stored.get(s.index) != s]
         connection.executemany("INSERT OR REPLACE INTO segments VALUES (?, ?, ?)", rows)
-        gone = stored.keys() - {segment.index for segment in segments}
-        connection.executemany("DELETE FROM segments WHERE log = ? AND number = ?", [(log, number) for number in gone])
+        old = stored.keys() - {segment.index for segment in segments}
+        connection.executemany("DELETE FROM segments WHERE log = ? AND number = ?", [(log, number) for number in old])
         self._segments[log] = segments
 
     def _lock_file(self) -> None:

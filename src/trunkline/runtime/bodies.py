@@ -24,6 +24,7 @@ from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import Fetched, ReadFrames, Written
 from trunkline.core.streams import Key
 from trunkline.net.connection import Connection
+from trunkline.runtime.node_counts import NodeCounts
 from trunkline.runtime.process import Buffer
 from trunkline.storage import Engine, FrameDamaged, FrameMissing
 
@@ -63,9 +64,10 @@ class _Waiting:
 class BodySender:
     """``damaged`` is called in the event loop with damaged frames."""
 
-    def __init__(self, engine: Engine, damaged: Damaged) -> None:
+    def __init__(self, engine: Engine, damaged: Damaged, counts: NodeCounts) -> None:
         self._engine = engine
         self._damaged = damaged
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(READ_THREADS, "read")
         self._waiting: dict[int, _Waiting] = {}  # by connection number; only where an answer waits
@@ -143,6 +145,7 @@ class BodySender:
         if isinstance(message, Written):
             connection.send(ANSWERING, token, message, bodies)
             return
+        self._counts.sent(wanted[: len(bodies)], bodies)
         frames, attachments = message.frames, bodies
         if len(bodies) < len(wanted):  # only a prefix is sent, to bound the bytes
             frames = frames[: frames.index(wanted[len(bodies)])]

@@ -24,6 +24,7 @@ from trunkline.core.projection import Projection
 from trunkline.core.status import ClusterStatus, LogStatus, NodeStatus, registered_node
 from trunkline.core.timing import DEFAULT_TIMING
 from trunkline.errors import ConfigError, StorageError
+from trunkline.metadata.service import RegisterService
 from trunkline.metadata.sqlite_store import SqliteStore
 from trunkline.metadata.store import MetadataStore, StoreUnavailable
 from trunkline.net.admin import (
@@ -45,18 +46,17 @@ from trunkline.net.packets import BadRequest, Envelope
 from trunkline.net.server import Server
 from trunkline.observing.metrics import Values
 from trunkline.observing.readiness import Readiness
-from trunkline.runtime.chronicle import Chronicle
-from trunkline.runtime.chronicler import Chronicler
 from trunkline.runtime.coordinator_metrics import (
     TABLE,
     CoordinatorView,
-    CountedRegister,
     coordinator_readiness,
     coordinator_values,
     log_views,
 )
 from trunkline.runtime.duties import LogDuties
 from trunkline.runtime.duty_runner import RETRY_S, DutyRunner
+from trunkline.runtime.event_collector import EventCollector
+from trunkline.runtime.event_history import EventHistory
 from trunkline.runtime.links import Links
 from trunkline.runtime.questions import Questions
 from trunkline.runtime.recorder import Recorder
@@ -73,11 +73,10 @@ log = logging.getLogger("trunkline.coordinator")
 STORE_S = 2.0  # within which the store must answer for metrics and readiness
 
 
-class CoordinatorConfig(Struct, frozen=True):
+class CoordinatorServerConfig(Struct, frozen=True):
     listen: str = "127.0.0.1:7400"
     directory: Path | None = None  # of the embedded store; None with etcd
     etcd: tuple[str, ...] = ()  # endpoints, host:port or a URL
-    etcd_login: str = ""  # user:password
     name: str = "coordinator"
     token: str = ""
     lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
@@ -89,7 +88,10 @@ class CoordinatorConfig(Struct, frozen=True):
 
 
 async def run_coordinator(
-    config: CoordinatorConfig, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
+    config: CoordinatorServerConfig,
+    *,
+    server_tls: ssl.SSLContext | None = None,
+    client_tls: ssl.SSLContext | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code."""
     coordinator = CoordinatorServer(config, server_tls, client_tls)
@@ -99,14 +101,13 @@ async def run_coordinator(
         await coordinator.close()
 
 
-def make_store(config: CoordinatorConfig) -> MetadataStore:
+def make_store(config: CoordinatorServerConfig) -> MetadataStore:
     if config.etcd:
         from trunkline.metadata.etcd_gateway import EtcdOptions  # loads its HTTP client only if needed
         from trunkline.metadata.etcd_store import EtcdStore
 
         endpoints = tuple(each if "://" in each else f"http://{each}" for each in config.etcd)
-        user, _, password = config.etcd_login.partition(":")
-        return EtcdStore(EtcdOptions(endpoints, user=user, password=password), lease_ms=config.lease_ms)
+        return EtcdStore(EtcdOptions(endpoints), lease_ms=config.lease_ms)
     if config.directory is None:
         raise ConfigError("a coordinator needs a directory for its embedded store, or the endpoints of an etcd")
     return SqliteStore(config.directory / "metadata.sqlite", lease_ms=config.lease_ms)
@@ -115,7 +116,7 @@ def make_store(config: CoordinatorConfig) -> MetadataStore:
 class CoordinatorServer:
     def __init__(
         self,
-        config: CoordinatorConfig,
+        config: CoordinatorServerConfig,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -127,10 +128,10 @@ class CoordinatorServer:
         self._start = start_number()
         self._began = time.monotonic()
         self._store = make_store(config)
-        self._register = CountedRegister(self._store)
+        self._register = RegisterService(self._store)
         self._links = Links(config.name, token=config.token, tls=client_tls)
         self._questions = Questions(f"{config.name}.questions", self._links)
-        self._chronicle = Chronicle(config.directory)
+        self._events = EventHistory(config.directory)
         self._duties = DutyRunner(config.name, self._store, self._make_duties)
         self._summaries = Summaries()
         self._recorder: Recorder | None = None
@@ -153,10 +154,10 @@ class CoordinatorServer:
         )
         log_listening(log, f"coordinator {config.name}", self.address, self._observe_address)
         self._begin(self._duties.run())
-        chronicler = Chronicler(
-            config.name, self._store, self._chronicle, self._duties.blocked, self._ask_node, lease_ms=config.lease_ms
+        collector = EventCollector(
+            config.name, self._store, self._events, self._duties.blocked, self._ask_node, lease_ms=config.lease_ms
         )
-        self._begin(chronicler.run())
+        self._begin(collector.run())
 
     async def close(self) -> None:
         if self._observing is not None:
@@ -213,7 +214,7 @@ class CoordinatorServer:
         elif isinstance(message, ClusterRequest):
             answer(ClusterAnswer(self.cluster))
         elif isinstance(message, EventsRequest):
-            answer(EventsAnswer(msgspec.json.encode(self._chronicle.since(message.book, message.after))))
+            answer(EventsAnswer(msgspec.json.encode(self._events.since(message.book, message.after))))
         elif isinstance(message, StatusRequest | ListLogs | SetNodeState | ForgetNode):
             self._begin(self._administer(message, connection, token))
         else:

@@ -7,17 +7,15 @@ read, and no log is counted twice where there are several coordinators.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
 
 from trunkline.core.duties import CopyToJoiner, RepairSegment
-from trunkline.core.effects import Message
-from trunkline.core.messages import NodeInfo, NodeState, Swap, Swapped
+from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Projection
-from trunkline.metadata.service import RegisterService, ServiceCounts, ends_segment
-from trunkline.metadata.store import MetadataStore
+from trunkline.metadata.service import ServiceCounts
 from trunkline.observing.metrics import (
     COMMON,
     Labelled,
@@ -38,27 +36,27 @@ TROUBLES: Final = ("fewer_copies", "no_redundancy", "blocked", "lost", "broken")
 METRICS: Final = (
     *COMMON,
     MetricSpec("ready", "gauge", "1 if `/readyz` answers 200"),
-    MetricSpec("active", "gauge", "1 for the one that does the background work"),
-    MetricSpec("store_up", "gauge", "1 if the metadata store answered this look"),
-    MetricSpec("nodes", "gauge", "nodes that are registered, by state: rw, draining, gone", ("state",)),
+    MetricSpec("active", "gauge", "1 for the coordinator that performs the duties"),
+    MetricSpec("store_up", "gauge", "1 if the metadata store answers"),
+    MetricSpec("nodes", "gauge", "registered nodes, by state: rw, draining, gone", ("state",)),
     MetricSpec("live_nodes", "gauge", "nodes whose lease holds"),
-    MetricSpec("logs", "gauge", "logs, without deleted ones; this and what follows on logs is told by the active one"),
+    MetricSpec("logs", "gauge", "logs, without deleted ones; only the active coordinator has metrics of logs"),
     MetricSpec("segments", "gauge", "segments of all logs"),
-    MetricSpec("open_segments", "gauge", "logs that take appends; the others are read-only"),
-    MetricSpec("repairs", "gauge", "logs for which copies are being made now"),
+    MetricSpec("open_segments", "gauge", "logs that accept appends; the others are read-only"),
+    MetricSpec("repairs", "gauge", "logs that are being repaired"),
     MetricSpec("logs_in_trouble", "gauge", "logs that `status` warns of, by what is wrong", ("trouble",)),
     MetricSpec(
         "log_trouble", "gauge", f"1 for each log in trouble, of the first {LOGS_NAMED_MAX} by name", ("log", "trouble")
     ),
-    MetricSpec("reconfigurations_total", "counter", "segments ended and followed by another, through this coordinator"),
-    MetricSpec("requests_total", "counter", "requests that came over connections, by kind", ("kind",)),
+    MetricSpec("reconfigurations_total", "counter", "reconfigurations through this coordinator"),
+    MetricSpec("requests_total", "counter", "requests received over connections, by kind", ("kind",)),
     MetricSpec(
         "register_total",
         "counter",
-        "requests to the metadata, its own among them: answered, unanswered, dropped, malformed, delayed",
+        "requests to the metadata, its own included: answered, unanswered, dropped, malformed, delayed",
         ("outcome",),
     ),
-    MetricSpec("connections", "gauge", "connections that are open"),
+    MetricSpec("connections", "gauge", "open connections"),
     MetricSpec("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
 )
 TABLE: Final = MetricTable("trunkline_coordinator_", METRICS)
@@ -77,7 +75,7 @@ class LogView(Struct, frozen=True):
         return self.summary.projection
 
     def troubles(self) -> list[str]:
-        """What ``trunkline status`` warns of; ``broken``: a bug stopped the duties of this log."""
+        """What ``trunkline status`` warns about; ``broken``: a bug stopped the duties of this log."""
         narrow, single = self.summary.fewer_copies, self.summary.no_redundancy
         found = {"no_redundancy"} if single else set()
         found |= {"fewer_copies"} if narrow > single else set()
@@ -167,24 +165,3 @@ def _logs(logs: tuple[LogView, ...]) -> dict[str, Value]:
         "logs_in_trouble": [Labelled((trouble,), sums[trouble]) for trouble in TROUBLES],
         "log_trouble": named,
     }
-
-
-class CountedRegister(RegisterService):
-    """Counts the segments that were replaced through this coordinator."""
-
-    def __init__(self, store: MetadataStore) -> None:
-        super().__init__(store)
-        self.reconfigurations = 0
-
-    def submit(
-        self, message: Message, answer: Callable[[Message], None], refuse: Callable[[str], None] | None = None
-    ) -> None:
-        super().submit(message, self._counted(message, answer) if isinstance(message, Swap) else answer, refuse)
-
-    def _counted(self, swap: Swap, answer: Callable[[Message], None]) -> Callable[[Message], None]:
-        def told(found: Message) -> None:
-            if isinstance(found, Swapped) and ends_segment(swap):
-                self.reconfigurations += 1
-            answer(found)
-
-        return told

@@ -152,10 +152,11 @@ class LogDuties:
         self.process.deliver("coordinator", Address(self.process.name, "host"), CheckNow())
 
     def _stepped(self) -> None:
-        if not self._coordinator.is_busy:
-            self._turns.give_back(self.log)  # L1
-        if self._over:
+        if self._over:  # before the turn is given back, which may start this log again
+            self._over = False
             self._finished(self.log)
+        elif not self._coordinator.is_busy:
+            self._turns.give_back(self.log)  # L1
 
     def persist(self, record: Record, step: Step) -> int:
         raise AssertionError(f"a coordinator persists nothing, but {record} came")

@@ -245,8 +245,8 @@ class LocalCluster:
     def _failure_text(self, child: Child, code: int) -> str:
         path = self.files.logs / f"{child.name}.log"
         last = path.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()[-1:]
-        said = f": {_message(last[0])}" if last else ""
-        return f"{child.name} ended with exit code {code} before the cluster was up{said} (see {path})"
+        message = f": {_message(last[0])}" if last else ""
+        return f"{child.name} ended with exit code {code} before the cluster was up{message} (see {path})"
 
     def _write_record(self, pid: int | None = None) -> None:
         pid = os.getpid() if pid is None else pid

@@ -59,7 +59,6 @@ class NodeConfig(Struct, frozen=True):
     lease_ms: int = DEFAULT_TIMING.lease_ms  # too small: a busy node looks dead; too big: a dead one is replaced late
     record: Path | None = None  # a directory for recordings
     storage: StorageOptions = StorageOptions()
-    scrub: bool = True
     observe: str = ""  # where metrics and health are served, host:port; "": nowhere
     allow_hosts: tuple[str, ...] = ()  # host names under which they are served, besides the address
 
@@ -68,14 +67,14 @@ async def run_node(
     config: NodeConfig, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
 ) -> int:
     """Serve until SIGTERM or SIGINT, or until the disk fails. Returns the exit code."""
-    node = Node(config, server_tls, client_tls)
+    node = NodeServer(config, server_tls, client_tls)
     try:
         return await node.lifetime.run(node.start())
     finally:
         await node.close()
 
 
-class Node:
+class NodeServer:
     def __init__(
         self, config: NodeConfig, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
     ) -> None:
@@ -137,8 +136,7 @@ class Node:
         self._tasks.append(asyncio.create_task(self._log_why_unregistered()))
         if config.storage.sync is not SyncPolicy.ALWAYS:
             self._tasks.append(asyncio.create_task(self._sync_periodically()))
-        if config.scrub:
-            self._tasks.append(asyncio.create_task(self._scrub()))
+        self._tasks.append(asyncio.create_task(self._scrub()))
 
     async def close(self) -> None:
         if self._observing is not None:
@@ -148,7 +146,7 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             self.host.close()
-            if self.lifetime.orderly:  # only after the roles have stopped: their answers depend on the lease
+            if self.lifetime.stopped_cleanly:  # only after the roles have stopped: their answers depend on the lease
                 self._links.send_to_connected_coordinator(Leaving(self.config.name, self._start))
             await self._server.close()
         await self._links.peers.close()

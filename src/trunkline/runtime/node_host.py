@@ -41,9 +41,9 @@ from trunkline.core.storage import FramesDamaged, SpaceChanged, SubscriberGone
 from trunkline.core.streams import FrameWritten, JunkWritten, Key, StreamSealing
 from trunkline.net.connection import Connection
 from trunkline.net.packets import Envelope
-from trunkline.runtime.bodies import Answer
+from trunkline.runtime.bodies import Answer, BodySender
 from trunkline.runtime.links import COORDINATOR, Links
-from trunkline.runtime.node_counts import CountedBodies, NodeCounts
+from trunkline.runtime.node_counts import NodeCounts
 from trunkline.runtime.process import Buffer, Process, Step
 from trunkline.runtime.recorder import Recorder
 from trunkline.runtime.requests import STORAGE_REQUESTS, checked_request
@@ -79,7 +79,7 @@ class NodeHost:
         self._stopped = stopped
         self._loop = asyncio.get_running_loop()
         self._sync_thread = ThreadPoolExecutor(1, "sync")
-        self._bodies = CountedBodies(engine, self.damaged, self.counts)
+        self._bodies = BodySender(engine, self.damaged, self.counts)
         self._sync_began: float | None = None
         self._sync_scheduled = False
         self._always = sync is SyncPolicy.ALWAYS
@@ -215,7 +215,7 @@ class NodeHost:
             self._schedule_sync()
 
     def disk_is_silent(self) -> bool:
-        """Whether a sync, or a write that waits for room, takes so long that the node does not vouch for itself."""
+        """Whether a sync, or a write that waits for room, takes too long: the node then does not renew its lease."""
         waiting = [since for since in (self._sync_began, self._stuck_since) if since is not None]
         return bool(waiting) and self._loop.time() - min(waiting) > DISK_SILENT_S
 

@@ -15,34 +15,30 @@ METRICS: Final = (
     *COMMON,
     MetricSpec("ready", "gauge", "1 if `/readyz` answers 200"),
     MetricSpec("registered", "gauge", "1 while its lease with a coordinator holds"),
-    MetricSpec("entries_appended_total", "counter", "entries written to its disk, copies made by repairs among them"),
+    MetricSpec("entries_appended_total", "counter", "entries written to its disk, copies made by repairs included"),
     MetricSpec("bytes_appended_total", "counter", "their bytes, without headers"),
-    MetricSpec("batches_appended_total", "counter", "batches that they came in"),
-    MetricSpec("entries_read_total", "counter", "entries sent to readers, and to members that copy"),
+    MetricSpec("batches_appended_total", "counter", "their batches"),
+    MetricSpec("entries_read_total", "counter", "entries sent to readers, and to nodes that copy them"),
     MetricSpec("bytes_read_total", "counter", "their bytes"),
-    MetricSpec("batches_read_total", "counter", "batches that they left in"),
-    MetricSpec("fills_total", "counter", "holes filled with JUNK"),
+    MetricSpec("batches_read_total", "counter", "their batches"),
+    MetricSpec("fills_total", "counter", "holes that were filled"),
     MetricSpec("seals_total", "counter", "streams sealed: a segment ended, by a failure or by an operator"),
     MetricSpec("sync_seconds", "histogram", "group commits, from the request to the answer of the disk"),
     MetricSpec("unsynced_bytes", "gauge", "written, and not yet in a group commit"),
-    MetricSpec("requests_total", "counter", "requests that came, by kind", ("kind",)),
-    MetricSpec("answers_total", "counter", "answers that left, refusals among them"),
-    MetricSpec(
-        "refused_total", "counter", "requests that were refused, by reason; most are part of a fail-over", ("reason",)
-    ),
-    MetricSpec("connections", "gauge", "connections that are open"),
+    MetricSpec("requests_total", "counter", "requests received, by kind", ("kind",)),
+    MetricSpec("answers_total", "counter", "answers sent, refusals included"),
+    MetricSpec("refused_total", "counter", "refused requests, by reason; most are part of a fail-over", ("reason",)),
+    MetricSpec("connections", "gauge", "open connections"),
     MetricSpec("connections_refused_total", "counter", "handshakes that failed: version, cluster, token, or too many"),
-    MetricSpec(
-        "violations_total", "counter", "requests and connections refused because a peer sent what no peer may send"
-    ),
-    MetricSpec("disk_used_bytes", "gauge", "what it stores"),
-    MetricSpec("disk_free_bytes", "gauge", "what its file system has left, without the reserve"),
+    MetricSpec("violations_total", "counter", "requests and connections refused because a peer violated the protocol"),
+    MetricSpec("disk_used_bytes", "gauge", "stored data"),
+    MetricSpec("disk_free_bytes", "gauge", "free space of its file system, without the reserve"),
     MetricSpec("disk_full", "gauge", "1 while it refuses appends because only the reserve is left"),
-    MetricSpec("streams", "gauge", "streams that it keeps: one for each segment of a log that it is a member of"),
-    MetricSpec("extents", "gauge", "files that they are kept in"),
+    MetricSpec("streams", "gauge", "stored streams: one for each replica of a segment"),
+    MetricSpec("extents", "gauge", "their files"),
     MetricSpec("damaged_streams", "gauge", "streams that have lost data and wait to be replaced"),
     MetricSpec("damage_found_total", "counter", "how often reading or scrubbing found damage since the start"),
-    MetricSpec("scrubbed_bytes_total", "counter", "read by the scrubber"),
+    MetricSpec("scrubbed_bytes_total", "counter", "bytes that the scrubber has read"),
 )
 TABLE: Final = MetricTable("trunkline_node_", METRICS)
 
@@ -76,7 +72,7 @@ def node_readiness(view: NodeView | None) -> Readiness:
         return Readiness(("the node is starting: it reads its disk, or waits for a coordinator",))
     why = []
     if not view.registered:
-        why.append("its lease is not renewed; look whether a coordinator runs and can be reached")
+        why.append("its lease is not renewed; check that a coordinator is up and reachable")
     if view.engine.full:
         why.append("the disk is full, appends are refused; free space, trim logs or add nodes")
     if view.disk_silent:

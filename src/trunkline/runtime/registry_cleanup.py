@@ -38,4 +38,4 @@ async def forget_node(store: MetadataStore, node: str, views: Iterable[Projectio
             f"log {logs[0]}{others} still names node {node}; `trunkline node drain {node} --wait` moves its data, "
             f"`trunkline node remove {node} --force` gives its copies up"
         )
-    return "" if await store.forget_node(node) else f"there is no node {node} any more"
+    return "" if await store.forget_node(node) else f"there is no node {node}"

@@ -51,7 +51,7 @@ class Lifetime:
             self._ended.set_result(why)
 
     @property
-    def orderly(self) -> bool:
+    def stopped_cleanly(self) -> bool:
         """Whether it was stopped by a signal before anything failed."""
         return self._ended.done() and not self._ended.cancelled() and not self._ended.result()
 

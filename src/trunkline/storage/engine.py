@@ -268,7 +268,7 @@ class Engine:
         first = stream.extents[count]
         self._put_entry(entry_of(record, first_extent=first.number, first_slot=first.first_slot))
         with self._lock:
-            self._work.gone += stream.drop_extents(count)
+            self._work.trimmed += stream.drop_extents(count)
 
     def _put_dropping(self, record: StreamDropping, key: Key) -> None:
         self._put_entry(entry_of(record))
@@ -332,7 +332,7 @@ class Engine:
         for closing in batch.work.closing:
             if closing.extent not in batch.unindexed:
                 self._finish_closing(closing)
-        for extent in batch.work.gone:
+        for extent in batch.work.trimmed:
             self._handles.forget(extent.path)
         for stream in batch.work.dropped:
             self._forget_stream(stream)

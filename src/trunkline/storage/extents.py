@@ -138,7 +138,7 @@ class StreamFiles:
         return count
 
     def drop_extents(self, count: int) -> list[Extent]:
-        gone, self.extents = self.extents[:count], self.extents[count:]
-        if self._hit in gone:
+        dropped, self.extents = self.extents[:count], self.extents[count:]
+        if self._hit in dropped:
             self._hit = None
-        return gone
+        return dropped

@@ -81,13 +81,13 @@ class FrameReader:
         path = place.extent.path
         try:
             fd = self._handles.take(path)
-        except FileNotFoundError as gone:
+        except FileNotFoundError as missing:
             with self._lock:
                 stream = self._streams.get(key)
                 expected = stream is not None and place.extent in stream.extents
             if expected:
-                raise FrameDamaged(key, frame, f"is lost: {path} is missing") from gone
-            raise FrameMissing(key, frame, "was trimmed or dropped: ask again") from gone
+                raise FrameDamaged(key, frame, f"is lost: {path} is missing") from missing
+            raise FrameMissing(key, frame, "was trimmed or dropped: ask again") from missing
         try:
             done, view = 0, memoryview(content)
             while done < len(content):

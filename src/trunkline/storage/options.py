@@ -20,7 +20,7 @@ class SyncPolicy(enum.Enum):
 
 
 class StorageOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``TRADE_OFFS`` says what each number is traded for."""
+    """``TRADE_OFFS`` has the effects of each number."""
 
     sync: SyncPolicy = SyncPolicy.ALWAYS
     interval_ms: int = 50  # of the policy ``interval``

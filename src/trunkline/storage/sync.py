@@ -40,12 +40,12 @@ class PendingWork:
         self.directories: dict[Path, None] = {}  # with new files
         self.closing: list[Closing] = []
         self.entries: list[ManifestEntry] = []
-        self.gone: list[Extent] = []  # trimmed
+        self.trimmed: list[Extent] = []
         self.dropped: list[StreamFiles] = []
         self.bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self.dirty or self.closing or self.entries or self.gone or self.dropped or self.directories)
+        return bool(self.dirty or self.closing or self.entries or self.trimmed or self.dropped or self.directories)
 
 
 class SyncBatch:
@@ -111,7 +111,7 @@ class SyncBatch:
         self._handles.sync(extent.path)
 
     def _remove_files(self) -> None:
-        for extent in self.work.gone:
+        for extent in self.work.trimmed:
             self._files.unlink(extent.path)
         for stream in self.work.dropped:
             self._patiently(partial(remove_stream_directory, self._files, stream.path))

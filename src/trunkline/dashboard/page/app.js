@@ -1,4 +1,4 @@
-// Wires the sections to the stream: each is drawn anew when what it shows has changed.
+// Connects the sections to the stream: each is redrawn when its data has changed.
 
 import { drawCluster, drawHead, drawReads } from "./cluster.js";
 import { drawCounterexamples } from "./counterexamples.js";
@@ -6,15 +6,15 @@ import { byId, show } from "./dom.js";
 import { startBrowser, browse } from "./browser.js";
 import { drawFeed, startFeed } from "./feed.js";
 import { fillGlossary } from "./glossary.js";
-import { askToken, mayLook } from "./login.js";
+import { askToken, hasAccess } from "./login.js";
 import { arrangeLogs, drawLogs, startLogs } from "./logs.js";
 import { drawPipelines, startPipelines, drawStores } from "./pipelines.js";
 import { drawPlots } from "./plots.js";
 import { listen } from "./stream.js";
 
 const SECTIONS = [
-  [drawHead, ["standing"]],
-  [drawCluster, ["standing", "nodes", "logs"]],
+  [drawHead, ["head"]],
+  [drawCluster, ["head", "nodes", "logs"]],
   [drawReads, ["nodes", "samples"]],
   [arrangeLogs, ["logs"]],
   [drawLogs, ["logs", "nodes", "samples"]],
@@ -33,12 +33,12 @@ function changed(names) {
 }
 
 async function watch() {
-  if (!(await mayLook())) await askToken();
+  if (!(await hasAccess())) await askToken();
   listen({
     changed,
     connected: (is) => show(byId("offline"), !is),
     refused: async () => {
-      if (await mayLook()) return false;
+      if (await hasAccess()) return false;
       show(byId("offline"), false);
       watch();
       return true;
@@ -54,10 +54,10 @@ startFeed();
 watch();
 
 function soon(draw) {
-  let asked = 0;
+  let frame = 0;
   return () => {
-    cancelAnimationFrame(asked);
-    asked = requestAnimationFrame(draw);
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(draw);
   };
 }
 

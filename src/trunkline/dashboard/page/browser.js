@@ -6,9 +6,9 @@ import { state, tailOf } from "./stream.js";
 
 const PAGE = 50;
 const LISTED_MAX = 200; // names to choose from
-const PREVIEW = 240; // letters of a payload in its row; the rest unfolds
+const PREVIEW = 240; // characters of a payload in its row; the rest unfolds
 
-const view = { log: "", first: 1, end: 1, chosen: null, following: false, tail: null, asked: 0, busy: false, names: [], listed: null };
+const view = { log: "", first: 1, end: 1, chosen: null, following: false, tail: null, requests: 0, busy: false, names: [], listed: null };
 
 export function startBrowser() {
   byId("log-form").addEventListener("submit", (event) => { event.preventDefault(); jump(); });
@@ -20,7 +20,7 @@ export function startBrowser() {
   byId("log-follow").addEventListener("click", () => { follow(!view.following); if (view.following) last(); });
 }
 
-/** New samples or logs: keep the list of logs, and go on following. */
+/** New samples or logs: update the list of logs, and the tail if it is followed. */
 export function browse() {
   listLogs();
   if (!view.log && view.names.length) {
@@ -32,7 +32,7 @@ export function browse() {
   }
 }
 
-/** The first names, and the one that is shown: a list of thousands is of no use, and the logs' own list is filtered. */
+/** The first names, and the one that is shown: a list of thousands is too long, and the section of logs has a filter. */
 function listLogs() {
   const names = state.logs.size > LISTED_MAX ? [...state.logs.keys()].slice(0, LISTED_MAX) : [...state.logs.keys()];
   if (view.log && !names.includes(view.log) && state.logs.has(view.log)) names.push(view.log);
@@ -42,7 +42,7 @@ function listLogs() {
   keyed(byId("log-name"), view.names, (name) => name, (name) => element("option", { value: name, textContent: name }), () => {});
 }
 
-/** Somebody chose a log elsewhere on the page. */
+/** A log was chosen elsewhere on the page. */
 export function browseLog(name) {
   view.log = name;
   listLogs();
@@ -56,7 +56,7 @@ export function browseLog(name) {
 function jump() {
   const position = Number(byId("log-position").value.replace(/[,. ]/g, ""));
   if (!Number.isSafeInteger(position) || position < 1) {
-    say("positions are whole numbers from 1 on", true);
+    say("positions are whole numbers from 1", true);
     return;
   }
   follow(false);
@@ -68,7 +68,7 @@ function follow(on) {
   byId("log-follow").setAttribute("aria-pressed", String(on));
 }
 
-/** The page that ends at the tail; where nobody has told it yet, the server finds it. */
+/** The page that ends at the tail; the first page if the tail is unknown. */
 function last() {
   const tail = tailOf(view.log);
   if (tail === null) open(1);
@@ -77,26 +77,26 @@ function last() {
 
 async function open(first, chosen = null) {
   if (!view.log || (view.busy && view.following)) return;
-  view.asked += 1;
-  const asked = view.asked;
+  view.requests += 1;
+  const request = view.requests;
   view.busy = true;
   try {
     const answer = await fetch(`/api/logs/${encodeURIComponent(view.log)}/entries?start=${first}&count=${PAGE}`);
-    const told = await answer.json();
-    if (asked !== view.asked) return; // something else was asked for meanwhile
-    if (answer.ok) showPage(told, chosen);
-    else say(told.message, true);
+    const page = await answer.json();
+    if (request !== view.requests) return; // a newer request was sent
+    if (answer.ok) showPage(page, chosen);
+    else say(page.message, true);
   } catch {
-    if (asked === view.asked) say("the dashboard’s server does not answer; it is tried again with the next click", true);
+    if (request === view.requests) say("the server of the dashboard does not answer; try again", true);
   } finally {
-    if (asked === view.asked) view.busy = false;
+    if (request === view.requests) view.busy = false;
   }
 }
 
 function showPage(page, chosen) {
   Object.assign(view, { first: page.first, end: page.end, chosen, tail: page.tail });
   const range = page.end > page.first ? `positions ${count(page.first)} to ${count(page.end - 1)}` : "nothing here yet";
-  const tail = page.tail === null ? "the tail is not known now" : `tail ${count(page.tail)}`;
+  const tail = page.tail === null ? "the tail is unknown" : `tail ${count(page.tail)}`;
   say([`${range} of ${page.log}, ${tail}`, ...page.notes].join("; "), false);
   byId("log-back").disabled = page.first <= 1;
   byId("log-forward").disabled = page.tail !== null && page.end >= page.tail;
@@ -147,7 +147,7 @@ function payload(entry) {
   return element("details", { className: "payload" }, ...parts);
 }
 
-/** JSON has no line breaks inside of strings, so only its layout is taken back. */
+/** JSON has no line breaks inside strings, so this removes only formatting. */
 function oneLine({ kind, text }) {
   if (kind !== "json") return text.replace(/\s+/g, " ");
   return text.replace(/([{[])\n\s*/g, "$1").replace(/\n\s*([}\]])/g, "$1").replace(/\n\s*/g, " ");

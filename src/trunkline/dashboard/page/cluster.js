@@ -1,4 +1,4 @@
-// The head of the page, and the map of the cluster: who runs, and what each node does.
+// The head of the page, and the nodes of the cluster with their roles.
 
 import { byId, element, keyed, setText, show } from "./dom.js";
 import { byName, bytes, count, plural } from "./format.js";
@@ -6,28 +6,28 @@ import { term } from "./glossary.js";
 import { readRateOf } from "./rates.js";
 import { state } from "./stream.js";
 
-const ROLES_MAX = 4; // logs that are named; of more, only the number
+const ROLES_MAX = 4; // logs that are named; with more, only their number
 
 export function drawHead() {
-  const { standing } = state;
-  if (standing === null) return;
-  setText(byId("cluster-id"), standing.cluster);
-  setText(byId("health-words"), standing.health.words);
-  byId("health").dataset.level = standing.health.level;
-  document.title = `${standing.health.level === "good" ? "" : "! "}${standing.health.words} · Trunkline`;
-  const more = standing.health.more;
+  const { head } = state;
+  if (head === null) return;
+  setText(byId("cluster-id"), head.cluster);
+  setText(byId("health-words"), head.health.words);
+  byId("health").dataset.level = head.health.level;
+  document.title = `${head.health.level === "good" ? "" : "! "}${head.health.words} · Trunkline`;
+  const more = head.health.more;
   show(byId("problems"), more.length > 0);
   keyed(byId("problems"), more, (words) => words, () => element("li"), (item, words) => setText(item, words));
 }
 
 export function drawCluster() {
-  const { standing, nodes } = state;
+  const { head, nodes } = state;
   show(byId("no-nodes"), nodes.length === 0);
-  if (standing?.coordinator) {
-    const where = standing.address ? ` at ${standing.address}` : "";
+  if (head?.coordinator) {
+    const where = head.address ? ` at ${head.address}` : "";
     const line = byId("coordinator");
-    const name = standing.coordinator === "coordinator" ? "" : ` ${standing.coordinator}`;
-    line.replaceChildren(term("coordinator", "Coordinator"), `${name}${where}, ${standing.active ? "active" : "standby"}; ${plural(nodes.length, "node")}, ${plural(standing.logs_total, "log")}`);
+    const name = head.coordinator === "coordinator" ? "" : ` ${head.coordinator}`;
+    line.replaceChildren(term("coordinator", "Coordinator"), `${name}${where}, ${head.active ? "active" : "standby"}; ${plural(nodes.length, "node")}, ${plural(head.logs_total, "log")}`);
   }
   const roles = rolesByNode();
   const sorted = [...nodes].sort((one, other) => byName(one.name, other.name));
@@ -41,7 +41,7 @@ export function drawReads() {
   }
 }
 
-/** By node: the logs whose open segment it works for, with what it is to them. */
+/** By node: the logs with an open segment on it, and its roles for them. */
 function rolesByNode() {
   const found = new Map();
   for (const log of state.logs.values()) {
@@ -77,7 +77,7 @@ function makeNode(node) {
 }
 
 function updateNode(card, node, roles) {
-  const [level, words] = standingOf(node);
+  const [level, words] = stateOf(node);
   card.dataset.level = level;
   setText(card.querySelector(".node-state"), words);
   setText(card.querySelector(".node-address"), [node.address, node.zone && `zone ${node.zone}`].filter(Boolean).join(" · "));
@@ -92,17 +92,17 @@ function updateNode(card, node, roles) {
   keyed(card.querySelector(".roles"), roles.length > ROLES_MAX ? counted(roles) : roles, (role) => role.key ?? role.log, makeRole, updateRole);
 }
 
-/** Of many logs: for how many it is what. */
+/** With many logs: the number of logs for each role. */
 function counted(roles) {
   const times = new Map();
   for (const what of roles.flatMap((role) => role.what)) times.set(what, (times.get(what) ?? 0) + 1);
   const order = ["sequencer", "head", "middle", "tail", "head and tail", "copy"];
-  const told = order.filter((what) => times.has(what)).map((what) => ({ key: `of ${what}`, log: plural(times.get(what), "log"), what: [what] }));
-  return [{ key: "all", log: plural(roles.length, "open log"), what: [] }, ...told];
+  const counts = order.filter((what) => times.has(what)).map((what) => ({ key: `of ${what}`, log: plural(times.get(what), "log"), what: [what] }));
+  return [{ key: "all", log: plural(roles.length, "open log"), what: [] }, ...counts];
 }
 
-function standingOf(node) {
-  if (node.state === "gone") return ["off", "gone for ever"];
+function stateOf(node) {
+  if (node.state === "gone") return ["off", "removed"];
   if (!node.live) return ["bad", "lost"];
   if (node.disk === null) return ["bad", "does not answer"];
   if (node.disk.full) return ["bad", "full"];

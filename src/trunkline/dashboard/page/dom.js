@@ -22,7 +22,7 @@ export function drawn(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** Set a text only where it changed, so that a selection in it stays. */
+/** Set a text only if it changed, so that a selection stays. */
 export function setText(where, text) {
   if (where.textContent !== text) where.textContent = text;
 }
@@ -43,7 +43,7 @@ export function keyed(parent, items, keyOf, make, update) {
     else parent.insertBefore(child, at);
     update(child, item);
   }
-  for (const gone of old.values()) gone.remove();
+  for (const child of old.values()) child.remove();
 }
 
 export function show(where, shown) {

@@ -6,7 +6,7 @@ import { state } from "./stream.js";
 
 const MARKS = { good: "✓", info: "·", warn: "▲", bad: "✕" }; // not by colour alone
 const PAGE = 150;
-const DAY_MS = 12 * 3600 * 1000; // older: with its day
+const DAY_MS = 12 * 3600 * 1000; // older events show their date
 
 const view = { shown: PAGE, withLogs: true };
 

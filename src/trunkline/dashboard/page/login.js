@@ -1,11 +1,11 @@
-// A cluster with a token is shown to whoever has shown the token once.
+// The login of a cluster that has a token.
 
 import { byId, setText, show } from "./dom.js";
 
 const HEADERS = { "X-Trunkline-Dashboard": "1", "Content-Type": "application/json" };
 
-/** Whether the server shows the cluster to this browser; a server that is away is not asking for anything. */
-export async function mayLook() {
+/** Whether this browser needs no login. An unreachable server does not need one. */
+export async function hasAccess() {
   try {
     return (await (await fetch("/api/session")).json()).open !== false;
   } catch {
@@ -17,7 +17,7 @@ export async function mayLook() {
 export function askToken() {
   show(byId("login"), true);
   show(byId("all"), false);
-  setText(byId("health-words"), "log in to look");
+  setText(byId("health-words"), "log in");
   byId("login-token").focus();
   return new Promise((resolve) => {
     byId("login").onsubmit = async (event) => {
@@ -40,7 +40,7 @@ async function isRight(token) {
     if (!answer.ok) setText(byId("login-said"), (await answer.json()).message);
     return answer.ok;
   } catch {
-    setText(byId("login-said"), "the dashboard’s server does not answer; try again");
+    setText(byId("login-said"), "the server of the dashboard does not answer; try again");
     return false;
   } finally {
     byId("login-button").disabled = false;

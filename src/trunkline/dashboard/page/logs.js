@@ -8,8 +8,8 @@ import { pauseOf, pointsOf, ratesOf } from "./rates.js";
 import { drawLanes, rowOf } from "./segments.js";
 import { state, tailOf } from "./stream.js";
 
-const UNFOLDED_MAX = 3; // with more logs, they begin folded
-const PAGE = 25; // lines that are shown; more come on request
+const UNFOLDED_MAX = 3; // with more logs, all are folded at first
+const PAGE = 25; // lines at first; more on request
 const MORE = 100;
 const HEADS = ["segment", "epoch", "positions", "state", "copies, head to tail", "ordered by"];
 
@@ -21,7 +21,7 @@ export function startLogs() {
   byId("more-logs").addEventListener("click", () => { view.shown += MORE; drawLogs(); });
 }
 
-/** Which logs there are to show, in their order: those in trouble first. */
+/** The logs to show, in order: those with problems first. */
 export function arrangeLogs() {
   const words = byId("log-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const found = [...state.logs.values()].map((log) => ({ log, trouble: troubleOf(log) }));
@@ -30,7 +30,7 @@ export function arrangeLogs() {
 }
 
 export function drawLogs() {
-  const total = state.standing?.logs_total ?? state.logs.size;
+  const total = state.head?.logs_total ?? state.logs.size;
   const shown = view.found.slice(0, view.shown);
   show(byId("no-logs"), state.logs.size === 0);
   show(byId("logs-form"), state.logs.size > UNFOLDED_MAX);
@@ -82,16 +82,16 @@ function updateLog(article, { log, trouble }) {
   if (fold.children.length === 1) fold.append(...makeInside(log));
   updateFigures(fold.querySelector(".plots"), log);
   const width = Math.max(200, Math.floor(fold.clientWidth));
-  const away = state.nodes.filter((node) => !node.live).map((node) => node.name);
-  const seen = JSON.stringify([log, tail, width, away]);
-  if (article.seen === seen) return; // nothing of its segments changed
+  const lost = state.nodes.filter((node) => !node.live).map((node) => node.name);
+  const seen = JSON.stringify([log, tail, width, lost]);
+  if (article.seen === seen) return; // its segments did not change
   article.seen = seen;
   const picture = fold.querySelector("svg.lanes");
   show(picture, log.segments.length > 0);
   show(fold.querySelector(".no-segments"), log.segments.length === 0);
-  if (log.segments.length) drawLanes(picture, log, tail, width, new Set(away));
+  if (log.segments.length) drawLanes(picture, log, tail, width, new Set(lost));
   keyed(fold.querySelector("tbody"), log.segments.toReversed(), (segment) => segment.index, () => element("tr"), (row, segment) => {
-    row.replaceChildren(...rowOf(log, segment, tail, new Set(away)).map((text) => element("td", { textContent: text })));
+    row.replaceChildren(...rowOf(log, segment, tail, new Set(lost)).map((text) => element("td", { textContent: text })));
   });
 }
 
@@ -104,7 +104,7 @@ function makeInside(log) {
   plots.addEventListener("toggle", () => drawLogs());
   return [
     drawn("svg", { class: "lanes", role: "img" }),
-    element("p", { className: "nothing no-segments", textContent: "There are too many logs to tell the segments of each; trunkline log describe tells them." }),
+    element("p", { className: "nothing no-segments", textContent: "There are too many logs to show the segments of each; trunkline log describe shows them." }),
     element("div", { className: "log-more" }, read,
       element("details", {}, element("summary", { textContent: "segments as a table" }), element("div", { className: "scroll" }, table)),
       plots),

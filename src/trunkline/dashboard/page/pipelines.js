@@ -50,11 +50,11 @@ export function drawStores() {
   const lacking = stores.flatMap((store) => store.pipelines).filter((pipeline) => pipeline.unrouted !== null);
   keyed(byId("unrouted"), lacking, (pipeline) => `${pipeline.store}/${pipeline.name}`, makeUnrouted, (item, pipeline) => {
     const { rows, through, values } = pipeline.unrouted;
-    const told = values.map(([value, times]) => `${value === null ? "NULL" : `“${value}”`} ${count(times)}`);
+    const shown = values.map(([value, times]) => `${value === null ? "NULL" : `“${value}”`} ${count(times)}`);
     const rest = rows - values.reduce((sum, [, times]) => sum + times, 0);
-    if (rest > 0) told.push(`others ${count(rest)}`);
+    if (rest > 0) shown.push(`others ${count(rest)}`);
     setText(item.firstElementChild, `${pipeline.name}: ${plural(rows, "row")} ${rows === 1 ? "has" : "have"} `);
-    setText(item.lastElementChild, `, up to version ${count(through)}: ${told.join(", ")}`);
+    setText(item.lastElementChild, `, up to version ${count(through)}: ${shown.join(", ")}`);
   });
 }
 
@@ -62,7 +62,7 @@ const makeUnrouted = () => element("li", {}, element("span"), term("unrouted", "
 
 function pipelineWords(pipeline) {
   const live = pipeline.deliverers.filter((each) => each.live).map((each) => each.name);
-  const who = live.length ? `delivered by ${live.join(", ")}` : "nobody delivers it now";
+  const who = live.length ? `delivered by ${live.join(", ")}` : "no deliverer runs";
   return `${pipeline.name}: ${plural(pipeline.destinations_total, "destination")}, ${who}`;
 }
 
@@ -120,7 +120,7 @@ function updateRow(line, row) {
   show(button, state.may_operate && !hidden);
 }
 
-/** What the button does, and whether there is nothing for it to do. */
+/** The text of the button, and whether it is hidden. */
 function wordFor(row) {
   if (row.desired_state === "active") return [row.halted ? "Try again" : "Pause", false];
   return ["Resume", row.desired_state === "retired"];
@@ -135,10 +135,10 @@ async function setDesiredState(key) {
   try {
     const body = JSON.stringify({ store: row.store, pipeline: row.pipeline, destination: row.name, desired_state: wanted });
     const answer = await fetch("/api/desired-state", { method: "POST", headers: { [HEADER]: "1", "Content-Type": "application/json" }, body });
-    const told = await answer.json();
-    say(answer.ok ? `${row.name}: ${wanted === "paused" ? "to be paused" : "to be delivered"}` : told.message, !answer.ok);
+    const reply = await answer.json();
+    say(answer.ok ? `${row.name}: ${wanted === "paused" ? "to be paused" : "to be resumed"}` : reply.message, !answer.ok);
   } catch {
-    say("the dashboard’s server does not answer; whether it was done shows when it is back", true);
+    say("the server of the dashboard does not answer; the table shows the result when it does", true);
   } finally {
     busy.delete(key);
     drawPipelines();

@@ -1,5 +1,5 @@
-// Small plots: what nodes did in the last hour; appends, reads and the lag of pipelines in the last five minutes, while
-// somebody looks. A pause is a gap.
+// Small plots: the last hour of all nodes; appends, reads and the lag of pipelines in the last five minutes, while a page
+// is open. A pause is a gap.
 
 import { byId, drawn, element, keyed, setText, show } from "./dom.js";
 import { brief, count, duration, plural } from "./format.js";
@@ -8,7 +8,7 @@ import { state } from "./stream.js";
 
 const SPAN_MS = 5 * 60 * 1000;
 const HOUR_MS = 60 * 60 * 1000;
-const HOUR_PAUSE_MS = 150 * 1000; // between two minutes: nobody counted
+const HOUR_PAUSE_MS = 150 * 1000; // between two minutes: nothing was counted
 const HEIGHT = 92;
 const LEFT = 40;
 const TOP = 8;
@@ -30,7 +30,7 @@ function figuresNow() {
     figures.push(hourFigure("hour written", "written", (minute) => minute.written, last));
     figures.push(hourFigure("hour read", "read", (minute) => minute.read, last));
     figures.push(rateFigure("all", logs.size === 1 ? "1 log" : `all ${count(logs.size)} logs`, "appends", appendRates(samples)));
-    figures.push(rateFigure("reads", nodesThatTell(), "reads", readRates(samples)));
+    figures.push(rateFigure("reads", reportingNodes(), "reads", readRates(samples)));
   }
   const pipelines = stores.flatMap((store, number) => store.pipelines.map(({ name }) => ({ name, key: `${number}/${name}` })));
   for (const { name, key } of pipelines.slice(0, PIPELINES_MAX)) {
@@ -40,16 +40,16 @@ function figuresNow() {
   return figures;
 }
 
-/** By the minute, over an hour: what nodes counted, whoever looked. */
+/** By the minute, over an hour, as nodes counted it. */
 function hourFigure(key, what, valueIn, last) {
   const points = state.minutes.filter((minute) => minute.at_ms > last - HOUR_MS).map((minute) => [minute.at_ms, valueIn(minute) / minute.seconds]);
   const value = points.length ? `${brief(points.at(-1)[1])}/s` : "–";
-  return { key, name: "all nodes", what, value, unit: "entries/s, each copy counted", points, zero: true, span: HOUR_MS, pause: HOUR_PAUSE_MS, none: "no minute has been counted yet" };
+  return { key, name: "all nodes", what, value, unit: "entries/s, each copy counted", points, zero: true, span: HOUR_MS, pause: HOUR_PAUSE_MS, none: "no data yet" };
 }
 
-function nodesThatTell() {
-  const told = Object.keys(state.samples.at(-1)?.reads ?? {}).length;
-  return told ? plural(told, "node") : "nodes";
+function reportingNodes() {
+  const nodes = Object.keys(state.samples.at(-1)?.reads ?? {}).length;
+  return nodes ? plural(nodes, "node") : "nodes";
 }
 
 function rateFigure(key, name, what, points) {

@@ -1,14 +1,14 @@
-// Rates from samples: counts that grow, per second. A pause in looking is a gap.
+// Rates from samples of growing counts, per second. A pause between polls is a gap.
 
-const RECENT = 6; // samples that a rate of now needs, with one to spare
-export const PAUSE_MS = 6000; // between two samples: nobody looked
-const SMOOTH_MS = 3000; // a rate is taken over this long, or it would jump with every look
+const RECENT = 6; // samples for a current rate, and one to spare
+export const PAUSE_MS = 6000; // between two samples: no page was open
+const SMOOTH_MS = 3000; // the time for a rate; shorter: it would jump with every poll
 
 export const pointsOf = (samples, valueIn) => samples.map((sample) => [sample.at_ms, valueIn(sample)]).filter(([, value]) => value !== null);
 
-const ASKED_AT_ONCE = 128; // tails at one look; with more logs, they take turns
+const ASKED_AT_ONCE = 128; // tails per poll; with more logs, they take turns
 
-/** How long a silence on a log's tail is a pause, where there are so many logs. */
+/** How long a tail without a sample is a pause, with so many logs. */
 export const pauseOf = (logs) => PAUSE_MS * Math.max(1, Math.ceil(logs / ASKED_AT_ONCE));
 
 /** Growth per second of points that are counts. */
@@ -23,13 +23,13 @@ export function ratesOf(points, pause = PAUSE_MS) {
   return rates;
 }
 
-/** Entries per second that were appended to all logs. Samples tell what came since the one before; here it is added up. */
+/** Entries per second that were appended to all logs. A sample has the growth since the last one; this adds them up. */
 export function appendRates(samples) {
   let total = 0;
   return ratesOf(pointsOf(samples, ({ appends }) => (appends === null ? null : (total += appends))));
 }
 
-/** Entries per second that all nodes have sent. Samples tell what was sent since the one before; here it is added up. */
+/** Entries per second that all nodes have sent. A sample has the count since the last one; this adds them up. */
 export function readRates(samples) {
   let total = 0;
   return ratesOf(pointsOf(samples, ({ reads }) => {
@@ -40,7 +40,7 @@ export function readRates(samples) {
   }));
 }
 
-/** What one node sends per second now, or null where that is not known. */
+/** What one node sends per second now, or null if that is unknown. */
 export function readRateOf(node, samples) {
   const newest = samples.at(-1);
   if (newest?.reads[node] === undefined) return null;

@@ -1,4 +1,4 @@
-// What the server told so far, and the stream by which it tells more. Everything the page keeps is bounded.
+// The data of the page, and the stream of changes from the server. Everything that the page keeps is bounded.
 
 const FEED_MAX = 2500;
 const SAMPLES_MS = 5 * 60 * 1000;
@@ -7,16 +7,16 @@ export const state = fresh();
 
 function fresh() {
   return {
-    standing: null, nodes: [], logs: new Map(), stores: [], destinations: new Map(), counterexamples: [],
+    head: null, nodes: [], logs: new Map(), stores: [], destinations: new Map(), counterexamples: [],
     samples: [], feed: [], minutes: [], may_operate: false, tails: new Map(),
   };
 }
 
-/** Apply one message of the server; answers the names of what changed. */
+/** Apply one message of the server; returns the names of what changed. */
 function apply(patch) {
   if (patch.reset) Object.assign(state, fresh());
   const changed = new Set(patch.reset ? Object.keys(state) : []);
-  for (const name of ["standing", "nodes", "stores", "counterexamples", "minutes", "may_operate"]) {
+  for (const name of ["head", "nodes", "stores", "counterexamples", "minutes", "may_operate"]) {
     if (patch[name] !== undefined && patch[name] !== null) {
       state[name] = patch[name];
       changed.add(name);
@@ -50,17 +50,17 @@ function apply(patch) {
 
 function follow(kept, changes, keyOf) {
   for (const row of changes.rows) kept.set(keyOf(row), row);
-  for (const key of changes.gone) kept.delete(key);
+  for (const key of changes.removed) kept.delete(key);
 }
 
-/** Where a log ends, as far as that is known, or null. */
+/** The tail of a log, or null if it is unknown. */
 export function tailOf(name) {
   return state.logs.get(name)?.segments.at(-1)?.end ?? state.tails.get(name) ?? null;
 }
 
 /**
- * `changed(names)` after every message, `connected(is)` when the stream comes and goes. It reconnects by itself;
- * where the server turns the page away, `refused()` says whether to go on.
+ * `changed(names)` after every message, `connected(is)` when the stream connects or breaks. It reconnects by itself;
+ * if the server refuses the page, `refused()` says whether to stop.
  */
 export function listen({ changed, connected, refused }) {
   const source = new EventSource("/api/events");

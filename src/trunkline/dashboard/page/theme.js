@@ -1,4 +1,4 @@
-// Before anything is drawn: the theme that was chosen. Without one, the system's.
+// Runs before anything is drawn: applies the chosen theme, or that of the system.
 (() => {
   const THEMES = ["auto", "light", "dark"];
   const KEY = "trunkline-theme";
@@ -18,7 +18,7 @@
     name();
     button.addEventListener("click", () => {
       theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-      try { localStorage.setItem(KEY, theme); } catch { /* it holds until the page is closed */ }
+      try { localStorage.setItem(KEY, theme); } catch { /* it lasts until the page is closed */ }
       apply(theme);
       name();
     });

@@ -1,1 +1,1 @@
-"""A table's changes into a log, each source transaction once and in order."""
+"""Capture: copies the changes of a table into a log, each transaction of the source once and in order."""

@@ -1,11 +1,11 @@
-"""The log that a capture writes: it owns the log, and knows from the log itself how far it came.
+"""The log that a capture writes: the capture owns the log, and reads its own position from it.
 
 Rules
- W1  A capture is the one writer of a broadcast log. It takes the log over with a mark; from then on nobody who wrote
-     before can add anything, and what stands before the mark is all there is.
- W2  How far it came is said by the last whole transaction before the mark, and nowhere else. So a crash at any moment
-     loses nothing and repeats nothing: what was not committed whole does not count (X3) and is captured again.
- W3  An append whose outcome is unknown is not tried again: the capture begins anew, with a mark (W1).
+ W1  A capture is the only writer of a broadcast log. It takes the log over with a mark; an earlier writer can append
+     nothing after it, so the entries before the mark are final.
+ W2  The position of the capture is that of the last complete transaction before the mark, stored nowhere else. So a
+     crash loses nothing and repeats nothing: an incomplete transaction does not count (X3) and is captured again.
+ W3  An append with an unknown outcome is not retried: the capture restarts, with a mark (W1).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from trunkline.delivery.changes.columns import Columns, arrow_schema
 from trunkline.delivery.changes.rows import KIND_COLUMN
 from trunkline.errors import ConfigError, Hole, NoSuchLog, Trimmed
 
-APPEND_BYTES_MOST: Final = 4 * 1024 * 1024  # of one append; a large transaction takes several
-LOOK_BACK_MOST: Final = 100_000  # entries of transactions that were broken off, and marks
+APPEND_BYTES_MAX: Final = 4 * 1024 * 1024  # of one append; a large transaction takes several
+LOOK_BACK_MAX: Final = 100_000  # entries of incomplete transactions, and marks
 
 
 class Transaction(Struct, frozen=True):
-    """Changes that belong together. ``position``: where the source stands after them."""
+    """Changes of one transaction. ``position``: that of the source after them."""
 
     position: str
     columns: Columns
@@ -52,10 +52,10 @@ class CaptureLog:
             )
 
     def take_over(self) -> str | None:
-        """Become the writer (W1). Returns how far the last one came; ``None`` if nothing was captured yet."""
+        """Become the writer (W1). Returns the position of the last capture; ``None`` if nothing was captured yet."""
         glsn = self._log.append(b"", headers=TAKE_OVER_MARK.headers(), takeover=True) - 1
         looked = 0
-        while glsn > 0 and looked < LOOK_BACK_MOST:
+        while glsn > 0 and looked < LOOK_BACK_MAX:
             looked += 1
             try:
                 entry = self._log.read(glsn)
@@ -71,7 +71,7 @@ class CaptureLog:
         return None
 
     def write(self, transaction: Transaction) -> int:
-        """Append a transaction; returns how many rows it changed once all of it is committed."""
+        """Append a transaction; returns the number of its changes when all of them are committed."""
         rows = 0
         waiting: list[bytes] = []
         index = size = 0
@@ -88,10 +88,10 @@ class CaptureLog:
                 waiting.append(held)
                 size += len(held)
             held = payload
-            if size >= APPEND_BYTES_MOST:
+            if size >= APPEND_BYTES_MAX:
                 index = self._append(waiting, index, transaction.position, last=False)
                 waiting, size = [], 0
-        if held is None:  # no rows, but perhaps new columns
+        if held is None:  # no rows, but maybe new columns
             held = encoded(transaction.columns, _no_changes(transaction.columns))
         self._append([*waiting, held], index, transaction.position, last=True)
         return rows

@@ -1,12 +1,12 @@
-"""Captures a DuckLake table: each version's net difference is a transaction of the log.
+"""Captures a DuckLake table: the net changes of each version are a transaction of the log.
 
 Rules
- U1  What a version changed is read as delivery reads it: rows live before and not after it, and the other way round.
-     Removals come first. All columns of a removed row are told, so that every pipeline can route it by what it likes.
+ U1  A version's changes are read like delivery reads them: rows that were live before and not after it, and vice versa.
+     Deletes come first. A deleted row has all its columns, so that a pipeline can route it by any of them.
  U2  The first transaction is a snapshot: a truncation, then every row as of one version.
- U3  Where the changes cannot be told (versions expired, a column that gives old rows new values, another table under
-     the name, a lake that was restored from a backup), a new snapshot is captured, loudly.
- U4  Versions that touch nothing of the table are passed in silence.
+ U3  If the changes cannot be read (expired versions, a column that gives old rows new values, another table with the
+     same name, a lake restored from a backup), a new snapshot is captured, with a warning.
+ U4  Versions that do not touch the table are skipped.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ from trunkline.errors import ProtocolError, SourceExpired
 
 logger = logging.getLogger(__name__)
 
-ANOTHER: Final = "there is another table under its name"
+REPLACED: Final = "another table has its name now"
 
 
 class LakePosition(Struct, frozen=True, tag="ducklake", tag_field="kind"):
     table: str  # the identity of the table itself
     version: int
-    mark: str = ""  # of that version (see ``lineage``); an older release did not tell it
+    mark: str = ""  # of that version (see ``lineage``); older releases did not store it
 
 
 class LakeCapture:
-    """Changes of one table from a position on."""
+    """The changes of one table after a position."""
 
     def __init__(self, address: LakeAddress) -> None:
         self._source = DuckLakeSource(address)
         self._position: LakePosition | None = None
-        self._mark: object = None
+        self._hint: object = None
 
     def reach(self) -> None:
         self._source.state(0)
 
     def begin(self, position: str | None) -> None:
-        """Go on after a position that a log told, whatever was read before; ``None``: with a snapshot."""
-        self._position = self._mark = None
+        """Continue after a position that was read from a log; ``None``: with a snapshot."""
+        self._position = self._hint = None
         if position is None:
             return
         try:
             self._position = msgspec.json.decode(position, type=LakePosition)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ProtocolError(
-                f"the log was captured from something else ({position:.100}); use another log"
+                f"the log holds the capture of another source ({position:.100}); use another log"
             ) from error
 
     def close(self) -> None:
-        """Nothing stays open between two looks."""
+        """Nothing stays open between two polls."""
 
     def transactions(self) -> Iterator[Transaction]:
-        """All that there is now."""
-        mark = self._source.change_hint()
-        if mark is not None and mark == self._mark:
+        """All new transactions."""
+        hint = self._source.change_hint()
+        if hint is not None and hint == self._hint:
             return
         state = self._source.state(0 if self._position is None else self._position.version)
         if why := self._replaced(state):
@@ -78,17 +78,17 @@ class LakeCapture:
             transaction = self._following(state)
             if transaction is not None:
                 yield transaction
-        self._mark = mark
+        self._hint = hint
 
     def _replaced(self, state: SourceState) -> str:
-        """Why what was captured is not of the table's present history; empty if it is."""
+        """Why the captured position is not in the table's present history; empty if it is."""
         held = self._position
         if held is None:
             return ""
         if held.table != state.identity:
-            return ANOTHER
+            return REPLACED
         if state.version < held.version:
-            return f"the lake was restored from a backup: it was at version {held.version}, and is at {state.version}"
+            return f"the lake was restored from a backup: it was at version {held.version} and is at {state.version}"
         return _restored(held, state.known_mark)
 
     def _following(self, state: SourceState) -> Transaction | None:
@@ -100,7 +100,8 @@ class LakeCapture:
             survey = self._source.survey(window)
         except SourceExpired as error:
             return self._again(state, str(error))
-        if why := survey.restated or (ANOTHER if survey.identity != held.table else _restored(held, survey.after_mark)):
+        replaced = REPLACED if survey.identity != held.table else _restored(held, survey.after_mark)
+        if why := survey.restated or replaced:
             return self._again(state, why)
         self._position = LakePosition(survey.identity, window.through, survey.mark)
         if survey.backlog.quiet and not survey.altered:
@@ -108,7 +109,7 @@ class LakeCapture:
         return self._transaction(survey.columns, self._changes(window, _all_of(survey)))
 
     def _again(self, state: SourceState, why: str) -> Transaction:
-        logger.warning("the changes cannot be told (%s): all rows are captured again", why)
+        logger.warning("changes cannot be read (%s): all rows are captured again", why)
         return self._snapshot(state.version)
 
     def _snapshot(self, version: int) -> Transaction:
@@ -132,9 +133,9 @@ class LakeCapture:
 
 
 def _restored(held: LakePosition, mark: str) -> str:
-    """Why this is not the mark of what is held; one that is not known passes for it."""
+    """Why this is not the mark of the captured version; an unknown mark is accepted."""
     differs = held.mark and mark and held.mark != mark
-    return f"the lake was restored from a backup: its version {held.version} is another one" if differs else ""
+    return f"the lake was restored from a backup: its version {held.version} has changed" if differs else ""
 
 
 def _all_of(survey: Survey) -> ReadRequest:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from trunkline.delivery.capture.runner import Captured
+from trunkline.delivery.capture.runner import CaptureProgress
 from trunkline.observing.metrics import COMMON, MetricSpec, MetricTable, Value, Values, common_values
 from trunkline.observing.pages import ObservedProcess
 from trunkline.observing.readiness import Readiness
@@ -21,7 +21,9 @@ METRICS: Final = (
     MetricSpec("ready", "gauge", "1 if `/readyz` answers 200"),
     MetricSpec("transactions_total", "counter", "transactions written to the log"),
     MetricSpec("rows_total", "counter", "changes of rows in them"),
-    MetricSpec("failures_total", "counter", "how often it had to begin anew, because the table or the log was away"),
+    MetricSpec(
+        "failures_total", "counter", "how often it had to restart, because the table or the log was unreachable"
+    ),
     MetricSpec("last_error", "gauge", "1 if the last try failed; `/readyz` and the log say why"),
     MetricSpec("last_transaction_seconds", "gauge", "since the last one was written; left out before the first"),
     MetricSpec("position", "gauge", "how far it is: the lake's version, or PostgreSQL's LSN as a number"),
@@ -29,7 +31,7 @@ METRICS: Final = (
 TABLE: Final = MetricTable("trunkline_capture_", METRICS)
 
 
-def observed_capture(log: str, captured: Captured) -> ObservedProcess:
+def observed_capture(log: str, captured: CaptureProgress) -> ObservedProcess:
     """``captured`` is read from another thread."""
     started = time.monotonic()
 
@@ -42,7 +44,7 @@ def observed_capture(log: str, captured: Captured) -> ObservedProcess:
     return ObservedProcess("capture", log, TABLE, values, readiness)
 
 
-def capture_values(log: str, uptime_s: float, captured: Captured) -> Values:
+def capture_values(log: str, uptime_s: float, captured: CaptureProgress) -> Values:
     known: dict[str, Value | None] = {
         "ready": capture_readiness(captured).ready,
         "transactions_total": captured.transactions,
@@ -55,7 +57,7 @@ def capture_values(log: str, uptime_s: float, captured: Captured) -> Values:
     return common_values(log, uptime_s) | {name: value for name, value in known.items() if value is not None}
 
 
-def capture_readiness(captured: Captured) -> Readiness:
+def capture_readiness(captured: CaptureProgress) -> Readiness:
     facts = {"position": position_number(captured.position), "last_transaction_s": _wrote_s_ago(captured)}
     if error := captured.error:
         return Readiness((f"the last try failed, another one follows: {error}",), facts)
@@ -64,7 +66,7 @@ def capture_readiness(captured: Captured) -> Readiness:
     return Readiness((), facts)
 
 
-def _wrote_s_ago(captured: Captured) -> float | None:
+def _wrote_s_ago(captured: CaptureProgress) -> float | None:
     wrote_at = captured.wrote_at
     return None if wrote_at is None else time.monotonic() - wrote_at
 

@@ -1,4 +1,4 @@
-"""The messages of PostgreSQL's `pgoutput` plug-in, protocol version 1: bytes in, values out.
+"""Parses the messages of PostgreSQL's `pgoutput` plug-in, protocol version 1.
 
 Values of columns stay as the server's text. ``UNCHANGED`` stands for a large value that an update did not touch: the
 server does not send it again.
@@ -68,7 +68,7 @@ def parse(data: bytes) -> Message | None:
     try:
         return _Reader(data).message()
     except (struct.error, ValueError, IndexError) as error:
-        raise ProtocolError(f"the server sent a message that is none of pgoutput ({data[:40]!r})") from error
+        raise ProtocolError(f"the server sent an invalid pgoutput message ({data[:40]!r})") from error
 
 
 class _Reader:

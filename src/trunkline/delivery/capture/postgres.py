@@ -1,20 +1,20 @@
 """Captures a PostgreSQL table by logical decoding (`pgoutput`): a snapshot, then each transaction in commit order.
 
 Rules
- Q1  A slot and a publication keep what was not captured yet. Changes are looked at without consuming them; the slot
-     moves on only after they are in the log. After a crash the log knows better than the slot: what it has is passed.
-     Where a look up to a place found nothing, the slot moves on to that place: what ends before it does not concern the
+ Q1  A slot and a publication keep what was not captured yet. Changes are peeked at without consuming them; the slot
+     advances only after they are in the log. After a crash the log is ahead of the slot: transactions that it has are
+     skipped. If a peek up to an LSN finds nothing, the slot advances to it: what ends before it does not concern the
      table, and a transaction that is open then ends after it.
  Q2  A snapshot is one transaction of the log: a truncation, then every row that one snapshot of the server sees. It is
-     taken after the slot exists, so nothing is missed; a transaction that the snapshot has seen already is passed by
-     its number, so nothing comes twice. Before a slot is made anew the log says that a snapshot is due: else, after a
-     crash, the new slot would be taken for the old one.
- Q3  The table needs REPLICA IDENTITY FULL: only then does the server tell removed rows, and large values that an update
+     taken after the slot exists, so nothing is missed; transactions that the snapshot has seen are skipped by their
+     number, so nothing is captured twice. Before a slot is created again, the log records that a snapshot is due: else,
+     after a crash, the new slot would count as the old one.
+ Q3  The table needs REPLICA IDENTITY FULL: only then does the server send deleted rows, and large values that an update
      did not touch, in full. It is checked at the start.
- Q4  What a transaction changed is the difference of the rows that it removed and those that it wrote, as multisets:
-     removals come first, so that keys may also be swapped inside of it.
- Q5  A slot that is gone, a table that was made anew or was not published, or columns that changed: a new snapshot is
-     captured, loudly.
+ Q4  The changes of a transaction are the difference of the rows that it removed and those that it wrote, as multisets:
+     deletes come first, so that keys may also be swapped inside of it.
+ Q5  If the slot was removed, the table was replaced or was not published, or its columns changed, a new snapshot is
+     captured, with a warning.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ from trunkline.errors import ConfigError, ProtocolError, TrunklineError, Unreach
 
 logger = logging.getLogger(__name__)
 
-CHANGES_MOST: Final = 10_000  # that are looked at at once; the last transaction of them is always whole
-SNAPSHOT_ROWS: Final = 10_000  # that are fetched at once
+CHANGES_MAX: Final = 10_000  # of one peek; its last transaction is always complete
+SNAPSHOT_ROWS: Final = 10_000  # of one fetch
 SESSION: Final = (  # texts of values must not depend on the server's settings
     "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET extra_float_digits = 3; "
-    "SET bytea_output = 'hex'; SET row_security = off"  # off: a query that would leave rows out fails
+    "SET bytea_output = 'hex'; SET row_security = off"  # off: a query that would omit rows fails
 )
 
 
@@ -81,7 +81,7 @@ class Seen(Struct, frozen=True):
     running: tuple[int, ...] = ()
 
     def has(self, xid: int) -> bool:
-        """``xid`` has 32 bits; it is the one with these that is nearest to the snapshot."""
+        """``xid`` has 32 bits; the full number with these bits that is nearest to the snapshot counts."""
         whole = (self.xmax & ~0xFFFF_FFFF) | xid
         whole += (whole < self.xmax - 2**31) * 2**32 - (whole > self.xmax + 2**31) * 2**32
         return whole < self.xmin or (whole < self.xmax and whole not in self.running)
@@ -90,51 +90,51 @@ class Seen(Struct, frozen=True):
 class PostgresPosition(Struct, frozen=True, tag="postgres", tag_field="kind"):
     database: str  # the identity of the server and its database
     table: int  # the table's own number
-    lsn: int  # transactions that end up to here are in the log
+    lsn: int  # transactions that end here or before are in the log
     seen: Seen
-    seen_lsn: int  # what ends after this was not seen, whatever its number: these come again after 2^32 transactions
+    seen_lsn: int  # what ends after this was not seen: numbers repeat after 2^32 transactions
     columns: tuple[RelationColumn, ...]
-    due: bool = False  # a snapshot has to come next
+    due: bool = False  # a snapshot must follow
 
 
 class PostgresCapture:
-    """Changes of one table from a position on."""
+    """The changes of one table after a position."""
 
     def __init__(self, address: PostgresAddress, slot: str) -> None:
         if re.fullmatch(r"[a-z0-9_]{1,63}", slot) is None:
-            raise ConfigError(f"the slot {slot!r} has a name that PostgreSQL refuses; use a-z, 0-9 and _")
+            raise ConfigError(f"the slot name {slot!r} is not valid in PostgreSQL; use a-z, 0-9 and _")
         self._address = address
         self._slot = slot
         self._name = sql.Identifier(address.schema, address.table)
         self._position: PostgresPosition | None = None
         self._connection: psycopg.Connection[Any] | None = None
-        self._reading: psycopg.Connection[Any] | None = None  # of a snapshot that is not read to its end yet
-        self._warned = False  # the log must say that a snapshot is due, before a slot is made
-        self._empty_through = 0  # how far a look found nothing
-        self._told_generated = False
+        self._reading: psycopg.Connection[Any] | None = None  # of the snapshot that is being read
+        self._due_recorded = False  # the log must record that a snapshot is due before a slot is created
+        self._empty_through = 0  # up to which LSN a peek found nothing
+        self._generated_reported = False
 
     def reach(self) -> None:
-        """Raises ``Unreachable`` or ``ConfigError`` where a capture could not begin."""
+        """Raise ``Unreachable`` or ``ConfigError`` if a capture could not start."""
         with self._asking() as connection:
             check_table(connection, self._text)
             ensure_publication(connection, self._slot, self._name)
             generated = generated_columns(connection, self._text)
-        if generated and not self._told_generated:
-            self._told_generated = True
+        if generated and not self._generated_reported:
+            self._generated_reported = True
             logger.warning("generated columns of %s are not captured: %s", self._text, ", ".join(generated))
 
     def begin(self, position: str | None) -> None:
-        """Go on after a position that a log told, whatever was read before; ``None``: with a snapshot."""
-        self._position, self._warned, self._empty_through = None, position is None, 0
+        """Continue after a position that was read from a log; ``None``: with a snapshot."""
+        self._position, self._due_recorded, self._empty_through = None, position is None, 0
         if position is not None:
             try:
-                told = msgspec.json.decode(position, type=PostgresPosition)
+                stored = msgspec.json.decode(position, type=PostgresPosition)
             except (msgspec.MsgspecError, RecursionError) as error:
-                raise ProtocolError("the log was captured from something else; use another log") from error
-            self._position, self._warned = (None, True) if told.due else (told, False)
+                raise ProtocolError("the log holds the capture of another source; use another log") from error
+            self._position, self._due_recorded = (None, True) if stored.due else (stored, False)
         with self._asking() as connection:
             if self._position is not None and not self._has_slot(connection):
-                logger.warning("the slot %s is gone: all rows are captured again", self._slot)
+                logger.warning("the slot %s does not exist any more: all rows are captured again", self._slot)
                 self._position = None
 
     def close(self) -> None:
@@ -144,16 +144,16 @@ class PostgresCapture:
         self._connection = self._reading = None
 
     def transactions(self) -> Iterator[Transaction]:
-        """All that there is now. Whoever takes one must have written it before the next is asked for (Q1)."""
+        """All new transactions; each must be written before the next is requested (Q1)."""
         with self._asking() as connection:
             if self._position is not None and not self._same_table(connection):
-                logger.warning("there is another table, server or publication now: all rows are captured again")
+                logger.warning("the table, the server or the publication was replaced: all rows are captured again")
                 ensure_publication(connection, self._slot, self._name)
                 self._position = None
             if self._position is None:
-                if not self._warned:
-                    yield self._warning(connection)
-                    self._warned = True
+                if not self._due_recorded:
+                    yield self._snapshot_due(connection)
+                    self._due_recorded = True
                 if not self._has_slot(connection):
                     ask(connection, "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", self._slot)
                 yield self._snapshot(connection)
@@ -162,29 +162,29 @@ class PostgresCapture:
                 self._advance(connection, self._position.lsn)
                 [(through,)] = ask(connection, "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint")
                 if through == self._empty_through:
-                    return  # else all that the slot keeps would be decoded again and again
-                found = self._look(connection, through)
+                    return  # otherwise every poll would decode all that the slot keeps
+                found = self._peek(connection, through)
                 if not found:
                     self._advance(connection, through)
                     self._empty_through = through
                     return
                 yield from self._decoded(connection, found)
-                if len(found) < CHANGES_MOST:
+                if len(found) < CHANGES_MAX:
                     assert self._position is not None
                     self._advance(connection, self._position.lsn)
                     return
 
     # --- the stream ---
 
-    def _look(self, connection: psycopg.Connection[Any], through: int) -> list[Message]:
-        """Of every transaction that ends up to there; some that end later may be among them."""
+    def _peek(self, connection: psycopg.Connection[Any], through: int) -> list[Message]:
+        """Messages of every transaction that ends by then; later ones may be among them."""
         rows = ask(
             connection,
             "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, %s, 'proto_version', '1', "
             "'publication_names', %s)",
             self._slot,
             lsn_text(through),
-            CHANGES_MOST,
+            CHANGES_MAX,
             self._slot,
         )
         return [message for (data,) in rows if (message := parse(bytes(data))) is not None]
@@ -206,14 +206,14 @@ class PostgresCapture:
                     shape = shapes.get(self._position.table)
                     if ours and not known and shape is not None and shape.identity != "f":
                         raise ConfigError(
-                            f"{self._text} did not tell removed rows in full (Q3) in changes that are still to be "
+                            f"{self._text} did not record deleted rows in full (Q3) in changes that are still to be "
                             f"captured; run: ALTER TABLE {self._text} REPLICA IDENTITY FULL, drop the slot "
-                            f"{self._slot}, and begin again: all rows are then captured again"
+                            f"{self._slot}, and restart the capture: it then captures all rows again"
                         )
                     if not known and shape is not None and shape.columns != self._position.columns:
                         logger.warning("the columns of the table changed: all rows are captured again")
                         yield self._snapshot(connection)
-                        return  # the rest is looked at again, and what the snapshot has seen is passed
+                        return  # the rest is read again, without what the snapshot has seen
                     self._position = msgspec.structs.replace(self._position, lsn=max(end, self._position.lsn))
                     if ours and not known:
                         yield self._transaction(self._tables(ours, connection))
@@ -230,7 +230,7 @@ class PostgresCapture:
         return False
 
     def _tables(self, changes: Sequence[Message], connection: psycopg.Connection[Any]) -> Iterator[pa.Table]:
-        """What the changes come to, since the last truncation among them (Q4)."""
+        """The net effect of the changes since the last truncation among them (Q4)."""
         assert self._position is not None
         values = table_values(self._position.columns)
         gone, came = Counter[Row](), Counter[Row]()
@@ -245,7 +245,7 @@ class PostgresCapture:
         for kind, rows in ((ChangeKind.DELETE, gone - came), (ChangeKind.INSERT, came - gone)):
             whole = list(rows.elements())
             for first in range(0, len(whole), SNAPSHOT_ROWS):
-                remedy = f"change it in the table, drop the slot {self._slot}, and begin again"
+                remedy = f"change it in the table, drop the slot {self._slot}, and restart the capture"
                 yield change_rows(kind, self._arrow(values, whole[first : first + SNAPSHOT_ROWS], connection, remedy))
 
     def _arrow(
@@ -289,13 +289,13 @@ class PostgresCapture:
         self._position = self._present(reading, self._position.lsn if self._position is not None else 0)
         return self._transaction(self._rows(reading, table_values(self._position.columns)))
 
-    def _warning(self, connection: psycopg.Connection[Any]) -> Transaction:
-        """No changes: only the word that a snapshot follows (Q2)."""
+    def _snapshot_due(self, connection: psycopg.Connection[Any]) -> Transaction:
+        """A transaction without changes: it records that a snapshot follows (Q2)."""
         due = msgspec.structs.replace(self._present(connection, 0), due=True)
         return Transaction(msgspec.json.encode(due).decode(), table_values(due.columns).columns, ())
 
     def _present(self, connection: psycopg.Connection[Any], lsn: int) -> PostgresPosition:
-        """What the server's present snapshot sees."""
+        """The position of the server's present snapshot."""
         [(seen,)] = ask(connection, "SELECT pg_current_snapshot()::text")
         [(seen_lsn,)] = ask(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
         [(database, table)] = ask(connection, IDENTITY, self._text)
@@ -312,10 +312,10 @@ class PostgresCapture:
             with reading.cursor() as cursor, cursor.copy(query) as copy:
                 texts = (tuple(None if each is None else each.encode() for each in row) for row in copy.rows())
                 while rows := list(itertools.islice(texts, SNAPSHOT_ROWS)):
-                    found = self._arrow(values, rows, connection, "change it in the table, then begin again")
+                    found = self._arrow(values, rows, connection, "change it in the table, then restart the capture")
                     yield change_rows(ChangeKind.INSERT, found)
         except psycopg.Error as error:
-            raise self._away(error) from error
+            raise self._failure(error) from error
         finally:
             reading.close()
 
@@ -345,7 +345,7 @@ class PostgresCapture:
                 self._connection = self._connect()
             yield self._connection
         except psycopg.Error as error:
-            raise self._away(error) from error
+            raise self._failure(error) from error
 
     def _connect(self) -> psycopg.Connection[Any]:
         try:
@@ -358,19 +358,19 @@ class PostgresCapture:
             )
             connection.execute(SESSION)
         except psycopg.OperationalError as error:
-            raise self._away(error) from error
+            raise self._failure(error) from error
         return connection
 
-    def _away(self, error: psycopg.Error) -> TrunklineError:
-        """What time mends is tried again; the rest somebody has to mend."""
+    def _failure(self, error: psycopg.Error) -> TrunklineError:
+        """A transient error is retried; for another, an operator has to act."""
         self.close()
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if isinstance(error, psycopg.OperationalError) and not any(text in said for text in PERMANENT):
-            return Unreachable(f"PostgreSQL cannot be asked now ({said}); it is tried again")
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if isinstance(error, psycopg.OperationalError) and not any(each in text for each in PERMANENT):
+            return Unreachable(f"PostgreSQL is unreachable ({text}); it is retried")
         return ConfigError(
-            f"PostgreSQL refuses the capture ({said}); see that the password is right and that the role may replicate, "
-            f"read the table, and make the publication {self._slot} (or make it: CREATE PUBLICATION {self._slot} FOR "
-            f"TABLE {self._text})"
+            f"PostgreSQL rejects the capture ({text}); check the password, and that the role may replicate, read the "
+            f"table, and create the publication {self._slot} (or create it: CREATE PUBLICATION {self._slot} FOR TABLE "
+            f"{self._text})"
         )
 
 

@@ -1,7 +1,4 @@
-"""What a PostgreSQL table, its publication and the role must be, so that the table can be captured exactly.
-
-Each is refused in one line that says what to do, before anything is captured.
-"""
+"""Checks of a PostgreSQL table, its publication and the role, made before anything is captured."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ KEY: Final = (
 
 
 def check_table(connection: psycopg.Connection[Any], table: str) -> None:
-    """Refuse a server, a table or a role with which rows would be missing. ``table`` is quoted."""
+    """Raise ``ConfigError`` for a server, a table or a role with which rows would be missing. ``table`` is quoted."""
     [(level,)] = ask(connection, "SHOW wal_level")
     if level != "logical":
         raise ConfigError(f"the server's wal_level is {level}; set wal_level = logical and restart it")
@@ -44,9 +41,9 @@ def check_table(connection: psycopg.Connection[Any], table: str) -> None:
         raise ConfigError(f"there is no table {table}; create it, or name another")
     [(kind, identity, hides_rows, role)] = found
     if kind != "r":
-        raise ConfigError(f"{table} is no ordinary table; name one")
+        raise ConfigError(f"{table} is not an ordinary table; name one")
     if identity != "f":
-        raise ConfigError(f"{table} does not tell removed rows; run: ALTER TABLE {table} REPLICA IDENTITY FULL")
+        raise ConfigError(f"{table} does not record deleted rows; run: ALTER TABLE {table} REPLICA IDENTITY FULL")
     if hides_rows:
         raise ConfigError(
             f"row-level security of {table} may hide rows from the role {role}, so that a snapshot would lack them; "
@@ -56,7 +53,7 @@ def check_table(connection: psycopg.Connection[Any], table: str) -> None:
 
 
 def captured_columns(connection: psycopg.Connection[Any], table: str) -> tuple[RelationColumn, ...]:
-    """Those that the server tells; raises ``ConfigError`` where no log could hold them."""
+    """Those that the server sends; raises ``ConfigError`` if a log cannot hold them."""
     found = ask(connection, COLUMNS, table)
     columns = tuple(RelationColumn(name, oid, modifier) for name, oid, modifier, generated in found if not generated)
     if not columns:
@@ -66,14 +63,14 @@ def captured_columns(connection: psycopg.Connection[Any], table: str) -> tuple[R
 
 
 def generated_columns(connection: psycopg.Connection[Any], table: str) -> list[str]:
-    """Those that the server computes from others, and does not tell."""
+    """Those that the server computes from others, and does not send."""
     return [name for name, _, _, generated in ask(connection, COLUMNS, table) if generated]
 
 
 def ensure_publication(connection: psycopg.Connection[Any], name: str, table: sql.Identifier) -> None:
-    """Make it, or add the table, which may have been made anew; refuse one that leaves something out.
+    """Create it, or add the table, which may have been replaced; reject one that omits something.
 
-    A slot of the same name that is there already did not keep what was changed without it, and is dropped first.
+    An existing slot of the same name has not kept the changes that were made without it, so it is dropped first.
     """
     publication, text = sql.Identifier(name), table.as_string(None)
     found = ask(connection, PUBLICATION, text, name)
@@ -90,7 +87,7 @@ def ensure_publication(connection: psycopg.Connection[Any], name: str, table: sq
     elif not found[0][1]:
         raise ConfigError(
             f"the publication {name} leaves out rows, columns or kinds of changes of {text}; drop it and the slot "
-            f"{name}, then begin again: both are made anew, and all rows are captured again"
+            f"{name}, then restart the capture: it creates both, and captures all rows again"
         )
 
 

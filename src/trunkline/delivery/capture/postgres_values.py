@@ -1,8 +1,7 @@
-"""Columns and values of a PostgreSQL table that is captured: its types in our vocabulary, its texts as Arrow values.
+"""Columns and values of a captured PostgreSQL table: its types in our vocabulary, its texts as Arrow values.
 
-Types without a place there travel as their text, and so does `numeric` without a scale: nothing is rounded. Moments
-that Python does not have (infinite ones, before the year 1, after 9999, 24:00:00) travel as the numbers that Arrow and
-DuckDB know them by.
+Types that we do not have are captured as their text, and so is `numeric` without a scale: nothing is rounded. Times
+that Python does not have (infinite, before year 1, after 9999, 24:00:00) become the numbers that Arrow and DuckDB use.
 """
 
 from __future__ import annotations
@@ -56,19 +55,19 @@ ARRAYS: Final = {  # of types that a list may hold
     2951: "UUID",
 }
 NUMERIC: Final = 1700
-PRECISION_MOST: Final = 38
-ROW_BYTES_MOST: Final = ENTRY_BYTES_MAX - 1024 * 1024  # the rest is for the words around it
-VALUE_LETTERS_MOST: Final = 60  # of a value, in a message
+PRECISION_MAX: Final = 38
+ROW_BYTES_MAX: Final = ENTRY_BYTES_MAX - 1024 * 1024  # the rest is for the framing
+VALUE_LETTERS_MAX: Final = 60  # of a value, in a message
 UNFIT: Final = (
     pa.ArrowException,
     psycopg.Error,
     ValueError,
     TypeError,
     ArithmeticError,
-)  # says a loader
+)  # raised by a loader
 INFINITE: Final = {"DATE": 2**31 - 1, "TIMESTAMP": 2**63 - 1, "TIMESTAMP WITH TIME ZONE": 2**63 - 1}
 _MOMENT: Final = re.compile(r"(?:(\d+)-(\d\d)-(\d\d))? ?(?:(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?)?( BC)?")
-YEARS_400_DAYS: Final = 146_097  # the calendar repeats itself
+YEARS_400_DAYS: Final = 146_097  # the period of the calendar
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 
@@ -76,7 +75,7 @@ Load = Callable[[Any], Any]
 
 
 class UnfitValue(Exception):
-    """A value that its column's type here does not have."""
+    """A value that its column's type cannot hold."""
 
     def __init__(self, index: int, row: Row, why: str) -> None:
         super().__init__(why)
@@ -106,16 +105,16 @@ class TableValues(Struct, frozen=True):
             except UNFIT:
                 raise _unfit(rows, index, read) from None
         table = pa.table(arrays, names=[column.name for column in self.columns])
-        if table.nbytes > ROW_BYTES_MOST:
+        if table.nbytes > ROW_BYTES_MAX:
             _check_sizes(rows, table)
         return table
 
 
 def _check_sizes(rows: Sequence[Row], table: pa.Table) -> None:
     for number, row in enumerate(rows):
-        if (size := table.slice(number, 1).nbytes) > ROW_BYTES_MOST:
+        if (size := table.slice(number, 1).nbytes) > ROW_BYTES_MAX:
             longest = max(range(len(row)), key=lambda index: len(row[index] or b""))
-            raise UnfitValue(longest, row, f"its row takes {size:,} bytes, and an entry of a log {ROW_BYTES_MOST:,}")
+            raise UnfitValue(longest, row, f"its row has {size:,} bytes, and an entry of a log holds {ROW_BYTES_MAX:,}")
 
 
 def _unfit(rows: Sequence[Row], index: int, read: Callable[[Sequence[Row]], pa.Array]) -> UnfitValue:
@@ -136,7 +135,7 @@ def table_values(relation: Relation | Sequence[RelationColumn]) -> TableValues:
 def type_of(column: RelationColumn) -> str:
     if column.type_oid == NUMERIC and column.modifier >= 4:
         precision, scale = (column.modifier - 4) >> 16 & 0xFFFF, (column.modifier - 4) & 0x7FF
-        if precision <= PRECISION_MOST and scale <= precision:
+        if precision <= PRECISION_MAX and scale <= precision:
             return f"DECIMAL({precision},{scale})"
     if column.type_oid in ARRAYS:
         return f"{ARRAYS[column.type_oid]}[]"
@@ -146,11 +145,11 @@ def type_of(column: RelationColumn) -> str:
 def shown(text: object) -> str:
     """A value of the server for a message."""
     whole = "NULL" if text is None else bytes(text).decode(errors="replace") if isinstance(text, bytes) else str(text)
-    return whole if len(whole) <= VALUE_LETTERS_MOST else f"{whole[:VALUE_LETTERS_MOST]}..."
+    return whole if len(whole) <= VALUE_LETTERS_MAX else f"{whole[:VALUE_LETTERS_MAX]}..."
 
 
 def _loader(column: Column, load: Load) -> Load:
-    """From the server's text to what Arrow takes; ``load`` is psycopg's own."""
+    """Converts the server's text for Arrow; ``load`` is psycopg's own."""
     if column.type in ("VARCHAR", "JSON"):
         return lambda text: bytes(text).decode()
     if column.type == "UUID":
@@ -171,7 +170,7 @@ def _flat(values: list[Any]) -> list[Any]:
 
 
 def _moment(text: Any, kind: str, load: Load) -> Any:
-    """Python's value, or a number of days or microseconds for what Python does not have."""
+    """Python's value, or days or microseconds for a time that Python does not have."""
     try:
         return load(text)
     except psycopg.DataError:
@@ -180,7 +179,7 @@ def _moment(text: Any, kind: str, load: Load) -> Any:
         return INFINITE[kind] if written == "infinity" else -INFINITE[kind]
     found = _MOMENT.fullmatch(written)
     if found is None:
-        raise ValueError("it is no moment that is known")
+        raise ValueError("it is not a known time")
     year, month, day, hours, minutes, seconds = (int(each or 0) for each in found.groups()[:6])
     micros = (hours * 3600 + minutes * 60 + seconds) * 10**6 + int((found[7] or "").ljust(6, "0"))
     if kind == "TIME":
@@ -188,7 +187,7 @@ def _moment(text: Any, kind: str, load: Load) -> Any:
     days = _days(1 - year if found[8] else year, month, day)
     number = days if kind == "DATE" else days * 86_400 * 10**6 + micros
     if abs(number) >= INFINITE[kind]:
-        raise ValueError("it is too far away for its type here")
+        raise ValueError("it is out of range for its type")
     return number
 
 

@@ -1,9 +1,9 @@
-"""Runs a capture: takes the log over, and brings every transaction of the source into it, until it is stopped.
+"""Runs a capture: takes the log over, and writes every transaction of the source to it, until it is stopped.
 
 Rules
- N1  A failure that may pass (the source or the log is away, an outcome is unknown) begins the capture anew: the log is
-     taken over again and says how far it came (W2). Waits between tries grow up to a limit.
- N2  A capture that another one has taken the log from ends, and says so.
+ N1  A transient failure (the source or the log is unreachable, an outcome is unknown) restarts the capture: it takes
+     the log over again and reads its position from it (W2). Waits between retries grow up to a limit.
+ N2  A capture whose log was taken over by another one stops with an error.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from trunkline.errors import (
 logger = logging.getLogger(__name__)
 
 WAIT_FIRST_S: Final = 0.2
-WAIT_MOST_S: Final = 10.0
+WAIT_MAX_S: Final = 10.0
 
 
 class ChangeSource(Protocol):
     """What is captured."""
 
     def reach(self) -> None:
-        """Raises where a capture could not begin, before the log is taken over: a long outage leaves no marks."""
+        """Raise if a capture could not start. Called before the take-over: a long outage leaves no marks in the log."""
         ...
 
     def begin(self, position: str | None) -> None: ...
 
     def transactions(self) -> Iterator[Transaction]:
-        """All that there is now, each to be written before the next is asked for."""
+        """All new transactions; each must be written before the next is requested."""
         ...
 
     def close(self) -> None: ...
 
 
-class Captured:
-    """How far a capture is. Read from other threads."""
+class CaptureProgress:
+    """The progress of a capture. Other threads read it."""
 
     def __init__(self) -> None:
         self.transactions = 0
         self.rows = 0
         self.position: str | None = None
         self.error = ""
-        self.failures = 0  # how often it had to begin anew
-        self.running = False  # the log is taken over, and nothing has failed since
+        self.failures = 0  # how often it had to restart
+        self.running = False  # the log is taken over, without a failure since
         self.wrote_at: float | None = None  # of time.monotonic(): when the last transaction was written
 
 
 class Capture:
-    """One capture. ``stop`` may be called from anywhere."""
+    """One capture. Any thread may call ``stop``."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Capture:
         poll_ms: int,
         token: str = "",
         tls: ssl.SSLContext | None = None,
-        told: Callable[[Captured], None] = lambda _: None,
+        report: Callable[[CaptureProgress], None] = lambda _: None,
     ) -> None:
         self._source = source
         self._connect = connect
@@ -82,16 +82,16 @@ class Capture:
         self._poll_ms = poll_ms
         self._token = token
         self._tls = tls
-        self._told = told
+        self._report = report
         self._stopping = threading.Event()
-        self.captured = Captured()
+        self.captured = CaptureProgress()
 
     def stop(self) -> None:
-        """End after the transaction that is under way."""
+        """Stop after the transaction in flight."""
         self._stopping.set()
 
-    def run(self, *, once: bool = False) -> Captured:
-        """Capture until stopped, or (``once``) all that there is."""
+    def run(self, *, once: bool = False) -> CaptureProgress:
+        """Capture until stopped, or (``once``) everything up to now."""
         wait_s = WAIT_FIRST_S
         while not self._stopping.is_set():
             before = self.captured.transactions
@@ -102,11 +102,11 @@ class Capture:
             except OwnedByAnother:
                 raise
             except (Unreachable, OutcomeUnknown, StorageError, SourceExpired) as error:
-                wait_s = WAIT_FIRST_S if self.captured.transactions > before else min(wait_s * 2, WAIT_MOST_S)
+                wait_s = WAIT_FIRST_S if self.captured.transactions > before else min(wait_s * 2, WAIT_MAX_S)
                 if str(error) != self.captured.error:
-                    logger.warning("the capture begins anew: %s", error)
-                self._tell(error)
-                if once and wait_s >= WAIT_MOST_S:
+                    logger.warning("the capture restarts: %s", error)
+                self._note(error)
+                if once and wait_s >= WAIT_MAX_S:
                     raise
                 self._stopping.wait(wait_s)
             finally:
@@ -120,7 +120,7 @@ class Capture:
             log = CaptureLog(cluster, self._log)
             self._source.reach()
             self._source.begin(log.take_over())
-            self._tell(None)
+            self._note(None)
             while not self._stopping.is_set():
                 for transaction in self._source.transactions():
                     rows = log.write(transaction)
@@ -128,15 +128,15 @@ class Capture:
                     self.captured.rows += rows
                     self.captured.position = transaction.position
                     self.captured.wrote_at = time.monotonic()
-                    self._tell(None)
+                    self._note(None)
                     if self._stopping.is_set():
                         return
                 if once:
                     return
                 self._stopping.wait(self._poll_ms / 1000)
 
-    def _tell(self, error: TrunklineError | None) -> None:
+    def _note(self, error: TrunklineError | None) -> None:
         self.captured.error = "" if error is None else str(error)
         self.captured.failures += error is not None
         self.captured.running = error is None
-        self._told(self.captured)
+        self._report(self.captured)

@@ -97,7 +97,7 @@ def check_messages(content: bytes, bytes_max: int) -> None:
             raise MalformedStream(f"its buffers have more than {bytes_max:,} bytes")
 
 
-class _Table(Struct, frozen=True):
+class _FlatbufferTable(Struct, frozen=True):
     """A table of a flatbuffer."""
 
     data: memoryview
@@ -116,9 +116,9 @@ class _Table(Struct, frozen=True):
         place = self.place(field)
         return absent if place is None else _number(self.data, place, form)
 
-    def table(self, field: int) -> _Table | None:
+    def table(self, field: int) -> _FlatbufferTable | None:
         place = self.place(field)
-        return None if place is None else _Table(self.data, place + _number(self.data, place, "<I"))
+        return None if place is None else _FlatbufferTable(self.data, place + _number(self.data, place, "<I"))
 
     def pairs(self, field: int) -> Iterator[tuple[int, int]]:
         """A vector of structs of two i64."""
@@ -134,7 +134,7 @@ class _Table(Struct, frozen=True):
 
 class _Message(Struct, frozen=True):
     kind: int
-    header: _Table
+    header: _FlatbufferTable
     body: memoryview
 
 
@@ -150,7 +150,7 @@ def _messages(content: bytes) -> Iterator[_Message]:
         if not start <= end <= len(view) or end % ALIGNMENT:
             raise MalformedStream(f"the message at byte {at} does not fit")
         metadata = view[start:end]
-        message = _Table(metadata, _number(metadata, 0, "<I"))
+        message = _FlatbufferTable(metadata, _number(metadata, 0, "<I"))
         size = message.number(3, "<q", 0)
         header = message.table(2)
         if message.number(0, "<h", 0) != METADATA_V5 or header is None:

@@ -158,11 +158,11 @@ def winners(rows: pa.Table, codes: Codes) -> Codes:
 def _settled(removed: pa.Table, arrived: pa.Table, unrouted: dict[str | None, int], key: Sequence[str]) -> Settled:
     names = [DESTINATION_COLUMN, *key]
     codes = row_codes(pa.concat_tables([removed.select(names), arrived.select(names)]))
-    gone, came = np.split(codes, [removed.num_rows])
-    first_gone = np.unique(gone, return_index=True)[1]
-    chosen = winners(arrived, came)
-    lone = first_gone[~np.isin(gone[first_gone], came)]
-    replaced = np.isin(came[chosen], gone)
+    removed_codes, arrived_codes = np.split(codes, [removed.num_rows])
+    first_removed = np.unique(removed_codes, return_index=True)[1]
+    chosen = winners(arrived, arrived_codes)
+    lone = first_removed[~np.isin(removed_codes[first_removed], arrived_codes)]
+    replaced = np.isin(arrived_codes[chosen], removed_codes)
     rows = arrived.take(chosen).drop_columns([ROUTE_COLUMN])
     rows = rows.append_column(OP_COLUMN, pa.array(np.where(replaced, Op.REPLACE, Op.INSERT).astype(np.int8)))
     keys = removed.take(lone).drop_columns([ROUTE_COLUMN])

@@ -1,12 +1,12 @@
-"""Addresses as a file gives them: placeholders filled in, paths made absolute, and what cannot be an address refused.
+"""Addresses of a configuration: fills in placeholders, makes paths absolute, and rejects invalid ones.
 
 Rules
  A1  No secret is in an address, nor in a message about one.
- A2  A routing value is made safe before it becomes part of a name: what is not plain is replaced and a digest added,
-     so that two values hardly ever meet; where they do, the second is refused (A3).
- A3  Two addresses of one table have one identity. Case does not count: some catalogs and file systems do not know it.
+ A2  A routing value is made safe before it becomes part of a name: special characters are replaced and a digest is
+     added, so that two values hardly ever collide; if they do, the second is rejected (A3).
+ A3  Two addresses of one table have one identity. It ignores case, as some catalogs and file systems do.
  A4  A path is one of the file system. What looks like a URL, or becomes one with its placeholders filled in, is
-     refused: as a path it would be a local folder called ``s3:``, and nobody would find the rows there.
+     rejected: as a path it would be a local directory called ``s3:``, where no one would look for the rows.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ KINDS: Final[dict[str, type[LakeAddress] | type[DeltaAddress] | type[PostgresAdd
 }
 SOURCE_KINDS: Final = ("ducklake", "delta", "log")
 DESTINATION_KINDS: Final = ("ducklake", "delta", "postgres")
-NOTES: Final = {  # what a reader of the documentation sees
+NOTES: Final = {  # documentation of the keys
     "catalog": "the lake's catalog: the path of a DuckDB file (one process at a time can open it), `sqlite:PATH`, or "
     "`postgres:` with a libpq connection string without a password",
-    "table": "wrong: the source is not found; for a destination a new table begins, and the old one stays as it is",
-    "schema": "of the table; wrong: as for `table`",
-    "data_path": "the directory of a lake's Parquet files (no URL), needed only where the lake does not exist yet; "
-    "never that of another lake: cleaning up one would remove the files of the other",
-    "path": "the directory of a Delta table: a path of the file system, no URL",
+    "table": "if wrong: the source is not found; a destination gets a new table, and the old one stays as it is",
+    "schema": "of the table; if wrong: like `table`",
+    "data_path": "the directory of a lake's Parquet files (not a URL), required only if the lake does not exist yet; "
+    "never that of another lake: a clean-up of one would remove the files of the other",
+    "path": "the directory of a Delta table: a path in the file system, not a URL",
     "dsn": "a libpq connection string without a password, such as `host=db dbname=orders user=deliver`",
     "log": "the name of a Trunkline log that holds changes: of `trunkline capture`, or of Debezium's connectors",
-    "connect": "the coordinators of the log's cluster, host:port, with commas between them",
-    "format": "`changes`: as `trunkline capture` writes them; `debezium`: JSON envelopes, with their schema or without",
-    "columns": "names and types, as DuckDB writes them; needed for Debezium's events without a schema. Numbers that "
+    "connect": "the coordinators of the log's cluster, host:port, separated by commas",
+    "format": "`changes`: as `trunkline capture` writes them; `debezium`: JSON envelopes, with or without their schema",
+    "columns": "names and types, as DuckDB writes them; required for Debezium events without a schema. Numbers that "
     "are times need a unit: TIMESTAMP_S, _MS, _US or _NS, TIME_MS, _US or _NS",
-    "malformed": "an event that cannot be understood halts the pipeline, or is skipped and kept in `dead_letters`",
-    "dead_letters": "the log that takes skipped events, each with its position and the reason; made if it is not there",
-    "tls_ca": "who signed the certificates of the log's cluster; without it connections are not encrypted",
-    "tls_cert": "the certificate to show to it",
-    "tls_key": "the certificate's key",
+    "malformed": "a malformed event halts the pipeline, or is skipped and kept in `dead_letters`",
+    "dead_letters": "the log for skipped events, each with its position and the reason; created if it does not exist",
+    "tls_ca": "the CA certificate of the log's cluster; without it connections are not encrypted",
+    "tls_cert": "the client certificate",
+    "tls_key": "the key of the client certificate",
     "token_env": "the environment variable that holds the secret of the log's cluster",
     "password_env": "the environment variable that holds the password; it must be set wherever a task may run",
 }
@@ -61,7 +61,7 @@ PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 PLACEHOLDERS: Final = ("name", "value")
 PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 PLAIN_CHARS_MAX: Final = 48  # leaves room for a digest and a prefix in a PostgreSQL name
-POSTGRES_NAME_BYTES_MAX: Final = 63  # the server cuts longer ones, and then two tables are one
+POSTGRES_NAME_BYTES_MAX: Final = 63  # the server truncates longer names, so two tables would become one
 DIGEST_CHARS: Final = 8
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:", re.ASCII)
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -97,7 +97,7 @@ def filled(address: Address, name: str, value: str) -> Address:
 
 
 def located(address: Address, folder: Path) -> Address:
-    """With relative paths taken from a folder."""
+    """With paths made absolute."""
     match address:
         case DeltaAddress(path=path):
             return DeltaAddress(path=located_path(path, folder))
@@ -127,13 +127,13 @@ def located_store(store: str, folder: Path) -> str:
 
 
 def faults(address: Address) -> Iterator[tuple[str, str]]:
-    """Fields that cannot be right, and why. Placeholders must have been filled in."""
+    """Invalid fields, each with the reason. Placeholders must be filled in."""
     for field, text in _texts(address):
         yield from ((field, why) for why in field_faults(type(address), field, text))
 
 
 def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
-    """Why one text of an address cannot be right."""
+    """Why one field of an address is invalid."""
     if field == "catalog":
         yield from store_faults(text, CATALOG_FORMS, path_allowed=True)
     elif field == "dsn":
@@ -147,7 +147,7 @@ def field_faults(kind: type[Address], field: str, text: str) -> Iterator[str]:
     elif field in ("password_env", "token_env"):
         yield from variable_faults(text)
     elif field == "table" and text.lower().startswith(RESERVED_PREFIX):
-        yield f"{text!r} begins with the reserved {RESERVED_PREFIX}; choose another name"
+        yield f"{text!r} starts with the reserved prefix {RESERVED_PREFIX}; choose another name"
     elif field in ("table", "schema") and kind is PostgresAddress and len(text.encode()) > POSTGRES_NAME_BYTES_MAX:
         yield f"{text!r} is longer than PostgreSQL's {POSTGRES_NAME_BYTES_MAX} bytes; shorten it"
 
@@ -170,13 +170,13 @@ def store_faults(store: str, forms: str, *, path_allowed: bool) -> Iterator[str]
 
 
 def path_faults(path: str) -> Iterator[str]:
-    """Why a text is no path (A4)."""
+    """Why a text is not a path (A4)."""
     scheme = SCHEME.match(path)
     if scheme is not None and scheme[0].lower() == "file:":
         yield "is a URL; write the path alone, without file:"
     elif scheme is not None or "://" in path:
         what = f"{scheme[0]} is not supported" if scheme is not None else "URLs are not supported"
-        yield f"must be a path of the file system: {what} (before a path with a colon write ./)"
+        yield f"must be a path in the file system: {what} (before a path with a colon write ./)"
 
 
 def connect_faults(connect: str) -> Iterator[str]:
@@ -192,7 +192,7 @@ def dsn_faults(dsn: str) -> Iterator[str]:
     try:
         options = conninfo_to_dict(dsn)
     except ProgrammingError:
-        yield "is no libpq connection string; write such as host=db port=5432 dbname=orders user=deliver"
+        yield "is not a valid libpq connection string; write for example host=db port=5432 dbname=orders user=deliver"
         return
     for option in SECRET_OPTIONS:
         if option in options:
@@ -206,11 +206,11 @@ def dsn_faults(dsn: str) -> Iterator[str]:
 def variable_faults(variable: str) -> Iterator[str]:
     """The text is not shown: it may be the secret itself."""
     if VARIABLE.fullmatch(variable) is None:
-        yield "is no name of an environment variable; write a name, such as ORDERS_PASSWORD, and not the secret"
+        yield "is not the name of an environment variable; write a name such as ORDERS_PASSWORD, not the secret"
 
 
 def identity(address: Address) -> tuple[str, ...]:
-    """Equal for two addresses of one table, as far as the text tells (A3)."""
+    """Equal for two addresses of one table, as far as the text shows it (A3)."""
     match address:
         case LakeAddress(catalog=catalog, schema=schema, table=table):
             parts = ["ducklake", *store_identity(catalog), schema, table]
@@ -224,7 +224,7 @@ def identity(address: Address) -> tuple[str, ...]:
 
 
 def shared_place(address: Address) -> str:
-    """What takes one writer at a time: the catalog of a lake. Empty for tables that share nothing of this kind."""
+    """What allows one writer at a time: the catalog of a lake. Empty for other tables."""
     return " ".join(store_identity(address.catalog)).casefold() if isinstance(address, LakeAddress) else ""
 
 

@@ -1,4 +1,4 @@
-"""Where tables are. An address is what a configuration says: it names environment variables, and holds no secret."""
+"""Addresses of tables, as configured. They name environment variables, and hold no secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LakeAddress(Struct, frozen=True, tag_field="type", tag="ducklake", forbid_
     catalog: str
     table: str
     schema: str = "main"
-    data_path: str | None = None  # needed only where the lake does not exist yet
+    data_path: str | None = None  # required only if the lake does not exist yet
     password_env: str | None = None  # the variable that holds the password of a PostgreSQL catalog
 
 
@@ -36,19 +36,19 @@ class PostgresAddress(Struct, frozen=True, tag_field="type", tag="postgres", for
 
 
 class LogAddress(Struct, frozen=True, tag_field="type", tag="log", forbid_unknown_fields=True):
-    """A Trunkline log of changes; only a source. ``connect``: the coordinators of its cluster, with commas between."""
+    """A Trunkline log of changes; only a source. ``connect``: the coordinators of its cluster, separated by commas."""
 
     log: str
     connect: str = "127.0.0.1:7400"
     format: Literal["changes", "debezium"] = "changes"
-    columns: dict[str, str] = {}  # name -> type; for events that do not say it themselves
+    columns: dict[str, str] = {}  # name -> type; for events without a schema
     malformed: Literal["halt", "skip"] = "halt"
-    dead_letters: str | None = None  # the log that takes what is skipped
+    dead_letters: str | None = None  # the log for skipped entries
     token_env: str | None = None  # the variable that holds the cluster's shared secret
-    tls_ca: str | None = None  # files, as the commands' options of these names
+    tls_ca: str | None = None  # files, like the options of these names
     tls_cert: str | None = None
     tls_key: str | None = None
 
 
-# A PostgreSQL table is captured into a log to be a source; a log is no destination.
+# A PostgreSQL table is a source only through a captured log; a log cannot be a destination.
 Address = LakeAddress | DeltaAddress | PostgresAddress | LogAddress

@@ -1,4 +1,4 @@
-"""What must hold between the keys of a file, when each by itself is right."""
+"""Checks that involve several keys of a file."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from trunkline.delivery.config.address_rules import (
 from trunkline.delivery.config.addresses import Address, LakeAddress, LogAddress
 from trunkline.delivery.config.tree import ControlConfig, DestinationConfig, DiscoverConfig, RetryConfig, SparkConfig
 from trunkline.delivery.config.values import shown
-from trunkline.delivery.config.yaml_file import Node, Problems
+from trunkline.delivery.config.yaml_file import Problems, YamlNode
 from trunkline.errors import ConfigError
 from trunkline.net.addresses import format_address, parse_address
 from trunkline.net.http_names import OwnNames
 
-Placed = tuple[Node, DestinationConfig]
-Own = tuple[Node, str, tuple[str, ...]]  # where a destination stands, its name and its routing values
+Placed = tuple[YamlNode, DestinationConfig]
+Own = tuple[YamlNode, str, tuple[str, ...]]  # a destination: its node, name and routing values
 STORE_FORMS: Final = "sqlite:PATH or postgres:DSN"
 SECRET_SETTING: Final = re.compile(r"account\.key|(password|secret|(secret|access)\.?key|token)\Z", re.IGNORECASE)
-# Settings that Java is started with: when it runs they come too late, or they show in its command line.
+# Settings that Java is started with: set later they have no effect, or they are visible in its command line.
 STARTED_WITH: Final = re.compile(
     r"spark\.((driver|executor)\.(extra|default)JavaOptions|driver\.(memory|memoryOverhead|extra(Class|Library)Path)"
     r"|jars\.(packages|excludes|repositories|ivy|ivySettings)|kerberos\.(keytab|principal)|submit\..*)"
 )
 
 
-def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problems: Problems) -> dict[str, Any]:
-    """The settings that take another form: the control store's path is absolute, ``listen`` an address or ``None``."""
+def checked_settings(root: YamlNode, found: Mapping[str, Any], folder: Path, problems: Problems) -> dict[str, Any]:
+    """The settings that change their form: the control store's path is absolute, ``listen`` an address or ``None``."""
     changed: dict[str, Any] = {}
     control = found.get("control", ControlConfig())
     for why in store_faults(control.store, STORE_FORMS, path_allowed=False):
@@ -60,7 +60,7 @@ def checked_settings(root: Node, found: Mapping[str, Any], folder: Path, problem
     return changed
 
 
-def _listen(node: Node, listen: str, problems: Problems) -> str | None:
+def _listen(node: YamlNode, listen: str, problems: Problems) -> str | None:
     if listen == "none":
         return None
     try:
@@ -70,45 +70,43 @@ def _listen(node: Node, listen: str, problems: Problems) -> str | None:
         return None
 
 
-def _check_columns(root: Node, found: Mapping[str, Any], problems: Problems) -> None:
+def _check_columns(root: YamlNode, found: Mapping[str, Any], problems: Problems) -> None:
     key, routing = found.get("key", ()), found.get("routing")
     named = [(root.at("key"), column) for column in key]
     named += [(root.at("routing").at("column"), routing.column)] if routing is not None else []
     for node, column in named:
         if column.lower().startswith(RESERVED_PREFIX):
-            problems.add(node, f"{column!r} begins with the reserved {RESERVED_PREFIX}; rename the column")
+            problems.add(node, f"{column!r} starts with the reserved prefix {RESERVED_PREFIX}; rename the column")
     if len({column.lower() for column in key}) < len(key):
-        problems.add(root.at("key"), "has a column twice; keep one")
+        problems.add(root.at("key"), "names a column twice; keep one")
 
 
-def _check_spark(node: Node, problems: Problems) -> None:
+def _check_spark(node: YamlNode, problems: Problems) -> None:
     conf, conf_env = node.at("conf").items(), node.at("conf_env").items()
     for name, each in [*conf.items(), *conf_env.items()]:
         if not name.startswith("spark."):
-            problems.add(each, "is no setting of Spark: they begin with spark.")
+            problems.add(each, "is not a Spark setting: they start with spark.")
     for name, each in conf.items():
         if SECRET_SETTING.search(name):
             problems.add(each, "is a secret; put it into a variable, and the variable's name in spark.conf_env")
         elif name in conf_env:
-            problems.add(each, "is in conf_env, too; keep one")
+            problems.add(each, "is also in conf_env; keep one")
     for name, each in conf_env.items():
         if STARTED_WITH.fullmatch(name):
-            problems.add(
-                each, "is read as Java starts, and shows in its command line: no secret; move it to spark.conf"
-            )
+            problems.add(each, "is read when Java starts, and is visible in its command line; move it to spark.conf")
 
 
-def check_pattern(node: Node, pattern: str | None, problems: Problems) -> None:
+def check_pattern(node: YamlNode, pattern: str | None, problems: Problems) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # of a pattern that a later Python may read differently
             re.compile(pattern or "")
     except (re.error, OverflowError, RecursionError, Warning) as error:
-        problems.add(node, f"is no regular expression: {error}; correct it")
+        problems.add(node, f"is not a valid regular expression: {error}; correct it")
 
 
-def environment_names(root: Node, found: Mapping[str, Any], problems: Problems) -> Iterator[tuple[Node, str]]:
-    """The variables that the settings name, where they are names."""
+def environment_names(root: YamlNode, found: Mapping[str, Any], problems: Problems) -> Iterator[tuple[YamlNode, str]]:
+    """The environment variables that the settings name; invalid names are problems."""
     control = found.get("control", ControlConfig())
     named = [(root.at("control").at("password_env"), control.password_env)] if control.password_env else []
     conf = root.at("spark").at("conf_env")
@@ -122,11 +120,15 @@ def environment_names(root: Node, found: Mapping[str, Any], problems: Problems) 
 
 
 def check_destinations(
-    root: Node, source: Address | None, placed: Sequence[Placed], discover: DiscoverConfig | None, problems: Problems
+    root: YamlNode,
+    source: Address | None,
+    placed: Sequence[Placed],
+    discover: DiscoverConfig | None,
+    problems: Problems,
 ) -> None:
-    """There are some, mirrors have a key, and tables are each destination's own."""
+    """At least one, mirrors have a key, and each has its own table."""
     if not root.at("destinations").value and root.at("discover").value is None:
-        problems.add(root.at("destinations"), "there are none; list at least one, or give `discover` a template")
+        problems.add(root.at("destinations"), "missing; list at least one, or give `discover` a template")
     templates = [discover.template] if discover is not None else []
     if not root.at("key").value and any(each.mode == "mirror" for each in [*(each for _, each in placed), *templates]):
         problems.add(root.at("key"), "missing; mode mirror needs the columns that identify a row, such as [id]")
@@ -140,7 +142,7 @@ def check_destinations(
 
 
 def check_own(listed: Sequence[Own], problems: Problems) -> None:
-    """Names and values of destinations, whatever else is wrong with them."""
+    """Names and values are unique; also checked for destinations with other problems."""
     names: dict[str, str] = {}
     values: dict[str, str] = {}
     for node, name, routed in listed:
@@ -149,7 +151,7 @@ def check_own(listed: Sequence[Own], problems: Problems) -> None:
             problems.add(node.at("name"), f"{name} is also the name of {holder}; choose another")
         for value in routed:
             if value in values:
-                problems.add(node.at("values"), f"{shown(value)} is routed to {values[value]} already; keep one")
+                problems.add(node.at("values"), f"{shown(value)} already belongs to {values[value]}; keep one")
             values.setdefault(value, node.path)
 
 
@@ -164,9 +166,9 @@ def _check_tables(source: Address | None, placed: Sequence[Placed], problems: Pr
 
 
 def _check_data_paths(source: Address | None, placed: Sequence[Placed], problems: Problems) -> None:
-    """Two lakes in one directory: cleaning up one would remove the other's files."""
+    """No two lakes share a directory: a clean-up of one would remove the other's files."""
     lakes: dict[str, tuple[tuple[str, ...], str]] = {}
-    first = [] if source is None else [(Node("source", 0, None), source)]
+    first = [] if source is None else [(YamlNode("source", 0, None), source)]
     for node, address in [*first, *((node, each.address) for node, each in placed)]:
         if isinstance(address, LakeAddress) and address.data_path is not None:
             catalog = store_identity(address.catalog)

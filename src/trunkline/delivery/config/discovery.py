@@ -1,4 +1,4 @@
-"""New tenants: a destination for each routing value that has none yet."""
+"""Discovery: a destination for each routing value that has none yet."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ REFUSED_SHOWN_MAX: Final = 20
 
 
 class Discovered(Struct, frozen=True):
-    """Destinations to add, and messages about the values that cannot have one."""
+    """Destinations to add, and a message for each value that cannot have one."""
 
     destinations: tuple[DestinationConfig, ...] = ()
     refused: tuple[str, ...] = ()
 
 
 def discovered(pipeline: Pipeline, values: Iterable[str], present: Iterable[DestinationConfig] = ()) -> Discovered:
-    """Destinations for ``values``, in their order; ``present``: those that were discovered before.
+    """Destinations for ``values``, in their order; ``present``: those discovered before.
 
-    A value that has a destination already, or that the pattern leaves out, is passed over.
+    A value that has a destination, or that the pattern excludes, is skipped.
     """
     rules = pipeline.discover
     before = tuple(present)
@@ -54,7 +54,7 @@ def discovered(pipeline: Pipeline, values: Iterable[str], present: Iterable[Dest
 
 
 def _wanted(pipeline: Pipeline, values: Iterable[str], present: tuple[DestinationConfig, ...]) -> list[str]:
-    """The values without a destination that the pattern lets in."""
+    """The values without a destination that match the pattern."""
     pattern = pipeline.discover.pattern if pipeline.discover is not None else None
     routed = {value for each in (*pipeline.destinations, *present) for value in each.values}
     new = (value for value in dict.fromkeys(values) if value not in routed)
@@ -62,14 +62,14 @@ def _wanted(pipeline: Pipeline, values: Iterable[str], present: tuple[Destinatio
 
 
 def from_template(rules: DiscoverConfig, value: str) -> DestinationConfig:
-    """The destination of a value, whether or not it can be one."""
+    """The destination of a value; it may be invalid."""
     name = safe(value)
     address = filled(rules.template.address, name, value)
     return msgspec.structs.replace(rules.template, name=name, values=(value,), address=address)
 
 
 class _Taken:
-    """What another destination cannot have any more."""
+    """Names and tables that are in use."""
 
     def __init__(self, pipeline: Pipeline, present: tuple[DestinationConfig, ...]) -> None:
         self._names: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a person reads before writing a file: a table of every key, and an example."""
+"""The documentation of a pipeline's file: a table of every key, and an example."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECTIONS: Final[dict[str, tuple[str, type[Struct]]]] = {
     "control": ("control.", ControlConfig),
     "spark": ("spark.", SparkConfig),
 }
-INHERITED: Final = {  # not required, though the tree always has them
+INHERITED: Final = {  # optional in the file, though the tree always has them
     "values": "its name",
     "mode": "`mode` of the pipeline",
     "duplicates": "`duplicates` of the pipeline",
@@ -41,13 +41,13 @@ INHERITED: Final = {  # not required, though the tree always has them
     "template": "`defaults`",
 }
 DEFAULTS_ROW: Final = (
-    "| `defaults` | a mapping with the keys of a destination but `name` and `values` | none | merged into every "
-    "destination and the template, unless they say otherwise; `{name}` and `{value}` in an address are the "
+    "| `defaults` | a mapping with the keys of a destination except `name` and `values` | none | merged into every "
+    "destination and the template, whose own keys win; `{name}` and `{value}` in an address are the "
     "destination's |"
 )
 DESTINATION_ROW: Final = (
     "| `destinations[]` | an address (below) and the keys that follow | required, or `discover` | "
-    "one table that is kept equal to its part of the source |"
+    "one table that follows its part of the source |"
 )
 
 
@@ -72,7 +72,7 @@ def reference() -> str:
 
 
 def _address_rows() -> list[str]:
-    rows = [f"| `type` | {', '.join(KINDS)} | required | the other keys follow from it; a source is no postgres |"]
+    rows = [f"| `type` | {', '.join(KINDS)} | required | selects the other keys; a source cannot be `postgres` |"]
     for kind, address in KINDS.items():
         for name, key in keys_of(address).items():
             rows.append(_line(f"`{name}` ({kind})", key.allowed, _default(key.required, key.default), NOTES[name]))

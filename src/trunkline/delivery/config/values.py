@@ -1,7 +1,7 @@
-"""Values of a file as typed values: the types of a struct's fields say what is allowed, and the message says it again.
+"""Reads the values of a file by the types of a struct's fields; an error message repeats what is allowed.
 
-A field's ``Meta`` may have ``extra``: ``allowed`` (words for what its pattern allows) and ``as_text`` (numbers,
-true and false stand for their text). Its ``description`` is what a reader of the documentation sees.
+A field's ``Meta`` may have ``extra``: ``allowed`` (describes its pattern) and ``as_text`` (numbers, true and false
+stand for their text). Its ``description`` documents the key.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from trunkline.delivery.config.yaml_file import Node, Problems
+from trunkline.delivery.config.yaml_file import Problems, YamlNode
 
 SHOWN_CHARS_MAX: Final = 60
-WRONG: Final = object()  # in place of a value that could not be read; its problem is noted
+WRONG: Final = object()  # replaces an invalid value; its problem is recorded
 AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
 
@@ -32,7 +32,7 @@ class Key(Struct, frozen=True):
 
 
 def keys_of(struct: type[Struct]) -> dict[str, Key]:
-    """By the name that stands in the file, in the order of the struct."""
+    """By the name in the file, in the order of the struct."""
     described = inspect.type_info(struct)
     assert isinstance(described, inspect.StructType)
     return {field.encode_name: _key(field) for field in described.fields}
@@ -49,7 +49,7 @@ def _key(field: inspect.Field) -> Key:
 
 
 def read_mapping(
-    node: Node, keys: Mapping[str, Key], problems: Problems, elsewhere: Collection[str] = ()
+    node: YamlNode, keys: Mapping[str, Key], problems: Problems, elsewhere: Collection[str] = ()
 ) -> dict[str, Any]:
     """The values that could be read, by attribute; unknown and missing keys are problems.
 
@@ -74,15 +74,15 @@ def read_mapping(
     return found
 
 
-def read_struct(node: Node, struct: type[AnyStruct], problems: Problems) -> AnyStruct | None:
-    """``None`` if something is wrong, which is noted."""
+def read_struct(node: YamlNode, struct: type[AnyStruct], problems: Problems) -> AnyStruct | None:
+    """``None`` if a value is invalid; its problem is recorded."""
     before = problems.count
     found = read_mapping(node, keys_of(struct), problems)
     return struct(**found) if problems.count == before else None
 
 
-def read_value(node: Node, wanted: inspect.Type, problems: Problems) -> Any:
-    """The value as the type wants it, or ``WRONG``."""
+def read_value(node: YamlNode, wanted: inspect.Type, problems: Problems) -> Any:
+    """The typed value, or ``WRONG``."""
     plain, extra = _unwrapped(wanted)
     if isinstance(plain, inspect.UnionType):  # a type or nothing
         if node.value is None:
@@ -98,7 +98,7 @@ def read_value(node: Node, wanted: inspect.Type, problems: Problems) -> Any:
         return WRONG if values is WRONG else dict(zip(node.value, values, strict=True))
     value = _as_text(node.value) if extra.get("as_text") else node.value
     if not _fits(value, plain):
-        # Where a variable's name belongs, somebody may have put the secret itself.
+        # Someone may have written the secret itself instead of the variable's name.
         but = "" if "_env" in node.path else f", it is {shown(node.value)}"
         problems.add(node, f"must be {allowed(wanted)}{but}")
         return WRONG
@@ -108,7 +108,7 @@ def read_value(node: Node, wanted: inspect.Type, problems: Problems) -> Any:
     return value
 
 
-def _read_all(nodes: list[Node], wanted: inspect.Type, problems: Problems) -> Any:
+def _read_all(nodes: list[YamlNode], wanted: inspect.Type, problems: Problems) -> Any:
     values = tuple(read_value(each, wanted, problems) for each in nodes)
     return WRONG if any(value is WRONG for value in values) else values
 

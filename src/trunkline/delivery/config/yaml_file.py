@@ -1,10 +1,10 @@
-"""A YAML file as values that know their line, and the list of what is wrong with them.
+"""Reads a YAML file into values with line numbers, and collects problems.
 
 Rules
- F1  A plain scalar is a text, unless it is ``true``, ``false``, ``null``, ``~``, nothing, or a whole number as a
-     person writes it: a tenant called ``no``, ``007``, ``12:30`` or ``2026-01-01`` needs no quotes.
- F2  A key stands once in its mapping. Tags and aliases are refused: a value is what is written in its place.
- F3  Problems are collected, each with file, line and path, so that one run names them all.
+ F1  A plain scalar is a text, unless it is ``true``, ``false``, ``null``, ``~``, nothing, or a whole number in plain
+     digits: a tenant called ``no``, ``007``, ``12:30`` or ``2026-01-01`` needs no quotes.
+ F2  A key appears once in its mapping. Tags and aliases are rejected.
+ F3  Problems are collected, each with file, line and path, so that one run reports them all.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ WHOLE_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,17})", re.ASCII)
 WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
-class Node(Struct):
-    """A value of the file: where it stands and what it is called."""
+class YamlNode(Struct):
+    """A value of the file, with its line and path."""
 
     path: str
     line: int
-    value: str | int | bool | list[Node] | dict[str, Node] | None
+    value: str | int | bool | list[YamlNode] | dict[str, YamlNode] | None
 
-    def items(self) -> dict[str, Node]:
+    def items(self) -> dict[str, YamlNode]:
         """Of a mapping; empty for anything else."""
         return self.value if isinstance(self.value, dict) else {}
 
-    def at(self, key: str) -> Node:
-        """The value of a key; where it is absent, a node that says where it would be."""
-        return self.items().get(key) or Node(self._child(key), self.line, None)
+    def at(self, key: str) -> YamlNode:
+        """The value of a key; if absent, an empty node with the line and path where it would be."""
+        return self.items().get(key) or YamlNode(self._child(key), self.line, None)
 
     def _child(self, key: str | int) -> str:
         if isinstance(key, int):
@@ -47,21 +47,23 @@ class Node(Struct):
 
 
 class Problems:
-    """What is wrong with one file, in the order of its lines."""
+    """The problems of one file, by line."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._found: dict[tuple[int, str], None] = {}  # a default's problem is met at every destination and told once
+        self._found: dict[
+            tuple[int, str], None
+        ] = {}  # a problem of a default occurs at every destination, and is reported once
         self.count = 0
 
-    def add(self, node: Node, message: str) -> None:
+    def add(self, node: YamlNode, message: str) -> None:
         self.count += 1
         path = node.path if node.path.isprintable() else repr(node.path)
         where = f"{path}: " if path else ""
         self._found[node.line, f"{self._file}:{node.line}: {where}{message}"] = None
 
     def raise_any(self) -> None:
-        """Raises ``ConfigError`` with one line for each problem, if there is one."""
+        """Raises ``ConfigError`` with one line for each problem, if there are any."""
         if not self._found:
             return
         lines = [text for _, text in sorted(self._found, key=lambda found: found[0])]
@@ -71,8 +73,8 @@ class Problems:
         raise ConfigError("\n".join(lines))
 
 
-def read_document(file: Path, problems: Problems) -> Node:
-    """The file's mapping. Raises ``ConfigError`` where the file cannot be read or is no YAML."""
+def read_document(file: Path, problems: Problems) -> YamlNode:
+    """The file's mapping. Raises ``ConfigError`` if the file cannot be read or is not valid YAML."""
     root = parse_document(_text(file), file, problems)
     if root is None or root.value is None:
         raise ConfigError(f"{file} is empty; `trunkline deliver init` writes an example")
@@ -88,7 +90,7 @@ def _text(file: Path) -> str:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}; name the pipeline's YAML file") from None
     except ValueError:
-        raise ConfigError(f"{str(file)!r} is no name of a file; name the pipeline's YAML file") from None
+        raise ConfigError(f"{str(file)!r} is not a valid file name; name the pipeline's YAML file") from None
     if len(content) > FILE_BYTES_MAX:
         raise ConfigError(
             f"{file} is larger than {FILE_BYTES_MAX} bytes; use `discover` instead of listing destinations"
@@ -99,16 +101,16 @@ def _text(file: Path) -> str:
         raise ConfigError(f"{file} is not UTF-8 at byte {error.start}; save it as UTF-8") from None
 
 
-def parse_document(text: str, file: Path, problems: Problems) -> Node | None:
-    """The one document of a text, ``None`` if there is none; keys that stand twice are added to ``problems``."""
+def parse_document(text: str, file: Path, problems: Problems) -> YamlNode | None:
+    """The only document of a text, ``None`` if there is none; duplicate keys are added to ``problems``."""
     building = _Building(file, problems)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is ten times as fast, where libyaml is there
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first is ten times as fast, but needs libyaml
     try:
         for event in yaml.parse(text, Loader=loader):
             building.take(event)
     except yaml.YAMLError as error:
         line, why = _reason(error, text)
-        raise ConfigError(f"{file}:{line}: no YAML: {why}; correct it") from None
+        raise ConfigError(f"{file}:{line}: not valid YAML: {why}; correct it") from None
     return building.root
 
 
@@ -121,25 +123,23 @@ def _reason(error: Any, text: str) -> tuple[int, str]:
 
 
 class _Building:
-    """Puts events together, without recursion: a file decides how deep it is nested."""
+    """Builds nodes from events, without recursion: the file controls the depth."""
 
     def __init__(self, file: Path, problems: Problems) -> None:
-        self.root: Node | None = None
+        self.root: YamlNode | None = None
         self._file = file
         self._problems = problems
-        self._open: list[Node] = []
-        self._keys: list[Node | None] = []  # of each open mapping: the key that waits for its value
+        self._open: list[YamlNode] = []
+        self._keys: list[YamlNode | None] = []  # of each open mapping: the key that waits for its value
 
     def take(self, event: Any) -> None:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.DocumentStartEvent) and self.root is not None:
-            raise self._refusal(line, "a second document begins here; one file holds one pipeline")
+            raise self._refusal(line, "a second document starts here; a file holds one pipeline")
         if isinstance(event, yaml.AliasEvent):
-            raise self._refusal(
-                line, f"the alias *{event.anchor} is not understood; put what is shared under `defaults`"
-            )
+            raise self._refusal(line, f"the alias *{event.anchor} is not supported; put shared keys under `defaults`")
         if getattr(event, "tag", None) is not None:
-            raise self._refusal(line, f"the tag {event.tag} is not understood; use quotes for a text")
+            raise self._refusal(line, f"the tag {event.tag} is not supported; quote the text")
         if isinstance(event, yaml.ScalarEvent):
             self._put_scalar(event, line)
         elif isinstance(event, yaml.MappingStartEvent):
@@ -152,11 +152,11 @@ class _Building:
 
     def _put_scalar(self, event: Any, line: int) -> None:
         if self._open and isinstance(self._open[-1].value, dict) and self._keys[-1] is None:
-            self._keys[-1] = Node(self._open[-1]._child(event.value), line, event.value)
+            self._keys[-1] = YamlNode(self._open[-1]._child(event.value), line, event.value)
         else:
             self._put(line, scalar(event.value) if event.implicit[0] else event.value)
 
-    def _enter(self, line: int, empty: list[Node] | dict[str, Node]) -> None:
+    def _enter(self, line: int, empty: list[YamlNode] | dict[str, YamlNode]) -> None:
         if self._open and isinstance(self._open[-1].value, dict) and self._keys[-1] is None:
             raise self._refusal(line, "a key must be a text")
         if len(self._open) >= DEPTH_MAX:
@@ -164,19 +164,19 @@ class _Building:
         self._open.append(self._put(line, empty))
         self._keys.append(None)
 
-    def _put(self, line: int, value: str | int | bool | list[Node] | dict[str, Node] | None) -> Node:
+    def _put(self, line: int, value: str | int | bool | list[YamlNode] | dict[str, YamlNode] | None) -> YamlNode:
         if not self._open:
-            self.root = Node("", line, value)
+            self.root = YamlNode("", line, value)
             return self.root
         holder, key = self._open[-1], self._keys[-1]
         if isinstance(holder.value, list):
-            node = Node(holder._child(len(holder.value)), line, value)
+            node = YamlNode(holder._child(len(holder.value)), line, value)
             holder.value.append(node)
             return node
         assert isinstance(holder.value, dict)
         assert key is not None
         self._keys[-1] = None
-        node = Node(key.path, key.line, value)
+        node = YamlNode(key.path, key.line, value)
         name = str(key.value)
         if name in holder.value:
             self._problems.add(node, f"the key is given twice, first in line {holder.value[name].line}; keep one")
@@ -189,7 +189,7 @@ class _Building:
 
 
 def scalar(text: str) -> str | int | bool | None:
-    """What a plain scalar is (F1)."""
+    """The value of a plain scalar (F1)."""
     if text in WORDS:
         return WORDS[text]
     return int(text) if WHOLE_NUMBER.fullmatch(text) else text

@@ -1,4 +1,4 @@
-"""From a pipeline's configuration to the values that its planner and its tasks work with."""
+"""Makes what the planner and the tasks use from a pipeline's configuration."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from trunkline.core.planner_tracks import PlannerConfig
 from trunkline.delivery.changes.columns import check_columns, check_routing
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.config.address_rules import shared_place
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.delivery.sources.contract import Source
 
 SEED_MODES = {"scan": SeedMode.SCAN, "history": SeedMode.START, "now": SeedMode.NOW}
 
 
-def work_of(pipeline: Pipeline, source: Source, destinations: Sequence[DestinationConfig]) -> Work:
+def task_pipeline(pipeline: Pipeline, source: Source, destinations: Sequence[DestinationConfig]) -> TaskPipeline:
     targets = tuple(
-        Target(each.name, each.address, each.values, each.mode, each.duplicates, each.replace_existing)
+        TaskDestination(each.name, each.address, each.values, each.mode, each.duplicates, each.replace_existing)
         for each in destinations
     )
-    return Work(source, pipeline.key, pipeline.routing.column, targets)
+    return TaskPipeline(source, pipeline.key, pipeline.routing.column, targets)
 
 
 def planned(pipeline: Pipeline, destination: DestinationConfig, life: Life) -> Planned:
@@ -44,7 +44,7 @@ def planner_config(pipeline: Pipeline) -> PlannerConfig:
 
 
 def digest_of(pipeline: Pipeline, destination: DestinationConfig) -> str:
-    """Of all that decides which rows a destination holds: what is known about it is forgotten when this changes."""
+    """Of all that decides which rows a destination holds: when it changes, the destination is seeded again."""
     decisive = (
         pipeline.source,
         pipeline.routing,
@@ -57,7 +57,7 @@ def digest_of(pipeline: Pipeline, destination: DestinationConfig) -> str:
 
 
 def pipeline_digest(pipeline: Pipeline) -> str:
-    """Of the whole configuration that deliverers of one pipeline must agree on."""
+    """Of the configuration that all deliverers of a pipeline must share."""
     common = (pipeline.source, pipeline.routing, pipeline.key, pipeline.destinations, pipeline.discover)
     return _digest(common)
 
@@ -67,10 +67,7 @@ def _digest(value: object) -> str:
 
 
 def check_source(pipeline: Pipeline, source: Source) -> None:
-    """The pre-flight of the source: it can be reached, and has what the configuration names.
-
-    Raises ``ConfigError`` or ``Unreachable``.
-    """
+    """Raise ``ConfigError`` or ``Unreachable`` unless the source is reachable and has the configured columns."""
     state = source.state(0)
     columns = source.columns(state.version)
     check_columns(columns, pipeline.key, pipeline.routing.column)

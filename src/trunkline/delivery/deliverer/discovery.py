@@ -1,9 +1,9 @@
-"""Finds routing values that have no destination yet, and gives each one that the template allows.
+"""Searches for routing values without a destination, and gives each one that the template allows a destination.
 
 Rules
- V1  Every version is looked at once, also while nothing is owned: the arrivals of each window that nobody takes. A
-     source that was replaced is looked at from its beginning.
- V2  A destination counts once the control store has it: then every deliverer of the pipeline learns of it.
+ V1  Every version is searched once, also while no destination is owned: the unrouted rows that arrived in each window.
+     A source that was replaced is searched from its beginning.
+ V2  A destination exists once it is in the control store: every deliverer of the pipeline finds it there.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from trunkline.delivery.control.store import ControlStore
 from trunkline.delivery.deliverer.assembly import digest_of, pipeline_digest
 
 logger = logging.getLogger(__name__)
-Count = Callable[[Window], Mapping[str | None, int]]  # reads the values of a window that nobody takes
+Count = Callable[[Window], Mapping[str | None, int]]  # reads the unrouted values of a window
 
 
 class Discovery:
-    """Not to be used by two threads at once."""
+    """Not thread-safe."""
 
     def __init__(self, pipeline: Pipeline, store: ControlStore) -> None:
         self._pipeline = pipeline
         self._store = store
-        self._looked = BEFORE_ALL
+        self._searched = BEFORE_ALL
         self._history = 0  # of the source
         self._present: dict[str, DestinationConfig] = {}
-        self._refused: set[str] = set()  # told already
+        self._refused: set[str] = set()  # logged already
 
     def known(self) -> list[DestinationConfig]:
-        """Those that the store has and this does not: found by others, or in an earlier life."""
+        """Those in the store that are new here: another deliverer found them, or an earlier start."""
         record = self._store.configurations.record(self._pipeline.name)
         values = (
             [] if record is None else [value for name, value in record.discovered.items() if name not in self._present]
         )
         return self._take(values)
 
-    def look(self, source: SourceAt, count: Count) -> list[DestinationConfig]:
-        """New destinations for what came up to this version."""
+    def search(self, source: SourceAt, count: Count) -> list[DestinationConfig]:
+        """New destinations for the rows that arrived up to this version."""
         values: dict[str, None] = {}
         if source.history != self._history:
-            self._looked, self._history = BEFORE_ALL, source.history
-        while self._looked < source.version:
-            end = min((stop for stop in source.stops if stop > self._looked), default=source.version)
-            after = self._looked if self._looked >= source.oldest else BEFORE_ALL
+            self._searched, self._history = BEFORE_ALL, source.history
+        while self._searched < source.version:
+            end = min((stop for stop in source.stops if stop > self._searched), default=source.version)
+            after = self._searched if self._searched >= source.oldest else BEFORE_ALL
             window = Window(after, source.version if after == BEFORE_ALL else min(end, source.version))
             values |= dict.fromkeys(value for value in count(window) if value is not None)
-            self._looked = window.through
+            self._searched = window.through
         found = self._take(list(values))
         if found:
             new = {each.name: (each.values[0], digest_of(self._pipeline, each)) for each in found}

@@ -1,45 +1,38 @@
-"""The host of a planner: one thread in which the planner's messages, timers and effects take their turn.
+"""The host of a planner: one thread handles the planner's messages, timers and effects.
 
 Rules
- D1  The planner runs in this thread only. Whoever has news for it posts it to the inbox.
- D2  Jobs run in threads; each is answered to its end, whatever happens to it.
- D3  Nothing is asked of the source, a destination or the store in this thread: one that hangs delays no other.
- D4  A thread that breaks off ends the deliverer: what is in flight comes to its end, then it says why.
- D5  A first SIGTERM or Ctrl-C drains, a second one stops as soon as what is in flight has ended.
+ D1  The planner runs in this thread only. Other threads post messages for it to the inbox.
+ D2  Jobs run in threads; each ends with a report, whatever happens to it.
+ D3  This thread never calls the source, a destination or the store: one that hangs delays no other.
+ D4  A thread that fails stops the deliverer: jobs in flight finish, then it reports the reason.
+ D5  A first SIGTERM or Ctrl-C drains, a second one stops as soon as the jobs in flight have ended.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
 
 from trunkline.core.delivery_events import Drained, JobEnded, Retired, Stopped
-from trunkline.core.delivery_messages import (
-    Configured,
-    FlushGroup,
-    Life,
-    Outcome,
-    ReadStandings,
-    SeedGroup,
-    Shutdown,
-)
+from trunkline.core.delivery_messages import Configured, FlushGroup, Life, ReadStandings, SeedGroup, Shutdown
 from trunkline.core.effects import Address, Announce, CancelTimer, Complete, Effects, Event, Message, Send, SetTimer
 from trunkline.core.planner import Planner
 from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config import DestinationConfig, Pipeline
 from trunkline.delivery.control.store import ControlStore
-from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, work_of
+from trunkline.delivery.deliverer.assembly import pipeline_digest, planned, planner_config, task_pipeline
 from trunkline.delivery.deliverer.discovery import Discovery
-from trunkline.delivery.deliverer.leases import LeaseKeeper
+from trunkline.delivery.deliverer.leases import DelivererLeases
 from trunkline.delivery.deliverer.observer import Observer
 from trunkline.delivery.deliverer.source_watch import SourceWatch
-from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, take_counts_back
+from trunkline.delivery.deliverer.unrouted_counter import UnroutedCounter, rewind_counts
 from trunkline.delivery.destinations.factory import open_destination
-from trunkline.delivery.job.runner import JobReport, JobRunner
-from trunkline.delivery.job.work import Work
+from trunkline.delivery.job.results import JobReport
+from trunkline.delivery.job.runner import Job, JobRunner
+from trunkline.delivery.job.work import TaskPipeline
 from trunkline.delivery.sources.factory import source_of
 from trunkline.errors import TrunklineError
 from trunkline.threads import Threads
@@ -47,7 +40,7 @@ from trunkline.threads import Threads
 logger = logging.getLogger(__name__)
 HOST = Address("self", "host")
 TICK_MS = 1_000  # how often desired states and leases are checked
-LOOK_S_MOST = 60.0  # a look at the source that takes longer is told; too small: a slow catalog counts as away
+POLL_S_MAX = 60.0  # a longer poll of the source is an error; too small: a slow catalog counts as unreachable
 
 
 class Deliverer:
@@ -56,97 +49,83 @@ class Deliverer:
     def __init__(
         self,
         pipeline: Pipeline,
-        runner: Callable[[Work], JobRunner],
+        runner: Callable[[TaskPipeline], JobRunner],
         store: ControlStore,
         name: str,
         observer: Observer,
         threads: Threads | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._source = source_of(pipeline.source)
-        self._make_runner = runner
         self._store = store
         self._observer = observer
+        self._threads = threads or Threads()
         self._destinations: dict[str, DestinationConfig] = {each.name: each for each in pipeline.destinations}
         self.planner = Planner(planner_config(pipeline))
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
-        self._stopped: Stopped | None = None
         self._operation = 0
-        self._threads = threads or Threads()
-        self._jobs = ThreadPoolExecutor(pipeline.flush.groups + 2, thread_name_prefix="job")
+        self._stopped: Stopped | None = None
+        self._failure: TrunklineError | None = None
         self._digest = pipeline_digest(pipeline)
-        self._leases = LeaseKeeper(
+        self._source = source_of(pipeline.source)
+        self._make_runner = runner
+        self._runners = [self._new_runner()]  # the last one has all destinations; others may have a job in flight
+        self._jobs = ThreadPoolExecutor(pipeline.flush.groups + 2, thread_name_prefix="job")
+        self._leases = DelivererLeases(
             store,
             pipeline.name,
             name,
             self._digest,
             pipeline.control.lease_ms,
-            tell=self.tell,
+            send=self.send,
             unreachable=observer.store_error,
-            failed=self._break,
+            failed=self._fail,
             threads=self._threads,
         )
         self._watch = SourceWatch(
-            self._source, pipeline.reading.poll_ms, self.tell, observer.source_error, self._threads
+            self._source, pipeline.reading.poll_ms, self.send, observer.source_error, self._threads
         )
-        self._told_slow = False  # of a look at the source
+        self._slow_poll_reported = False
         self._discovery = Discovery(pipeline, store) if pipeline.discover is not None else None
         self._discovering: Future[list[DestinationConfig]] | None = None
-        self._runners = [self._make_runner(work_of(pipeline, self._source, list(self._destinations.values())))]
         self._counter = UnroutedCounter(
             store,
             pipeline.name,
-            lambda window: self._runner.count_unrouted(window),
+            self._count_unrouted,
             lambda: self.planner.schedule.source,
             observer.unrouted,
             threads=self._threads,
         )
-        self._broken: TrunklineError | None = None
         self._threads.when_one_dies(self._thread_died)
-
-    @property
-    def _runner(self) -> JobRunner:
-        """The one that knows all destinations; earlier ones may still have a job in flight."""
-        return self._runners[-1]
 
     # --- from any thread ---
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
+        """Send the planner a message."""
         self._inbox.put(lambda: self._carry_out(self.planner.on_message(HOST, message)))
 
     def stop(self, *, drain: bool) -> None:
-        """End; with ``drain`` everything is first brought to the version of this moment."""
+        """Stop; with ``drain`` all destinations are first brought to the present version."""
         self._operation += 1
-        self.tell(Shutdown(self._operation, drain))
+        self.send(Shutdown(self._operation, drain))
 
-    def _break(self, error: TrunklineError) -> None:
-        """End at once: what is in flight comes to its end, and nothing more is begun."""
-        self._broken = self._broken or error
+    def _count_unrouted(self, window: Window) -> Mapping[str | None, int]:
+        return self._runners[-1].count_unrouted(window)
+
+    def _fail(self, error: TrunklineError) -> None:
+        """Stop: jobs in flight finish, and no new ones start."""
+        self._failure = self._failure or error
         self.stop(drain=False)
 
     def _thread_died(self, why: str) -> None:  # D4
         self._observer.thread_died(why)
-        self._break(TrunklineError(f"{why}; start the deliverer again, and report what it logged"))
+        self._fail(TrunklineError(f"{why}; restart the deliverer, and report what it logged"))
 
     # --- the loop ---
 
     def run(self, *, once: bool = False) -> Stopped:
-        """Deliver until stopped, or (``once``) until everything is at the version of this moment."""
-        self._configure()
-        counted, _ = self._store.unrouted.counts(self._pipeline.name)
-        source = self._watch.look()  # after the counts: others may move both on
-        if counted > source.version:
-            take_counts_back(self._store, self._pipeline.name, source.version)
-        if self._discovery is not None:
-            self._add([*self._discovery.known(), *self._discovery.look(source, self._runner.count_unrouted)])
-        self._leases.begin()
-        if once:
-            self.stop(drain=True)
-        else:
-            self._watch.begin()
-        self._observer.began(self.planner, self._leases)
-        self._counter.begin()
+        """Deliver until stopped, or (``once``) until all destinations are at the present version."""
+        self._begin(once=once)
         stopped = None
         try:
             stopped = self._loop()
@@ -159,42 +138,28 @@ class Deliverer:
             self._leases.end()
             for runner in self._runners:
                 runner.close()
-        if self._broken is not None:
-            raise self._broken
+        if self._failure is not None:
+            raise self._failure
         return stopped
 
-    def _configure(self) -> None:
+    def _begin(self, *, once: bool) -> None:
         digests = {name: planned(self._pipeline, each, Life.ACTIVE).digest for name, each in self._destinations.items()}
         self._store.configurations.configure(self._pipeline.name, self._digest, digests)
         self._carry_out(self.planner.on_start())
-        self._tell_configured()
-
-    def _add(self, found: list[DestinationConfig]) -> None:
-        """Destinations that were discovered."""
-        new = {each.name: each for each in found if each.name not in self._destinations}
-        if new:
-            self._destinations |= new
-            self._runners.append(
-                self._make_runner(work_of(self._pipeline, self._source, list(self._destinations.values())))
-            )
-            self._tell_configured()
-
-    def _discover(self) -> None:
-        """Look for new routing values in a thread, one look at a time (V1)."""
-        if self._discovery is None or (self._discovering is not None and not self._discovering.done()):
-            return
-        discovery, source, count = self._discovery, self.planner.schedule.source, self._runner.count_unrouted
-        self._discovering = self._jobs.submit(lambda: [*discovery.known(), *discovery.look(source, count)])
-        self._discovering.add_done_callback(lambda done: self._inbox.put(lambda: self._discovered(done)))
-
-    def _discovered(self, done: Future[list[DestinationConfig]]) -> None:
-        try:
-            self._add(done.result())
-        except TrunklineError as error:
-            logger.warning("new routing values could not be looked for, which is tried again: %s", error)
-
-    def _tell_configured(self) -> None:
-        self.tell(Configured(tuple(planned(self._pipeline, each, Life.ACTIVE) for each in self._destinations.values())))
+        self._send_configured()
+        counted, _ = self._store.unrouted.counts(self._pipeline.name)
+        source = self._watch.poll()  # after the counts: other deliverers may advance both
+        if counted > source.version:
+            rewind_counts(self._store, self._pipeline.name, source.version)
+        if self._discovery is not None:
+            self._add([*self._discovery.known(), *self._discovery.search(source, self._count_unrouted)])
+        self._leases.begin()
+        if once:
+            self.stop(drain=True)
+        else:
+            self._watch.begin()
+        self._observer.began(self.planner, self._leases)
+        self._counter.begin()
 
     def _loop(self) -> Stopped:
         next_tick = monotonic()
@@ -203,7 +168,7 @@ class Deliverer:
             if now >= next_tick:
                 self._leases.tick()
                 self._observer.tick()
-                self._tell_slow_look()
+                self._report_slow_poll()
                 self._discover()
                 next_tick = now + TICK_MS / 1000
             self._fire_timers(now)
@@ -214,16 +179,47 @@ class Deliverer:
                 continue
         return self._stopped
 
-    def _tell_slow_look(self) -> None:
-        slow = self._watch.taking_s() > LOOK_S_MOST
-        if slow and not self._told_slow:
-            self._observer.source_error(f"a look at it takes longer than {LOOK_S_MOST:.0f} s; is it overloaded?")
-        self._told_slow = slow
+    def _report_slow_poll(self) -> None:
+        slow = self._watch.polling_s() > POLL_S_MAX
+        if slow and not self._slow_poll_reported:
+            self._observer.source_error(f"a poll takes longer than {POLL_S_MAX:.0f} s; is the source overloaded?")
+        self._slow_poll_reported = slow
 
     def _fire_timers(self, now: float) -> None:
         for key in [key for key, due in self._timers.items() if due <= now]:
             del self._timers[key]
             self._carry_out(self.planner.on_timer(key))
+
+    # --- discovery ---
+
+    def _discover(self) -> None:
+        """Search for new routing values in a thread, one search at a time."""
+        if self._discovery is None or (self._discovering is not None and not self._discovering.done()):
+            return
+        discovery, source = self._discovery, self.planner.schedule.source
+        self._discovering = self._jobs.submit(
+            lambda: [*discovery.known(), *discovery.search(source, self._count_unrouted)]
+        )
+        self._discovering.add_done_callback(lambda done: self._inbox.put(lambda: self._discovered(done)))
+
+    def _discovered(self, done: Future[list[DestinationConfig]]) -> None:
+        try:
+            self._add(done.result())
+        except TrunklineError as error:
+            logger.warning("the search for new routing values failed and is retried: %s", error)
+
+    def _add(self, found: list[DestinationConfig]) -> None:
+        new = {each.name: each for each in found if each.name not in self._destinations}
+        if new:
+            self._destinations |= new
+            self._runners.append(self._new_runner())
+            self._send_configured()
+
+    def _new_runner(self) -> JobRunner:
+        return self._make_runner(task_pipeline(self._pipeline, self._source, list(self._destinations.values())))
+
+    def _send_configured(self) -> None:
+        self.send(Configured(tuple(planned(self._pipeline, each, Life.ACTIVE) for each in self._destinations.values())))
 
     # --- effects ---
 
@@ -244,23 +240,20 @@ class Deliverer:
                 case Complete(_, Stopped() as stopped):
                     self._stopped = stopped
                 case _:
-                    raise AssertionError(f"a planner does not ask for {effect}")
+                    raise AssertionError(f"a planner does not return {effect}")
 
     def _on_event(self, event: Event) -> None:
         self._observer.event(event)
+        states, pipeline = self._store.desired_states, self._pipeline.name
         match event:
             case Retired(destination):
-                self._jobs.submit(self._threads.run, "job", lambda: self._retire(destination))
+                token = self._leases.token(destination)
+                self._jobs.submit(self._threads.run, "job", lambda: self._retire(destination, token))
             case Drained(destination):
-                self._leases.submit(
-                    lambda: self._store.desired_states.set(
-                        self._pipeline.name, [destination], "paused", instead_of="draining"
-                    )
-                )
+                self._leases.submit(lambda: states.set(pipeline, [destination], "paused", instead_of="draining"))
 
-    def _retire(self, name: str) -> None:
-        """Forget a retired destination's position, so that its table belongs to nobody."""
-        token = self._leases.token(name)
+    def _retire(self, name: str, token: int | None) -> None:
+        """Remove a destination's position, so that its table has no owner. Runs in the thread of a job."""
         try:
             destination = open_destination(self._destinations[name].address)
             try:
@@ -268,7 +261,7 @@ class Deliverer:
             finally:
                 destination.close()
         except TrunklineError as error:
-            logger.warning("%s could not be retired, and is tried again when this starts anew: %s", name, error)
+            logger.warning("%s could not be retired; the next start of a deliverer retries it: %s", name, error)
             return
         if token is not None:
             self._leases.submit(lambda: self._store.desired_states.retired(self._pipeline.name, name, token))
@@ -278,29 +271,13 @@ class Deliverer:
     def _start_job(self, message: Message) -> None:
         assert isinstance(message, ReadStandings | FlushGroup | SeedGroup)
         self._observer.job_started(message)
-        future = self._jobs.submit(self._run_job, self._runner, message)
+        future = self._jobs.submit(self._runners[-1].run, message)
         future.add_done_callback(lambda done: self._inbox.put(lambda: self._job_ended(message, done.result())))
 
-    @staticmethod
-    def _run_job(runner: JobRunner, message: ReadStandings | FlushGroup | SeedGroup) -> JobReport:
-        match message:
-            case ReadStandings(job, destinations, notes):
-                return runner.standings(job, destinations, notes)
-            case FlushGroup():
-                return runner.flush(message)
-            case SeedGroup():
-                return runner.seed(message)
-
-    def _job_ended(self, message: ReadStandings | FlushGroup | SeedGroup, report: JobReport) -> None:
-        self._observer.job_ended(message, report)
-        self._observer.event(JobEnded(message.job, report.done.results))
-        if isinstance(message, FlushGroup | SeedGroup) and (report.unrouted is not None or _may_have_written(report)):
-            after = message.after if isinstance(message, FlushGroup) else 0
-            self._counter.job_ended(Window(after, message.through), report.unrouted)
-        self._carry_out(self.planner.on_message(HOST, report.done))
-
-
-def _may_have_written(report: JobReport) -> bool:
-    """Whether a window may not be read again for some destination, so that its unrouted rows must be counted now."""
-    untouched = {Outcome.TRANSIENT, Outcome.PERMANENT, Outcome.FENCED, Outcome.MOVED, Outcome.EXPIRED}
-    return report.done.rest is not Outcome.EMPTY or any(each.outcome not in untouched for each in report.done.results)
+    def _job_ended(self, job: Job, report: JobReport) -> None:
+        self._observer.job_ended(job, report)
+        self._observer.event(JobEnded(job.job, report.results))
+        if isinstance(job, FlushGroup | SeedGroup) and (report.unrouted is not None or report.may_have_written):
+            after = job.after if isinstance(job, FlushGroup) else 0
+            self._counter.job_ended(Window(after, job.through), report.unrouted)
+        self._carry_out(self.planner.on_message(HOST, report.done(job.job)))

@@ -36,10 +36,10 @@ from trunkline.errors import OutcomeUnknown, TrunklineError, Unreachable
 from trunkline.threads import Threads
 
 
-class LeaseKeeper:
+class DelivererLeases:
     """The deliverer's side of the control store.
 
-    ``tell`` sends the planner a message. ``unreachable`` gets the error of each call that failed and may be retried,
+    ``send`` sends the planner a message. ``unreachable`` gets the error of each call that failed and may be retried,
     and an empty text after each that succeeded; ``failed`` gets a permanent error (O5). All are called in any thread.
     """
 
@@ -51,7 +51,7 @@ class LeaseKeeper:
         digest: str,
         lease_ms: int,
         *,
-        tell: Callable[[Message], None],
+        send: Callable[[Message], None],
         unreachable: Callable[[str], None],
         failed: Callable[[TrunklineError], None],
         threads: Threads | None = None,
@@ -61,7 +61,7 @@ class LeaseKeeper:
         self._deliverer = deliverer
         self._digest = digest
         self._lease_ms = lease_ms
-        self._tell = tell
+        self._send = send
         self._unreachable = unreachable
         self._failed = failed
         self._threads = threads or Threads()
@@ -159,17 +159,17 @@ class LeaseKeeper:
         for name, each in now.items():
             before = self._owned.get(name)
             if before is None or before.desired_state != each.desired_state:
-                self._tell(LifeChanged(name, Life(each.desired_state)))
+                self._send(LifeChanged(name, Life(each.desired_state)))
             if before is not None and each.reseed > before.reseed:
-                self._tell(ReseedAsked(name, each.reseed, each.insists))
+                self._send(ReseedAsked(name, each.reseed, each.insists))
         new = [each for name, each in now.items() if name not in self._owned]
         self._owned.update(now)
         if new:
-            self._tell(LeasesGranted(tuple(_grant(each) for each in new)))
+            self._send(LeasesGranted(tuple(_grant(each) for each in new)))
 
     def _lose(self, names: list[str]) -> None:
         if names:
-            self._tell(LeasesLost(tuple(Lost(name, self._owned.pop(name).token) for name in names)))
+            self._send(LeasesLost(tuple(Lost(name, self._owned.pop(name).token) for name in names)))
 
     def _release_surplus(self, count: int) -> None:
         names = sorted(self._owned)[-count:]

@@ -1,8 +1,7 @@
-"""Watches the source for new versions, in a thread of its own; looks cheaply, and tells only what is new.
+"""Polls the source for new versions in its own thread, and sends the planner what is new.
 
-A look that does not come to its end is as bad as one that fails: ``taking_s`` shows it. A source that does not have the
-version any more which it had at the last look was replaced, or restored from a backup: then another history begins,
-which is told.
+A poll that does not end is as bad as one that fails: ``polling_s`` shows it. A source that no longer has the version of
+the last poll was replaced, or restored from a backup: another history begins.
 """
 
 from __future__ import annotations
@@ -27,49 +26,49 @@ class SourceWatch:
         self,
         source: Source,
         poll_ms: int,
-        tell: Callable[[SourceAt], None],
+        send: Callable[[SourceAt], None],
         failed: Callable[[str], None],
         threads: Threads,
     ) -> None:
         self._source = source
         self._poll_ms = poll_ms
-        self._tell = tell
+        self._send = send
         self._failed = failed
         self._ended = threading.Event()
         self._threads = threads
         self._thread: threading.Thread | None = None
-        self._began: float | None = None  # the look that is under way
-        self._mark: object = None
+        self._began: float | None = None  # the poll in flight
+        self._hint: object = None
         self._known = SourceAt(0, 0)
-        self._state: SourceState | None = None  # as it was told
+        self._state: SourceState | None = None  # as it was sent
 
-    def look(self) -> SourceAt:
-        """Look once, now; raises if the source cannot be reached."""
-        mark = self._source.change_hint()
-        if mark is not None and mark == self._mark:
+    def poll(self) -> SourceAt:
+        """Poll once; raises if the source is unreachable."""
+        hint = self._source.change_hint()
+        if hint is not None and hint == self._hint:
             return self._known
         state, history = self._source.state(self._known.version), self._known.history
         if (why := self._replaced(state)) and self._state is not None:
-            logger.warning("the source is not what it was: %s; destinations are compared with it", why)
+            logger.warning("the source was replaced or restored: %s; destinations are compared with it again", why)
             state, history = self._source.state(0), history + 1
-        told = SourceAt(state.version, state.oldest, state.stops, first=state.first, history=history)
-        self._mark, self._state = mark, state
-        if told != self._known:
-            self._known = told
-            self._tell(told)
-        return told
+        now = SourceAt(state.version, state.oldest, state.stops, first=state.first, history=history)
+        self._hint, self._state = hint, state
+        if now != self._known:
+            self._known = now
+            self._send(now)
+        return now
 
     def _replaced(self, now: SourceState) -> str:
-        """Why this is not a later state of what was told; empty if it is."""
+        """Why this is not a later state of the same history; empty if it is."""
         before = self._state
         if before is None:
             return ""
         if before.identity != now.identity:
-            return f"it was {before.identity}, and is {now.identity}"
+            return f"it was {before.identity} and is {now.identity}"
         if now.version < before.version:
-            return f"it was at version {before.version}, and is at {now.version}"
+            return f"it was at version {before.version} and is at {now.version}"
         if before.mark and now.known_mark and before.mark != now.known_mark:
-            return f"its version {before.version} is another one"
+            return f"its version {before.version} has changed"
         return ""
 
     def begin(self) -> None:
@@ -80,8 +79,8 @@ class SourceWatch:
         if self._thread is not None:
             self._thread.join()
 
-    def taking_s(self) -> float:
-        """How long the look takes that is under way; 0 between two of them. Any thread."""
+    def polling_s(self) -> float:
+        """How long the poll in flight has taken; 0 between polls. Any thread."""
         began = self._began
         return 0.0 if began is None else monotonic() - began
 
@@ -90,12 +89,12 @@ class SourceWatch:
         while not self._ended.wait(self._poll_ms / 1000):
             self._began = monotonic()
             try:
-                self.look()
+                self.poll()
                 error = ""
             except TrunklineError as failure:
-                self._mark = None
+                self._hint = None
                 if str(failure) != error:
-                    logger.warning("the source is away: %s", failure)
+                    logger.warning("the source is unreachable: %s", failure)
                 error = str(failure)
             self._began = None
             self._failed(error)

@@ -5,23 +5,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
+from msgspec.structs import replace
+
+from trunkline.core.delivery_messages import Result
 from trunkline.core.planner_tracks import Track
 from trunkline.delivery.deliverer.views import DestinationView
-from trunkline.delivery.job.work import Counted
 
 VERSION_TIMES_MAX: Final = 1_000  # versions with a known time; beyond, the older half is thinned out
 
 
 class DestinationStats:
-    """Totals since the present grant, and what was last reported to the control store."""
+    """Totals since the present grant."""
 
     def __init__(self) -> None:
         self.granted(0)
         self.facts: tuple[object, ...] = ()
         self.view: DestinationView | None = None
-        self.told: tuple[object, ...] = ()  # what the store has of it
-        self.told_lag = 0
-        self.told_at = 0.0
 
     def granted(self, token: int) -> None:
         """Totals restart with each grant."""
@@ -32,15 +31,15 @@ class DestinationStats:
         self.rows_last = self.removed = self.written = 0
         self.flushes = self.seeds = self.duplicates = self.missing = 0
 
-    def add(self, counted: Counted, token: int, now_ms: int, *, seed: bool) -> None:
+    def add(self, result: Result, token: int, now_ms: int, *, seed: bool) -> None:
         """Count a flush or seed under this token."""
         if token < self.token:
             return
         if token > self.token:
             self.granted(token)
-        self.flushed_at_ms, self.rows_last = now_ms, counted.removed + counted.written
-        self.removed, self.written = self.removed + counted.removed, self.written + counted.written
-        self.duplicates, self.missing = self.duplicates + counted.duplicates, self.missing + counted.missing
+        self.flushed_at_ms, self.rows_last = now_ms, result.removed + result.written
+        self.removed, self.written = self.removed + result.removed, self.written + result.written
+        self.duplicates, self.missing = self.duplicates + result.duplicates, self.missing + result.missing
         self.flushes, self.seeds = self.flushes + (not seed), self.seeds + seed
 
     def seen(self, track: Track, breaker_after: int, *, last: bool = False) -> None:
@@ -95,6 +94,14 @@ class VersionTimes:
         versions, times = self._seen
         place = bisect_right(versions, effective)
         return times[place] if place < len(times) else None
+
+    def with_lag(self, view: DestinationView, version: int, now: float) -> DestinationView:
+        """The view with its lag behind this version of the source."""
+        if view.effective is None:
+            return view
+        since = self.lacking_since(view.effective) if view.effective < version else None
+        lag_ms = 0 if since is None else max(0, round((now - since) * 1000))
+        return replace(view, lag_versions=max(0, version - view.effective), lag_ms=lag_ms)
 
     def newest_before(self, time: float) -> int:
         """The newest version that had been seen by then; 0: none."""

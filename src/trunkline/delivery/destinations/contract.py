@@ -15,7 +15,7 @@ Rules
      with ``replace_existing``.
  T6  Columns that the source gained or widened are added or widened in the same transaction; any other difference is
      ``SchemaMismatch`` that names it, and nothing is written.
- T7  An error tells what is known: ``Refused`` errors mean that nothing changed; ``OutcomeUnknown`` that it may have.
+ T7  Errors tell the outcome: ``Refused`` errors mean that nothing changed; ``OutcomeUnknown`` that it may have.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ def judged(held: Standing | None, step: Flush | Seed, what: str) -> Applied | No
     """
     now = StoredPosition() if held is None else StoredPosition(held.position, held.token, held.mark, held.source)
     replaces = isinstance(step, Seed)
-    asked = PlannedWrite(
+    wanted = PlannedWrite(
         step.expected, step.mark, step.through, step.through_mark, step.token, None if replaces else step.source
     )
-    match decide(now, asked):
+    match decide(now, wanted):
         case Decision.FENCED:
             raise Fenced(now.token, step.token)
         case Decision.FOREIGN:

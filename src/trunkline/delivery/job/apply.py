@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from time import monotonic
 
 import pyarrow as pa
 
 from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.destinations.contract import Applied, Destination, Flush, Seed
-from trunkline.delivery.destinations.factory import forget, kept_open
-from trunkline.delivery.job.outcomes import failed, succeeded
-from trunkline.delivery.job.work import Counted, FlushWork, SeedWork, Target
+from trunkline.delivery.destinations.factory import cached_destination, forget_destination
+from trunkline.delivery.job.results import failed, succeeded
+from trunkline.delivery.job.work import FlushWork, SeedWork, TaskDestination
 from trunkline.errors import TrunklineError
 
 
 def flush_destination(
-    target: Target, member: JobMember, work: FlushWork, key: tuple[str, ...], staged: Iterable[pa.RecordBatch]
-) -> tuple[Result, Counted]:
+    target: TaskDestination, member: JobMember, work: FlushWork, key: tuple[str, ...], staged: Iterable[pa.RecordBatch]
+) -> Result:
     flush = Flush(
         expected=member.expected,
         mark=member.mark,
@@ -34,8 +33,8 @@ def flush_destination(
 
 
 def seed_destination(
-    target: Target, member: JobMember, work: SeedWork, key: tuple[str, ...], rows: Iterable[pa.RecordBatch]
-) -> tuple[Result, Counted]:
+    target: TaskDestination, member: JobMember, work: SeedWork, key: tuple[str, ...], rows: Iterable[pa.RecordBatch]
+) -> Result:
     seed = Seed(
         expected=member.expected,
         mark=member.mark,
@@ -51,13 +50,9 @@ def seed_destination(
     return _applied(target, member, lambda destination: destination.seed(seed, rows))
 
 
-def _applied(target: Target, member: JobMember, apply: Callable[[Destination], Applied]) -> tuple[Result, Counted]:
-    begun = monotonic()
+def _applied(target: TaskDestination, member: JobMember, apply: Callable[[Destination], Applied]) -> Result:
     try:
-        applied = apply(kept_open(target.address))
+        return succeeded(target.name, apply(cached_destination(target.address)), member.token)
     except TrunklineError as error:
-        forget(target.address)
-        return failed(target.name, error), Counted(target.name)
-    took_ms = round((monotonic() - begun) * 1000)
-    counted = Counted(target.name, applied.removed, applied.written, applied.duplicates, applied.missing, took_ms)
-    return succeeded(target.name, applied, member.token), counted
+        forget_destination(target.address)
+        return failed(target.name, error)

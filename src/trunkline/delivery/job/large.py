@@ -1,32 +1,33 @@
 """A large window as one Spark plan: read by Spark, routed by a broadcast table, settled with one shuffle, then applied.
 
-The same rule as ``rule.settle``, written as a plan and held to it by the same fuzz:
+The same rule as ``net.settle``, written as a plan; the same fuzz tests both:
 
     removed --route--\\
                       union -- shuffle by place -- sort by destination and key -- ops -- apply, one after another
     arrived --route--/
 
-With policy warn, all rows that are live under a touched key stand in for those that arrived (``rule.settle_live``).
+With policy warn, all live rows of a touched key replace those that arrived (``net.settle_live``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from trunkline.core.delivery_messages import JobMember
+from trunkline.core.delivery_messages import JobMember, Result
 from trunkline.delivery.backends.sql import spark_identifier
 from trunkline.delivery.changes.columns import arrow_schema
 from trunkline.delivery.changes.net import row_codes, winners
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, OP_COLUMN, ROUTE_COLUMN, Op
-from trunkline.delivery.job.answers import answer_batch
 from trunkline.delivery.job.apply import flush_destination, seed_destination
-from trunkline.delivery.job.work import FlushWork, SeedWork, Target, Work
+from trunkline.delivery.job.results import JobReport
+from trunkline.delivery.job.work import FlushWork, SeedWork, TaskDestination, TaskPipeline
 from trunkline.errors import DuplicateKey
 
 if TYPE_CHECKING:
@@ -36,14 +37,18 @@ ARRIVED = "_trunkline_arrived"  # 1: the row arrived, 0: it was removed
 SHARED = "_trunkline_shared"  # arrivals of this key
 VALUE = "_trunkline_value"
 RANK = "_trunkline_rank"
+ANSWER_TEXT: Final = "kind string, text string, number bigint, body binary"
+ANSWER_SCHEMA: Final = pa.schema(
+    [("kind", pa.string()), ("text", pa.string()), ("number", pa.int64()), ("body", pa.binary())]
+)
 PLACE = "_trunkline_place"  # rows of one place are in one partition: its destinations are written one after another
 
 
 def settled_frame(
     removed: DataFrame, arrived: DataFrame, routes: DataFrame, key: tuple[str, ...], partitions: int
 ) -> DataFrame:
-    """DESTINATION_COLUMN, OP_COLUMN, SHARED and every column, by destination and key; one row for each of these unless
-    arrivals share it."""
+    """DESTINATION_COLUMN, OP_COLUMN, SHARED and every column, sorted by destination and key; one row for each key
+    unless rows that arrived share it."""
     return _settled(routed_frame(removed, routes), routed_frame(arrived, routes), key, partitions)
 
 
@@ -92,7 +97,7 @@ def _settled(gone: DataFrame, came: DataFrame, key: tuple[str, ...], partitions:
 
 
 def one_frame(alike: Sequence[DataFrame], key: tuple[str, ...], partitions: int) -> DataFrame:
-    """Settled frames of destinations that are not treated alike, as one: what is of one place is in one partition."""
+    """Settled frames of several policies as one; rows of one place are in one partition."""
     if len(alike) == 1:
         return alike[0]
     every = reduce(lambda one, other: one.unionByName(other), alike).repartition(partitions, PLACE)
@@ -100,7 +105,7 @@ def one_frame(alike: Sequence[DataFrame], key: tuple[str, ...], partitions: int)
 
 
 def appended_frame(arrived: DataFrame, routes: DataFrame, partitions: int) -> DataFrame:
-    """Every arrival as an INSERT, in the form of ``settled_frame``."""
+    """Every row that arrived as an INSERT, in the form of ``settled_frame``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     names = [name for name in arrived.columns if name != ROUTE_COLUMN]
@@ -134,10 +139,10 @@ def unrouted_frame(arrived: DataFrame, routes: DataFrame) -> DataFrame:
     )
 
 
-def routes_frame(spark: SparkSession, work: Work, places: set[int]) -> DataFrame:
+def routes_frame(spark: SparkSession, pipeline: TaskPipeline, places: set[int]) -> DataFrame:
     routes = [
-        (value, place, work.shared_places[work.targets[place].name])
-        for value, found in work.routes.items()
+        (value, place, pipeline.shared_places[pipeline.targets[place].name])
+        for value, found in pipeline.routes.items()
         for place in found
         if place in places
     ]
@@ -145,28 +150,47 @@ def routes_frame(spark: SparkSession, work: Work, places: set[int]) -> DataFrame
 
 
 def applier(
-    work: Work, job: FlushWork | SeedWork, members: dict[int, JobMember]
+    pipeline: TaskPipeline, job: FlushWork | SeedWork, members: dict[int, JobMember]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does with the rows of its destinations, which come one destination after the other."""
+    """The function that a task applies to its rows, which are sorted by destination."""
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for place, rows in by_destination(batches):
-            target, member = work.targets[place], members[place]
-            keys = SharedKeys(target, work.key)
+            target, member = pipeline.targets[place], members[place]
+            keys = SharedKeys(target, pipeline.key)
             staged = in_schema(keys.settled(rows), job, with_op=isinstance(job, FlushWork))
             if isinstance(job, FlushWork):
-                result, counted = flush_destination(target, member, job, work.key, staged)
+                result = flush_destination(target, member, job, pipeline.key, staged)
             else:
-                result, counted = seed_destination(target, member, job, work.key, staged)
+                result = seed_destination(target, member, job, pipeline.key, staged)
             for _ in rows:
-                pass  # a destination that stopped early leaves rows behind; the next one's come after them
-            yield answer_batch(result, replace(counted, duplicates=max(counted.duplicates, keys.extra)))
+                pass  # a destination that stopped early leaves rows; those of the next one follow them
+            yield answer_batch(replace(result, duplicates=max(result.duplicates, keys.extra)))
 
     return apply
 
 
+def answer_batch(result: Result) -> pa.RecordBatch:
+    body = msgspec.msgpack.encode(result)
+    return pa.RecordBatch.from_pydict(
+        {"kind": ["result"], "text": [result.destination], "number": [0], "body": [body]}, schema=ANSWER_SCHEMA
+    )
+
+
+def answers_report(rows: Iterable[tuple[str, str | None, int, bytes | None]]) -> JobReport:
+    """The answers of all tasks: the only rows that reach the driver."""
+    results, unrouted = [], {}
+    for kind, text, number, body in rows:
+        if kind == "unrouted":
+            unrouted[text] = int(number)
+        else:
+            assert body is not None
+            results.append(msgspec.msgpack.decode(bytes(body), type=Result))
+    return JobReport(tuple(results), unrouted=unrouted, path="large")
+
+
 def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Cut a stream that is sorted by destination into one stream for each; each must be used up before the next."""
+    """Cut a stream that is sorted by destination into one stream for each; each must be consumed before the next."""
     pending: list[pa.RecordBatch] = []
 
     def following() -> pa.RecordBatch | None:
@@ -196,15 +220,15 @@ def by_destination(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Ite
 
 
 class SharedKeys:
-    """What becomes of rows that share a key, in a stream that is sorted by key: by the policy of the destination."""
+    """Handles rows that share a key, in a stream that is sorted by key, by the policy of the destination."""
 
-    def __init__(self, target: Target, key: tuple[str, ...]) -> None:
+    def __init__(self, target: TaskDestination, key: tuple[str, ...]) -> None:
         self._target = target
         self._key = key
-        self.extra = 0  # rows that gave way to another
+        self.extra = 0  # rows that lost against another
 
     def settled(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """At most one row of each key. With policy halt the flush is given up before anything is committed."""
+        """At most one row of each key. With policy halt the flush fails before anything is committed."""
         waiting: pa.Table | None = None  # rows of shared keys; more of the last key may follow
         for batch in rows:
             shared = batch.column(SHARED).to_numpy(zero_copy_only=False) > 1
@@ -236,7 +260,7 @@ class SharedKeys:
 
 
 def in_schema(rows: Iterator[pa.RecordBatch], job: FlushWork | SeedWork, *, with_op: bool) -> Iterator[pa.RecordBatch]:
-    """The columns that a destination takes, in the types in which they travel."""
+    """The columns of a destination, in their transport types."""
     fields: list[Any] = [pa.field(OP_COLUMN, pa.int8())] if with_op else []
     schema = pa.schema([*fields, *arrow_schema(job.columns)])
     for batch in rows:

@@ -1,7 +1,4 @@
-"""A small window inside one task: read by DuckDB, settled by the pure rule, applied.
-
-There is no shuffle, and no row leaves the process.
-"""
+"""A small window inside one task: read, settled and applied without a shuffle. No row leaves the process."""
 
 from __future__ import annotations
 
@@ -18,103 +15,103 @@ from trunkline.delivery.changes.net import Routes, Settled, settle, settle_appen
 from trunkline.delivery.changes.rows import DESTINATION_COLUMN, ROUTE_COLUMN, NetChanges
 from trunkline.delivery.changes.windows import BEFORE_ALL, Window
 from trunkline.delivery.job.apply import flush_destination, seed_destination
-from trunkline.delivery.job.outcomes import failed
-from trunkline.delivery.job.work import Counted, FlushWork, Portion, SeedWork, TaskReport, Work
+from trunkline.delivery.job.results import JobReport, failed
+from trunkline.delivery.job.work import FlushWork, Portion, SeedWork, TaskPipeline
 from trunkline.delivery.sources.contract import ALL_ROUTES, ReadRequest, RouteFilter
 from trunkline.errors import DuplicateKey, SourceExpired
 from trunkline.plural import plural
 
-EMPTIED: Final = "the source was emptied at once (truncated); the destination is seeded again"
-FILTER_VALUES_MAX: Final = 500  # more of them in a query cost more than the rows of others, which routing leaves out
+EMPTIED: Final = "the source was truncated; the destination is seeded again"
+FILTER_VALUES_MAX: Final = 500  # with more, the query costs more than reading rows that routing then drops
 
 
-def flush_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
+def flush_portion(pipeline: TaskPipeline, flush: FlushWork, portion: Portion) -> JobReport:
     """Deliver one window to the members of a portion."""
-    request = work.request(flush.columns, flush.mark)
-    net = work.source.net_changes(flush.window, request, route_filter(work, portion))
-    unrouted = count_unrouted(net.arrived, work.routes) if portion.counts_unrouted else None
+    request = pipeline.request(flush.columns, flush.mark)
+    net = pipeline.source.net_changes(flush.window, request, route_filter(pipeline, portion))
+    unrouted = count_unrouted(net.arrived, pipeline.routes) if portion.counts_unrouted else None
     results: list[Result] = []
-    counted: list[Counted] = []
-    members = {work.index[member.destination]: member for member in portion.members}
+    members = {pipeline.index[member.destination]: member for member in portion.members}
     seen = set()
     if net.emptied:
-        seen = {place for place in members if work.targets[place].mode == "mirror"}
-        results += [failed(work.targets[place].name, SourceExpired(EMPTIED)) for place in seen]
+        seen = {place for place in members if pipeline.targets[place].mode == "mirror"}
+        results += [failed(pipeline.targets[place].name, SourceExpired(EMPTIED)) for place in seen]
         members = {place: member for place, member in members.items() if place not in seen}
-    for place, staged, duplicates in _settled(work, flush, request, net, members):
+    for place, staged, duplicates in _settled(pipeline, flush, request, net, members):
         seen.add(place)
-        target, member = work.targets[place], members[place]
+        target, member = pipeline.targets[place], members[place]
         if duplicates and target.duplicates == "halt" and target.mode == "mirror":
-            results.append(failed(target.name, _duplicate(target.name, staged, work.key, duplicates)))
+            results.append(failed(target.name, _duplicate(target.name, staged, pipeline.key, duplicates)))
             continue
         rows = staged.drop_columns([DESTINATION_COLUMN]).to_batches()
-        result, count = flush_destination(target, member, flush, work.key, rows)
-        results.append(result)
-        counted.append(replace(count, duplicates=max(count.duplicates, duplicates)))
+        result = flush_destination(target, member, flush, pipeline.key, rows)
+        results.append(replace(result, duplicates=max(result.duplicates, duplicates)))
     if flush.stamp:
         rest = tuple(member for place, member in members.items() if place not in seen)
-        stamped = stamp_portion(work, flush, replace(portion, members=rest))
-        results += stamped.results
-        counted += stamped.counted
-    return TaskReport(tuple(results), tuple(counted), unrouted, "small")
+        results += stamp_portion(pipeline, flush, replace(portion, members=rest)).results
+    return JobReport(tuple(results), unrouted=unrouted, path="small")
 
 
-def stamp_portion(work: Work, flush: FlushWork, portion: Portion) -> TaskReport:
+def stamp_portion(pipeline: TaskPipeline, flush: FlushWork, portion: Portion) -> JobReport:
     """Move the positions of members for which a window has nothing."""
-    done = [
-        flush_destination(work.targets[work.index[member.destination]], member, flush, work.key, ())
-        for member in portion.members
-    ]
-    return TaskReport(tuple(result for result, _ in done), tuple(count for _, count in done), None, "small")
+    targets = (pipeline.targets[pipeline.index[member.destination]] for member in portion.members)
+    results = (
+        flush_destination(target, member, flush, pipeline.key, ())
+        for target, member in zip(targets, portion.members, strict=True)
+    )
+    return JobReport(tuple(results), path="small")
 
 
 def _settled(
-    work: Work, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, JobMember]
+    pipeline: TaskPipeline, flush: FlushWork, request: ReadRequest, net: NetChanges, members: dict[int, JobMember]
 ) -> Iterator[tuple[int, pa.Table, int]]:
-    """The staged rows of each destination that has any, by the mode and the policy of each."""
-    for policy, places in work.by_policy(members).items():
-        routes = routes_to(work.routes, places)
+    """The staged rows of each destination that has any, by its mode and policy."""
+    for policy, places in pipeline.by_policy(members).items():
+        routes = routes_to(pipeline.routes, places)
         if policy == "append":
             settled = settle_append(net, routes)
         elif policy == "warn":
-            # A key may be shared, so what is live under it is looked up and not concluded.
-            keys = touched_keys(net, work.key, routes)
-            live = work.source.live(flush.window.through, request, keys) if keys.num_rows else net.arrived
-            settled = settle_live(net, live, routes, work.key)
+            # Rows may share a key, so its live rows are looked up, not inferred.
+            keys = touched_keys(net, pipeline.key, routes)
+            live = pipeline.source.live(flush.window.through, request, keys) if keys.num_rows else net.arrived
+            settled = settle_live(net, live, routes, pipeline.key)
         else:
-            settled = settle(net, routes, work.key)
+            settled = settle(net, routes, pipeline.key)
         yield from slices(settled)
 
 
-def seed_portion(work: Work, seed: SeedWork, portion: Portion) -> TaskReport:
-    """Fill the members of a portion with the state at one version."""
-    request = work.request(seed.columns, seed.mark)
-    members = {work.index[member.destination]: member for member in portion.members}
-    routes = routes_to(work.routes, set(members))
+def seed_portion(pipeline: TaskPipeline, seed: SeedWork, portion: Portion) -> JobReport:
+    """Seed the members of a portion with the state at one version."""
+    request = pipeline.request(seed.columns, seed.mark)
+    members = {pipeline.index[member.destination]: member for member in portion.members}
+    routes = routes_to(pipeline.routes, set(members))
     empty = request.empty_rows()
     rows = empty
     if not seed.nothing:
-        rows = work.source.net_changes(Window(BEFORE_ALL, seed.through), request, route_filter(work, portion)).arrived
-    found = {place: (table, extra) for place, table, extra in slices(_seeded(work, rows, empty, routes, members))}
-    results, counted = [], []
+        rows = pipeline.source.net_changes(
+            Window(BEFORE_ALL, seed.through), request, route_filter(pipeline, portion)
+        ).arrived
+    found = {place: (table, extra) for place, table, extra in slices(_seeded(pipeline, rows, empty, routes, members))}
+    results = []
     for place, member in members.items():
-        target = work.targets[place]
+        target = pipeline.targets[place]
         table, duplicates = found.get(place, (None, 0))
         if table is not None and duplicates and target.duplicates == "halt" and target.mode == "mirror":
-            results.append(failed(target.name, _duplicate(target.name, table, work.key, duplicates)))
+            results.append(failed(target.name, _duplicate(target.name, table, pipeline.key, duplicates)))
             continue
         batches = [] if table is None else table.select([column.name for column in seed.columns]).to_batches()
-        result, count = seed_destination(target, member, seed, work.key, batches)
-        results.append(result)
-        counted.append(replace(count, duplicates=max(count.duplicates, duplicates)))
-    unrouted = count_unrouted(rows, work.routes) if portion.counts_unrouted and not seed.nothing else None
-    return TaskReport(tuple(results), tuple(counted), unrouted, "small")
+        result = seed_destination(target, member, seed, pipeline.key, batches)
+        results.append(replace(result, duplicates=max(result.duplicates, duplicates)))
+    unrouted = count_unrouted(rows, pipeline.routes) if portion.counts_unrouted and not seed.nothing else None
+    return JobReport(tuple(results), unrouted=unrouted, path="small")
 
 
-def _seeded(work: Work, rows: pa.Table, empty: pa.Table, routes: Routes, members: dict[int, JobMember]) -> Settled:
-    net = NetChanges(empty.select([ROUTE_COLUMN, *work.key]), rows)
-    mirrors = {place for place in members if work.targets[place].mode == "mirror"}
-    keyed = settle(net, routes_to(routes, mirrors), work.key)
+def _seeded(
+    pipeline: TaskPipeline, rows: pa.Table, empty: pa.Table, routes: Routes, members: dict[int, JobMember]
+) -> Settled:
+    net = NetChanges(empty.select([ROUTE_COLUMN, *pipeline.key]), rows)
+    mirrors = {place for place in members if pipeline.targets[place].mode == "mirror"}
+    keyed = settle(net, routes_to(routes, mirrors), pipeline.key)
     plain = settle_append(net, routes_to(routes, members.keys() - mirrors))
     staged = pa.concat_tables([keyed.staged, plain.staged.select(keyed.staged.column_names)])
     return Settled(staged.sort_by(DESTINATION_COLUMN), keyed.duplicates, {})
@@ -123,19 +120,19 @@ def _seeded(work: Work, rows: pa.Table, empty: pa.Table, routes: Routes, members
 # --- routing ---
 
 
-def route_filter(work: Work, portion: Portion) -> RouteFilter:
-    """The routing values that one portion reads; with very many of them it reads all, and routes only its own."""
+def route_filter(pipeline: TaskPipeline, portion: Portion) -> RouteFilter:
+    """The routing values that one portion reads; with very many it reads all rows, and routes only its own."""
     values = tuple(
         dict.fromkeys(
-            value for member in portion.members for value in work.targets[work.index[member.destination]].values
+            value for member in portion.members for value in pipeline.targets[pipeline.index[member.destination]].values
         )
     )
-    unless = tuple(work.routes) if portion.counts_unrouted else None
+    unless = tuple(pipeline.routes) if portion.counts_unrouted else None
     return ALL_ROUTES if len(values) + len(unless or ()) > FILTER_VALUES_MAX else RouteFilter(values, unless)
 
 
 def routes_to(routes: Routes, places: set[int]) -> Routes:
-    """The part of the routes that leads to some destinations."""
+    """The routes to these destinations."""
     found = {value: tuple(place for place in targets if place in places) for value, targets in routes.items()}
     return {value: targets for value, targets in found.items() if targets}
 
@@ -146,19 +143,19 @@ def count_unrouted(arrived: pa.Table, routes: Routes) -> dict[str | None, int]:
     return {value: count for value, count in pairs if value not in routes}
 
 
-def unrouted_values(work: Work, window: Window, columns: Columns) -> dict[str | None, int]:
-    """The arrivals of a window that no destination takes, by value; only keys and routing values are read."""
-    needed = tuple(column for column in columns if column.name in (work.routing, *work.key))
-    request = ReadRequest(needed, work.key, work.routing)
-    routes = RouteFilter((), tuple(work.routes)) if len(work.routes) <= FILTER_VALUES_MAX else ALL_ROUTES
-    return count_unrouted(work.source.net_changes(window, request, routes).arrived, work.routes)
+def unrouted_values(pipeline: TaskPipeline, window: Window, columns: Columns) -> dict[str | None, int]:
+    """The unrouted rows that arrived in a window, by value; only keys and routing values are read."""
+    needed = tuple(column for column in columns if column.name in (pipeline.routing, *pipeline.key))
+    request = ReadRequest(needed, pipeline.key, pipeline.routing)
+    routes = RouteFilter((), tuple(pipeline.routes)) if len(pipeline.routes) <= FILTER_VALUES_MAX else ALL_ROUTES
+    return count_unrouted(pipeline.source.net_changes(window, request, routes).arrived, pipeline.routes)
 
 
 def slices(settled: Settled) -> Iterator[tuple[int, pa.Table, int]]:
     """(destination, its rows, its duplicates), for each destination that has rows."""
     places = settled.staged.column(DESTINATION_COLUMN).to_numpy()
     found, starts = np.unique(places, return_index=True)
-    ends = [*starts[1:], len(places)][: len(starts)]  # none where there are no rows
+    ends = [*starts[1:], len(places)][: len(starts)]  # none if there are no rows
     for place, start, end in zip(found, starts, ends, strict=True):
         yield int(place), settled.staged.slice(start, end - start), settled.duplicates.get(int(place), 0)
 

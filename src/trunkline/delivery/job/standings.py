@@ -1,4 +1,4 @@
-"""Reads where destinations stand, and compares that with the source, inside a task (J6)."""
+"""Reads the positions of destinations, and compares them with the source, inside a task (J6)."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Mapping, Sequence
 from trunkline.core.delivery_messages import Note, Outcome, Result
 from trunkline.delivery.changes.lineage import Lineage
 from trunkline.delivery.destinations.contract import Standing
-from trunkline.delivery.destinations.factory import forget, kept_open
-from trunkline.delivery.job.outcomes import failed
-from trunkline.delivery.job.work import Target, Work
+from trunkline.delivery.destinations.factory import cached_destination, forget_destination
+from trunkline.delivery.job.results import failed
+from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.errors import TrunklineError
 
 
-def read_standings(work: Work, names: Sequence[str], notes: Mapping[str, Note]) -> list[Result]:
-    """Where destinations stand: 0 if there is no record. The source is asked once, and after all of them: so it has
-    whatever another deliverer may have written there just before."""
-    found = {name: _standing(work.targets[work.index[name]]) for name in names}
+def read_standings(pipeline: TaskPipeline, names: Sequence[str], notes: Mapping[str, Note]) -> list[Result]:
+    """The positions of destinations, 0 without a record. The source is read once, after all of them: so it has every
+    version that another deliverer may just have written to one."""
+    found = {name: _standing(pipeline.targets[pipeline.index[name]]) for name in names}
     stands = {name: each for name, each in found.items() if isinstance(each, Standing)}
     versions = {each.position for each in stands.values()} | {notes[name].through for name in stands if name in notes}
     try:
-        lineage = work.source.lineage(versions) if stands else None
+        lineage = pipeline.source.lineage(versions) if stands else None
     except TrunklineError as error:
         found |= dict.fromkeys(stands, error)
         lineage = None
     return [_result(name, each, lineage, notes.get(name)) for name, each in found.items()]
 
 
-def _standing(target: Target) -> Standing | TrunklineError | None:
+def _standing(target: TaskDestination) -> Standing | TrunklineError | None:
     try:
-        return kept_open(target.address).standing()
+        return cached_destination(target.address).standing()
     except TrunklineError as error:
-        forget(target.address)
+        forget_destination(target.address)
         return error
 
 

@@ -1,14 +1,14 @@
-"""What a job needs to know, as values that travel to Spark's workers."""
+"""What tasks need to know, as values that are sent to Spark's workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
 
-from trunkline.core.delivery_messages import JobMember, Result
+from trunkline.core.delivery_messages import JobMember
 from trunkline.delivery.changes.columns import Columns
 from trunkline.delivery.changes.net import Routes
 from trunkline.delivery.changes.rows import DuplicatePolicy, Mode
@@ -17,28 +17,27 @@ from trunkline.delivery.config.address_rules import shared_place
 from trunkline.delivery.config.addresses import Address
 from trunkline.delivery.sources.contract import ReadRequest, Source
 
-ReadPath = Literal["small", "large"]
-Policy = Literal["append", "halt", "warn"]  # how rows are settled: as they come, or by key
+Policy = Literal["append", "halt", "warn"]  # how rows are settled: as they arrive, or by key
 
 
-class Target(Struct, frozen=True):
+class TaskDestination(Struct, frozen=True):
     """One destination as a task sees it."""
 
     name: str
     address: Address
-    values: tuple[str | None, ...]  # routing values whose rows it takes
+    values: tuple[str | None, ...]  # routing values of its rows
     mode: Mode = "mirror"
     duplicates: DuplicatePolicy = "halt"
     replace_existing: bool = False
 
 
-class Work(Struct, frozen=True, dict=True):
+class TaskPipeline(Struct, frozen=True, dict=True):
     """The part of a pipeline that changes only with its configuration; sent once."""
 
     source: Source
     key: tuple[str, ...]
     routing: str
-    targets: tuple[Target, ...]
+    targets: tuple[TaskDestination, ...]
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -46,8 +45,7 @@ class Work(Struct, frozen=True, dict=True):
 
     @cached_property
     def shared_places(self) -> dict[str, int]:
-        """A number for each destination. Those with the same one cannot be written at the same time: they go to one
-        task, one after another."""
+        """A number for each destination. One task writes those with the same number, one after another."""
         known: dict[str, int] = {}
         return {
             target.name: known.setdefault(shared_place(target.address) or f"of {target.name}", len(known))
@@ -63,7 +61,7 @@ class Work(Struct, frozen=True, dict=True):
         return found
 
     def by_policy(self, places: Iterable[int]) -> dict[Policy, set[int]]:
-        """Destinations, put together where they are treated alike."""
+        """Destinations, grouped by policy."""
         found: dict[Policy, set[int]] = {}
         for place in places:
             target = self.targets[place]
@@ -75,11 +73,11 @@ class Work(Struct, frozen=True, dict=True):
 
 
 class Portion(Struct, frozen=True):
-    """One task's part of a group: these members, and nobody else's rows."""
+    """One task's part of a group: these members, and only their rows."""
 
     number: int
     members: tuple[JobMember, ...]
-    counts_unrouted: bool  # this one also reads the rows that no destination takes, to count them
+    counts_unrouted: bool  # this one also reads unrouted rows, to count them
 
 
 class FlushWork(Struct, frozen=True):
@@ -100,28 +98,3 @@ class SeedWork(Struct, frozen=True):
     identity: str
     nothing: bool = False
     mark: str = ""  # of the version
-
-
-class Counted(Struct, frozen=True):
-    """What a result leaves out: how much was done for a destination."""
-
-    destination: str
-    removed: int = 0
-    written: int = 0
-    duplicates: int = 0
-    missing: int = 0
-    took_ms: int = 0
-
-
-class TaskReport(Struct, frozen=True):
-    """What one task tells the driver."""
-
-    results: tuple[Result, ...]
-    counted: tuple[Counted, ...]
-    unrouted: dict[str | None, int] | None  # None: this task did not count them
-    path: ReadPath
-
-    def without_result(self, members: Sequence[JobMember]) -> tuple[JobMember, ...]:
-        """Those for which there were no rows."""
-        seen = {result.destination for result in self.results}
-        return tuple(member for member in members if member.destination not in seen)

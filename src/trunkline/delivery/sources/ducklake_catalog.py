@@ -112,7 +112,7 @@ class LakeCatalog:
     def __enter__(self) -> LakeCatalog:
         self._connection.execute("BEGIN")
         try:
-            self._learn_format()
+            self._check_format()
         except BaseException as error:
             self.__exit__(type(error))
             raise
@@ -123,7 +123,7 @@ class LakeCatalog:
         with suppress(duckdb.Error) if kind else nullcontext():
             self._connection.execute("ROLLBACK")
 
-    def _learn_format(self) -> None:
+    def _check_format(self) -> None:
         facts = dict(self._rows("SELECT key, value FROM {ducklake_metadata} WHERE key IN ('version', 'data_path')"))
         if (found := facts.get("version", "unknown")) not in CATALOG_FORMATS:
             raise ProtocolError(
@@ -176,7 +176,7 @@ class LakeCatalog:
         )
         return {version: version_mark(table.uuid, version, *facts) for version, *facts in found}
 
-    def passage(self, window: Window) -> WindowSummary:
+    def summary(self, window: Window) -> WindowSummary:
         """Raises ``SourceExpired`` unless both ends of the window can still be read."""
         found = list(self._versions(self.table(window.through).id, window.after - 1, window.through))
         there = {version: next_file for version, _, next_file in found}

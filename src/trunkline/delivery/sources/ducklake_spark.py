@@ -105,8 +105,8 @@ class LakeWindowFrames:
     def removed(self) -> DataFrame:
         if not self._plan.moved:
             return self._removed(self._request.key)
-        gone = _less(self._removed(self._columns), self._arrived(self._columns))
-        return gone.select(ROUTE_COLUMN, *(spark_identifier(name) for name in self._request.key))
+        removed = _less(self._removed(self._columns), self._arrived(self._columns))
+        return removed.select(ROUTE_COLUMN, *(spark_identifier(name) for name in self._request.key))
 
     def arrived(self) -> DataFrame:
         if not self._plan.moved:
@@ -206,7 +206,7 @@ class LakeWindowFrames:
         from pyspark.sql import functions as F  # noqa: N812
         from pyspark.sql.types import LongType, StructField, StructType
 
-        books = self._spark.createDataFrame(
+        spans = self._spark.createDataFrame(
             [
                 (
                     os.path.basename(file.path),
@@ -216,7 +216,7 @@ class LakeWindowFrames:
                 )
                 for file in self._plan.deletes
             ],
-            "_book string, _file string, begun bigint, ended bigint",
+            "_delete_file string, _file string, begun bigint, ended bigint",
         )
         schema = StructType(
             [
@@ -225,9 +225,9 @@ class LakeWindowFrames:
             ]
         )
         positions = self._parquet(schema, self._plan.deletes)
-        positions = positions.select("*", F.col("_metadata.file_name").alias("_book"))
+        positions = positions.select("*", F.col("_metadata.file_name").alias("_delete_file"))
         died = F.coalesce("_snapshot", "begun").alias("died")
-        return positions.join(F.broadcast(books), "_book").select("_file", "_position", died, "ended")
+        return positions.join(F.broadcast(spans), "_delete_file").select("_file", "_position", died, "ended")
 
     def _with_deletes(self) -> set[int]:
         return {file.data_file for file in self._plan.deletes} | {row[0] for row in self._plan.inlined_dead}

@@ -45,7 +45,7 @@ class LogBounds(Struct, frozen=True):
     segments: tuple[Segment, ...] = ()  # those that were not trimmed
 
 
-class LogReader:
+class ChangeLogReader:
     """Used by one thread at a time."""
 
     def __init__(self, address: LogAddress) -> None:
@@ -174,11 +174,11 @@ def _check_order(entry: Entry, place: EntryPlace, expected: int | None) -> None:
 
 ReaderKey = tuple[str, str, str | None, str]  # the fields of an address that a reader depends on
 
-_open: dict[ReaderKey, LogReader] = {}
+_open: dict[ReaderKey, ChangeLogReader] = {}
 _lock = threading.Lock()
 
 
-def with_reader(address: LogAddress, ask: Callable[[LogReader], T]) -> T:
+def with_reader(address: LogAddress, ask: Callable[[ChangeLogReader], T]) -> T:
     """Call ``ask`` with this process's reader of a log. After an error the next call opens another.
 
     Raises ``Unreachable``, ``SourceExpired`` for trimmed entries, ``DestinationHalted`` for lost or corrupt ones.
@@ -187,7 +187,7 @@ def with_reader(address: LogAddress, ask: Callable[[LogReader], T]) -> T:
         try:
             reader = _open.get(_key(address))
             if reader is None:
-                reader = _open[_key(address)] = LogReader(address)
+                reader = _open[_key(address)] = ChangeLogReader(address)
             return ask(reader)
         except Trimmed as error:
             raise SourceExpired(

@@ -1,4 +1,4 @@
-"""Ways to read the windows of a history: the one that ships, and what mutants of it are made from."""
+"""Readers of the windows of a history: the one that ships, and the one that mutants derive from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trunkline.delivery.sources.ducklake_window import WindowPlan, WindowReader,
 
 
 class HistoryReader(Protocol):
-    """A history that is open for reading."""
+    """An open history."""
 
     def net(self, window: Window, request: ReadRequest) -> NetChanges: ...
 
@@ -27,7 +27,7 @@ class HistoryReader(Protocol):
 
 
 class ExactReader:
-    """Plans and reads as the source does, with the catalog open all the time: that is much quicker."""
+    """Plans and reads as the source does, but keeps the catalog open, which is much faster."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, catalog: LakeCatalog) -> None:
         self.connection = connection
@@ -54,7 +54,7 @@ class ExactReader:
 
 
 class ShippedReader:
-    """The source itself: it opens the catalog for every window, and reads one share after the other."""
+    """The source itself: it opens the catalog for every window, and reads with one route filter after the other."""
 
     def __init__(self, history: History) -> None:
         self._source = DuckLakeSource(history.address)

@@ -138,9 +138,9 @@ def _moves(before: Segment, now: Segment) -> Iterator[str]:
             yield f"copying to {node}"
         elif not member.joining and (node not in old or old[node].joining):
             yield f"{node} has its copy"
-    gone = [node for node in old if node not in members]
-    if gone and before.end is not None:  # a seal removes them on purpose
-        yield f"no longer on {listed(gone)}"
+    removed = [node for node in old if node not in members]
+    if removed and before.end is not None:  # a seal removes them on purpose
+        yield f"no longer on {listed(removed)}"
 
 
 def _new_segment_news(

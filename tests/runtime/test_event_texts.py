@@ -1,4 +1,4 @@
-"""What happened between two looks at the metadata, in words."""
+"""The texts of events, from two states of the metadata."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from trunkline.core.messages import NodeInfo, NodeState
 from trunkline.core.projection import Gap, Member, Owner, Policy, Projection, Segment, Settings
 from trunkline.core.space import Space
-from trunkline.runtime.event_words import EventText, blocked_news, log_news, node_news
+from trunkline.runtime.event_texts import EventText, blocked_news, log_news, node_news
 
 
 def node(name: str, *, live: bool = True, start: int = 1) -> NodeInfo:
@@ -36,7 +36,7 @@ def said(before: Projection | None, now: Projection) -> list[str]:
     return [each.text for each in log_news(before, now)]
 
 
-def test_nothing_happened_between_equal_looks() -> None:
+def test_equal_states_cause_no_event() -> None:
     assert nodes_said(node("a"), node("a")) == said(OPEN, OPEN) == []
 
 
@@ -53,11 +53,11 @@ def test_a_node_restarts_joins_and_is_drained() -> None:
     assert nodes_said(drained, node("b")) == ["node b is used again"]
 
 
-def test_a_name_that_says_node_already_is_not_told_twice() -> None:
+def test_a_name_that_begins_with_node_gets_no_prefix() -> None:
     assert nodes_said(node("node7"), node("node7", live=False)) == ["node7 lost"]
 
 
-def test_a_full_disk_and_damage_are_told_once() -> None:
+def test_a_full_disk_and_damage_are_reported_once() -> None:
     full = replace(node("a"), space=Space.FULL, damaged=1)
     assert nodes_said(node("a"), full) == [
         "node a cannot read some of its data; other replicas serve it",
@@ -89,7 +89,7 @@ def test_a_sealed_log_is_read_only_until_it_is_reopened() -> None:
     assert said(closed, opened) == ["orders reopened: segment 1 on b, c (epoch 3)"]
 
 
-def test_several_seals_between_two_looks_are_all_told() -> None:
+def test_several_seals_between_two_reads_are_all_reported() -> None:
     ended = (segment(0, 1, 1, 5, "a"), segment(1, 2, 5, 9, "b"), segment(2, 3, 9, None, "c"))
     assert said(OPEN, log(*ended)) == [
         "segment 0 of orders sealed at 5; segment 1 on b (epoch 2)",
@@ -97,7 +97,7 @@ def test_several_seals_between_two_looks_are_all_told() -> None:
     ]
 
 
-def test_a_repair_is_told_step_by_step() -> None:
+def test_a_repair_is_reported_step_by_step() -> None:
     def seen(*names: str, repaired: bool = True) -> Projection:
         return log(segment(0, 1, 1, 8, *names, repaired=repaired), segment(1, 2, 8, None, "a", "c"))
 
@@ -110,7 +110,7 @@ def test_a_repair_is_told_step_by_step() -> None:
     assert said(repaired, without) == ["segment 0 of orders: d has its copy; no longer on a"]
 
 
-def test_trims_losses_and_blocks_are_told() -> None:
+def test_trims_losses_and_blocks_are_reported() -> None:
     assert log_news(OPEN, replace(OPEN, trim=1_500, gaps=(Gap(1_600, 1_700),))) == [
         EventText("info", "orders trimmed up to 1,500", log="orders"),
         EventText("bad", "orders: positions 1,600 to 1,699 declared lost", log="orders"),

@@ -151,7 +151,7 @@ def test_with_policy_warn_each_touched_key_ends_with_the_last_live_row(
     assert held == case.held(after)
 
 
-def test_with_policy_warn_a_key_that_nobody_touched_is_left_alone() -> None:
+def test_with_policy_warn_an_untouched_key_stays() -> None:
     case = Case([pa.int64()], {"a": (0, 1), "b": (1,)})
     net = case.net([("a", 1, "x")], [])
     live = case.table([("b", 1, "y")])  # looked up, because destination 1 takes both values
@@ -184,7 +184,7 @@ def test_less_is_the_difference_of_multisets(made: tuple[Case, list[Row], list[R
     assert Counter(_plain(less(case.table(rows), case.table(others)))) == Counter(rows) - Counter(others)
 
 
-def test_less_tells_values_apart_that_compare_as_equal() -> None:
+def test_less_distinguishes_values_that_compare_as_equal() -> None:
     numbers = [0.0, -0.0, math.nan, math.inf, None]
     rows = pa.table({"x": pa.array(numbers, pa.float64()), "y": pa.array([[1], [1, None], [], None, [2]])})
     assert less(rows, rows).num_rows == 0

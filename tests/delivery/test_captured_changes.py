@@ -98,7 +98,7 @@ CORRUPT: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("payload", CORRUPT.values(), ids=CORRUPT.keys())
-def test_x5_what_is_no_batch_of_changes_is_corrupt(payload: bytes) -> None:
+def test_x5_an_entry_that_is_not_a_batch_of_changes_is_corrupt(payload: bytes) -> None:
     with pytest.raises(CorruptEntry, match="was this log written by a capture") as corrupt:
         decoded(payload)
     assert len(str(corrupt.value)) < 500
@@ -147,7 +147,7 @@ def test_x5_a_buffer_that_lies_about_its_size_is_corrupt() -> None:
             decoded(payload[: frame - 8] + size.to_bytes(8, "little", signed=True) + payload[frame:])
 
 
-def test_m3_batches_are_validated_for_whoever_reads_streams() -> None:
+def test_m3_batches_are_validated_before_they_are_returned() -> None:
     def anything(_: pa.Schema) -> None:
         pass
 

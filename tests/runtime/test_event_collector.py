@@ -1,4 +1,4 @@
-"""What a coordinator writes down, from a real metadata store: rules J1 to J4."""
+"""The events that a coordinator records, from a real metadata store: rules J1 to J4."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from metadata.projections import creation
 from trunkline.core.messages import NodeInfo, Register, Swapped
 from trunkline.core.status import ClusterEvents, NodeStatus
 from trunkline.metadata.sqlite_store import SqliteStore
-from trunkline.runtime import chronicler as module
-from trunkline.runtime.chronicle import Chronicle
-from trunkline.runtime.chronicler import LOG_NEWS_MAX, Chronicler, limited
-from trunkline.runtime.event_words import EventText
+from trunkline.runtime import event_collector as module
+from trunkline.runtime.event_collector import LOG_NEWS_MAX, EventCollector, limited
+from trunkline.runtime.event_history import EventHistory
+from trunkline.runtime.event_texts import EventText
 
 LEASE_MS = 300
 WAIT_S = 20.0
@@ -26,18 +26,18 @@ def node(name: str, start: int = 1) -> NodeInfo:
     return NodeInfo(name, 1, start, address=f"{name}:1")
 
 
-async def nobody(info: NodeInfo) -> NodeStatus:
+async def no_counts(info: NodeInfo) -> NodeStatus:
     return NodeStatus()
 
 
 class Scene:
-    """A store in a directory, and a coordinator's chronicler on it."""
+    """A store in a directory, and a coordinator's collector on it."""
 
     def __init__(self, directory: Path) -> None:
         self.blocked: set[str] | None = set()
-        self.ask: Callable[[NodeInfo], Awaitable[NodeStatus]] = nobody
+        self.ask: Callable[[NodeInfo], Awaitable[NodeStatus]] = no_counts
         self.minute_s = 60.0
-        self.chronicle = Chronicle(directory)
+        self.history = EventHistory(directory)
         self.store = SqliteStore(directory / "metadata.sqlite", lease_ms=LEASE_MS)
 
     @asynccontextmanager
@@ -45,11 +45,11 @@ class Scene:
         await self.store.start()
         await self.store.campaign("k")
         active = self.texts().count("coordinator k is active")
-        self.chronicler = Chronicler(
-            "k", self.store, self.chronicle, self._blocked, lambda info: self.ask(info),
+        self.collector = EventCollector(
+            "k", self.store, self.history, self._blocked, lambda info: self.ask(info),
             lease_ms=LEASE_MS, minute_s=self.minute_s,
         )  # fmt: skip
-        task = asyncio.create_task(self.chronicler.run())
+        task = asyncio.create_task(self.collector.run())
         try:
             await self.until(lambda: self.texts().count("coordinator k is active") > active)
             yield
@@ -61,11 +61,11 @@ class Scene:
     def _blocked(self) -> Collection[str] | None:
         return self.blocked
 
-    def told(self) -> ClusterEvents:
-        return self.chronicle.since()
+    def recorded(self) -> ClusterEvents:
+        return self.history.since()
 
     def texts(self) -> list[str]:
-        return [event.text for event in self.told().events]
+        return [event.text for event in self.recorded().events]
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -95,7 +95,7 @@ async def beside(work: Awaitable[None]) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def test_what_happens_to_nodes_and_logs_is_written_down_in_order(tmp_path: Path) -> None:
+def test_events_of_nodes_and_logs_are_recorded_in_order(tmp_path: Path) -> None:
     async def run() -> None:
         scene = Scene(tmp_path)
         async with scene.running():
@@ -103,7 +103,7 @@ def test_what_happens_to_nodes_and_logs_is_written_down_in_order(tmp_path: Path)
             await scene.until(lambda: "node a joined at a:1" in scene.texts())
             assert isinstance(await scene.store.handle(creation()), Swapped)
             await scene.until(lambda: "node a lost" in scene.texts())
-            assert scene.told().lost.keys() == {"a"}
+            assert scene.recorded().lost.keys() == {"a"}
             scene.blocked = {"orders"}
             await scene.until(lambda: any("orders is blocked" in each for each in scene.texts()))
             scene.blocked = set()
@@ -111,13 +111,13 @@ def test_what_happens_to_nodes_and_logs_is_written_down_in_order(tmp_path: Path)
             async with beside(scene.keep_alive(node("a", 2))):
                 await scene.until(lambda: "node a is back" in scene.texts())
         assert any(each.startswith("log orders created: chain") for each in scene.texts())
-        numbers = [event.number for event in scene.told().events]
+        numbers = [event.number for event in scene.recorded().events]
         assert numbers == sorted(numbers)
 
     asyncio.run(run())
 
 
-def test_j3_a_node_that_was_lost_before_a_restart_is_not_said_to_be_back_until_it_is(tmp_path: Path) -> None:
+def test_j3_a_node_that_was_lost_before_a_restart_stays_lost_until_it_registers(tmp_path: Path) -> None:
     async def run() -> None:
         first = Scene(tmp_path)
         async with first.running():
@@ -125,7 +125,7 @@ def test_j3_a_node_that_was_lost_before_a_restart_is_not_said_to_be_back_until_i
             await first.until(lambda: "node a lost" in first.texts())
         second = Scene(tmp_path)
         async with second.running():
-            await second.until(lambda: second.chronicler.trusts_registry)
+            await second.until(lambda: second.collector.trusts_registry)
             said = [each for each in second.texts() if each.startswith("node a")]
             assert said == ["node a joined at a:1", "node a lost"]
             async with beside(second.keep_alive(node("a"))):
@@ -139,7 +139,7 @@ def test_j3_a_node_that_was_lost_before_a_restart_is_not_said_to_be_back_until_i
     asyncio.run(run())
 
 
-def test_j4_rates_are_differences_of_what_nodes_count(tmp_path: Path) -> None:
+def test_j4_rates_are_differences_of_the_counters_of_nodes(tmp_path: Path) -> None:
     counts = {"a": [1, 100, 10], "b": [1, 50, 5]}
 
     async def ask(info: NodeInfo) -> NodeStatus:
@@ -151,17 +151,19 @@ def test_j4_rates_are_differences_of_what_nodes_count(tmp_path: Path) -> None:
         scene = Scene(tmp_path)
         scene.ask, scene.minute_s = ask, 0.05
         async with scene.running(), beside(scene.keep_alive(node("a"), node("b"))):
-            await scene.until(lambda: len(scene.told().minutes) >= 2)
-            assert {minute.written for minute in scene.told().minutes} <= {7, 14}, "what was there before counts not"
-            counts["b"] = [2, 3, 1]  # restarted: what it counts is all new
-            known = len(scene.told().minutes)
-            await scene.until(lambda: len(scene.told().minutes) > known + 2)
-            assert 10 in {minute.written for minute in scene.told().minutes}
-            assert 1 in {minute.read for minute in scene.told().minutes}
-            counts["a"][1] = -5  # what no node says
-            known = len(scene.told().minutes)
-            await scene.until(lambda: len(scene.told().minutes) > known)
-            scene.blocked = None  # another coordinator is the active one, and counts
+            await scene.until(lambda: len(scene.recorded().minutes) >= 2)
+            assert {minute.written for minute in scene.recorded().minutes} <= {7, 14}, (
+                "what was there before counts not"
+            )
+            counts["b"] = [2, 3, 1]  # restarted: its counters begin again
+            known = len(scene.recorded().minutes)
+            await scene.until(lambda: len(scene.recorded().minutes) > known + 2)
+            assert 10 in {minute.written for minute in scene.recorded().minutes}
+            assert 1 in {minute.read for minute in scene.recorded().minutes}
+            counts["a"][1] = -5  # invalid
+            known = len(scene.recorded().minutes)
+            await scene.until(lambda: len(scene.recorded().minutes) > known)
+            scene.blocked = None  # another coordinator is active, and counts
             await scene.until(lambda: scene.texts()[-1] == "coordinator k is no longer active")
 
     asyncio.run(run())
@@ -171,7 +173,7 @@ def test_j2_of_very_many_changes_at_once_the_rest_is_counted() -> None:
     news = [
         EventText("warn" if number else "bad", f"{number}", log=f"log{number}") for number in range(LOG_NEWS_MAX + 900)
     ]
-    told = limited(news)
-    assert len(told) == LOG_NEWS_MAX + 1
-    assert (told[-1].level, told[-1].text) == ("warn", "900 more changes at the same moment, of 900 logs")
+    kept = limited(news)
+    assert len(kept) == LOG_NEWS_MAX + 1
+    assert (kept[-1].level, kept[-1].text) == ("warn", "900 more changes at the same moment, of 900 logs")
     assert limited(news[:LOG_NEWS_MAX]) == news[:LOG_NEWS_MAX]

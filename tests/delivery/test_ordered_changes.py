@@ -84,8 +84,8 @@ def places(row: Row) -> list[Place]:
     return [(destination, row[1:]) for destination in ROUTES.get(row[0], ())]
 
 
-def told(made: Sequence[Event]) -> Counter[Row]:
-    """How many times a row is said to arrive: twice where the last event inserts it again."""
+def expected_arrivals(made: Sequence[Event]) -> Counter[Row]:
+    """How many times a row arrives: twice if the last event inserts it again."""
     found = Counter[Row]()
     for row, of_row in by_row(made).items():
         if of_row[-1][0] not in REMOVALS:
@@ -138,7 +138,7 @@ def test_a_destination_that_held_what_the_events_remove_ends_as_they_say(made: l
 @given(events)
 def test_second_inserts_and_unrouted_rows_are_counted_exactly(made: list[Event]) -> None:
     found, _ = settled(made, range(len(made)))
-    arrivals = told(since_truncation(made))
+    arrivals = expected_arrivals(since_truncation(made))
     extra = Counter[Place]()
     for row, count in arrivals.items():
         for place in places(row):
