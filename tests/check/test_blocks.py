@@ -8,13 +8,13 @@ from trunkline.check.scenarios.cluster import CHAIN2, CLUSTER, LOG, chain_log, d
 from trunkline.check.scenarios.hosts import BoundedNode
 from trunkline.check.scenarios.several import doubled_requests, rationed_register, two_logs
 from trunkline.core.effects import Address, Message, Send
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.messages import Fetch, Fetched, Finalize, Open, Read, ReadFrames, Write
 
 ME = Address("c", "reader")
 VIEW = chain_log(CHAIN2, "n1 n2", sequencer="n3")
 (DESCRIPTOR,) = descriptors(VIEW, "n1")
-FRAMES = tuple(Frame(1 + 2 * n, 2, Kind.DATA, "w", n, n) for n in range(3))
+FRAMES = tuple(Frame(1 + 2 * n, 2, FrameKind.DATA, "w", n, n) for n in range(3))
 
 
 def answers(node: BoundedNode, message: Message) -> list[Message]:

@@ -28,7 +28,7 @@ from trunkline.check.monitors.delivery import (
 from trunkline.check.scenario import Faults, Monitor, ProcessEnded, Violation
 from trunkline.check.scenarios.delivery import PLANNED, scenario
 from trunkline.core.delivery_events import GroupStarted, JobEnded, PlanDropped
-from trunkline.core.delivery_messages import Member, Outcome, Result, Span
+from trunkline.core.delivery_messages import JobMember, Outcome, Result, Span
 
 # ----------------------------------------------------------------------------------------------------- what is judged
 
@@ -48,7 +48,7 @@ def written(
 
 def begun(job: int, after: int, through: int, *names: str, expected: int | None = None) -> GroupStarted:
     at = after if expected is None else expected
-    return GroupStarted(job, after, through, tuple(Member(name, at, 1) for name in names))
+    return GroupStarted(job, after, through, tuple(JobMember(name, at, 1) for name in names))
 
 
 def ended(job: int, **outcomes: Outcome) -> JobEnded:

@@ -39,6 +39,7 @@ from trunkline.core.events import (
     SubscriptionEnded,
     Trimmed,
 )
+from trunkline.core.messages import Reason
 
 FOLLOWING = by("r", Invoked(1, SubscribeRequested(1, LOG, 1)))
 TWO_COMMITTED = announced(committed(data(1, 7)), committed(data(2, 8)))
@@ -60,7 +61,7 @@ RESTING = [
     Case(
         "a reader skipped to the tail",
         Progress(),
-        FOLLOWING + TWO_COMMITTED + by("r", PositionsSkipped(LOG, 1, 3, "trimmed")),
+        FOLLOWING + TWO_COMMITTED + by("r", PositionsSkipped(LOG, 1, 3, Reason.TRIMMED)),
     ),
     Case("a reader behind the tail ended", Progress(), FOLLOWING + TWO_COMMITTED + by("r", ProcessEnded("crash"))),
     Case("nobody finishes segments here", Progress(), projected(ENDED)),
@@ -114,7 +115,7 @@ WAITING = [
     Case(
         "a skip ends before the tail",
         Progress(),
-        FOLLOWING + TWO_COMMITTED + by("r", PositionsSkipped(LOG, 1, 2, "trimmed")),
+        FOLLOWING + TWO_COMMITTED + by("r", PositionsSkipped(LOG, 1, 2, Reason.TRIMMED)),
         "r at 2 of 3",
     ),
     Case(

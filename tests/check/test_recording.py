@@ -33,8 +33,9 @@ from trunkline.core.events import (
     SubscriptionEnded,
     TailIs,
 )
+from trunkline.core.messages import Reason
 from trunkline.core.projection import EndSegment, RaiseTrim, apply
-from trunkline.core.trace import encode_event, end_line, file_name, header_line
+from trunkline.core.recording import encode_event, end_line, file_name, header_line
 
 BUSY = list(busy_history(40))
 CREATED = ObservedEvent("meta", "register", Projected(FIRST))
@@ -200,7 +201,7 @@ def test_a_projection_counts_as_told_when_somebody_acts_on_it(tmp_path: Path) ->
         *client(Invoked(9, TrimRequested(9, LOG, 3))),
         ObservedEvent("b", "storage", StreamFinalized("b", LOG, 0, B, 4)),
         ObservedEvent("a", "sequencer", PositionsGranted(LOG, 1, SEQUENCER, 4, 1)),
-        ObservedEvent("r", "reader:1", PositionsSkipped(LOG, 1, 4, "trimmed")),
+        ObservedEvent("r", "reader:1", PositionsSkipped(LOG, 1, 4, Reason.TRIMMED)),
         ObservedEvent("meta2", "register", Projected(trimmed)),
         ObservedEvent("meta", "register", Projected(ENDED)),
         ObservedEvent("meta2", "register", Projected(trimmed)),

@@ -52,6 +52,8 @@ EXHAUSTED = {
     "trim-several-batches": (21_855, 42_012, 85),
     "blocked-ending": (213, 392, 47),
     "declared-loss": (304, 364, 33),
+    "blocked-resolved": (135, 174, 30),
+    "delete-absent": (8_484, 18_653, 69),
     "first-writer": (5_401, 15_817, 47),
     "abandoned-log": (30_177, 96_889, 71),
     "broadcast-dead-member": (17_236, 35_922, 105),

@@ -200,7 +200,7 @@ def test_everything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--actions", "absent.actions"], "absent.actions: No such file or directory"),
         (["--actions", "noise"], "noise: line 1: expected `trunkline-actions 1`"),
         (["pair", "--actions", "of-put"], "it belongs to scenario put, not pair"),
-        (["--actions", "of-put"], "action 1 cannot happen here: crash nobody"),
+        (["--actions", "of-put"], "action 1 cannot happen here: crash n9"),
         (["--colour"], "unknown option --colour"),
     ],
 )
@@ -209,7 +209,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 ) -> None:
     (tmp_path / "noise").write_text("noise\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "of-put").write_text("trunkline-actions 1\nscenario put\n\ncrash nobody\n")
+    (tmp_path / "of-put").write_text("trunkline-actions 1\nscenario put\n\ncrash n9\n")
     assert run(*arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from core.driver import DiskedNode, messages, registered, seen, sent, storage
 from core.transcripts import D, S, T
 from trunkline.check.scenarios.cluster import CHAIN2, LOG, chain_log
-from trunkline.core.coordinator import Coordinator, CoordinatorConfig
+from trunkline.core.coordinator import Coordinator, DutiesConfig
 from trunkline.core.effects import Address
 from trunkline.core.messages import (
     Drop,
@@ -16,8 +16,8 @@ from trunkline.core.messages import (
     Inventoried,
     Inventory,
     Open,
+    StreamTarget,
     Subscribe,
-    Target,
     descriptor_of,
     target_of,
 )
@@ -33,7 +33,7 @@ A, B = (target_of(FIRST, FIRST.last, member) for member in FIRST.last.members())
 
 
 def tidying(view: Projection = FIRST, tidied: str = "a c") -> Coordinator:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     role.done.tidied |= set(tidied.split())
     role.done.finalized |= {"1.0.0", "1.0.1"}
     role.on_message(ME, seen(view, NODES))
@@ -41,7 +41,7 @@ def tidying(view: Projection = FIRST, tidied: str = "a c") -> Coordinator:
 
 
 def test_a_new_coordinator_asks_every_node_one_after_another() -> None:
-    role = Coordinator(CoordinatorConfig(LOG))
+    role = Coordinator(DutiesConfig(LOG))
     effects = role.on_message(ME, seen(FIRST, NODES))
     for node, following in (("a", "b.storage"), ("b", "c.storage")):
         assert sent(effects) == [(f"{node}.storage", Inventory(LOG))]
@@ -62,7 +62,7 @@ def test_c3_what_the_projection_does_not_name_any_more_is_dropped_and_then_the_n
 
 def test_c3_what_is_newer_than_the_view_is_left_alone() -> None:
     role = tidying()
-    newer = Target("cluster", LOG, 1, 2, "2.0.0", 1)
+    newer = StreamTarget("cluster", LOG, 1, 2, "2.0.0", 1)
     assert messages(role.on_message(storage("b"), Inventoried(LOG, (B, newer)))) == []
     assert "b" in role.done.tidied
 
@@ -70,14 +70,14 @@ def test_c3_what_is_newer_than_the_view_is_left_alone() -> None:
 @pytest.mark.parametrize(
     "stream", ["abc", "", "1", "1.0", "1.0.x", "1.0.0.0", "-1.0.0", "\u00b2.0.0", "9" * 5000 + ".0.0"]
 )
-def test_c3_a_stream_whose_id_no_projection_gave_is_left_alone(stream: str) -> None:
+def test_c3_a_stream_whose_id_no_projection_made_is_left_alone(stream: str) -> None:
     role = tidying()
     foreign = replace(B, stream=stream)
     assert messages(role.on_message(storage("b"), Inventoried(LOG, (B, foreign)))) == []
     assert "b" in role.done.tidied
 
 
-def test_late_answers_of_another_node_make_nobody_tidy() -> None:
+def test_late_answers_of_another_node_do_not_make_a_node_tidy() -> None:
     role = tidying(tidied="c")
     assert role.on_message(storage("b"), Inventoried(LOG, ())) == []  # a is being asked
     role.on_message(storage("a"), Inventoried(LOG, (replace(A, stream="1.0.9"),)))
@@ -93,7 +93,7 @@ def test_a_node_is_asked_again_when_one_of_its_streams_left_or_it_restarted() ->
     assert role.done.tidied == {"a"}
 
 
-def test_c3_a_node_is_asked_again_when_its_stream_came_and_went_between_two_looks() -> None:
+def test_c3_a_node_is_asked_again_when_its_stream_came_and_left_between_two_checks() -> None:
     role = tidying(tidied="a b c")
     closed = apply(WITHOUT_B, EndSegment(1, 4, WITHOUT_B.last.groups, None))
     role.on_message(ME, seen(apply(closed, DeleteLog()), NODES))
@@ -106,7 +106,7 @@ def test_nothing_of_a_deleted_log_is_kept() -> None:
     assert messages(role.on_message(storage("b"), Inventoried(LOG, (B,)))) == [Drop(B)]
 
 
-def test_a_node_tells_the_streams_of_the_log_that_it_is_asked_for() -> None:
+def test_a_node_lists_its_streams_of_the_requested_log() -> None:
     node = DiskedNode()
     other = chain_log(CHAIN2, "a b", sequencer="a")
     node.ask(Open(D))
@@ -115,7 +115,7 @@ def test_a_node_tells_the_streams_of_the_log_that_it_is_asked_for() -> None:
     assert node.ask(Inventory("nothing")) == [Inventoried("nothing", ())]
 
 
-def test_a_dropped_stream_keeps_nobody_waiting() -> None:
+def test_no_subscriber_waits_for_a_dropped_stream() -> None:
     node = DiskedNode()
     for request in (Open(D), Subscribe(T, 1, 9), Drop(T)):
         node.ask(request)

@@ -20,14 +20,14 @@ from delivery.hostile_entries import use_event as use_event_between
 from trunkline.client.bodies import checksum, encode
 from trunkline.client.dedupe import Repeats, row_headers
 from trunkline.client.entries import Batch
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.dashboard.payloads import shown
 from trunkline.delivery.changes.captured import COLUMNS_KEY, change_rows, decoded, encoded, truncation
 from trunkline.delivery.changes.columns import ARROW_TYPES, Column, Columns, arrow_schema
 from trunkline.delivery.changes.ordered import net_of_ordered
 from trunkline.delivery.changes.rows import KIND_COLUMN, ChangeKind
 from trunkline.delivery.sources.contract import ReadRequest
-from trunkline.delivery.sources.log import _placed
+from trunkline.delivery.sources.log import _with_places
 from trunkline.errors import ProtocolError
 from trunkline.proxy.documents import document_of
 from trunkline.spark.columns import arrow_schema as spark_schema
@@ -132,7 +132,7 @@ def use_changes(payload: bytes) -> None:
     assert changes.schema.names == [KIND_COLUMN, *(column.name for column in columns)]
     changes.validate(full=True)
     if {"id", "tenant"} <= set(changes.column_names):
-        net_of_ordered(_placed(7, changes, ReadRequest(columns, ("id",), "tenant")), ("id",))
+        net_of_ordered(_with_places(7, changes, ReadRequest(columns, ("id",), "tenant")), ("id",))
     whole = pa.concat_tables([changes, changes]).combine_chunks()
     whole.take(pa.array(range(0, whole.num_rows, 2), pa.int64()))
     with contextlib.suppress(ValueError, OverflowError):  # a date that Python does not have
@@ -154,7 +154,7 @@ def bodies() -> Iterator[tuple[str, bytes]]:
 def use_body(body: bytes) -> None:
     """As readers do; the count comes from the writer, so it may be the one in the body."""
     count = int.from_bytes(body[4:8], "little")
-    frame = Frame(17, count if 0 < count < 100_000 else 15, Kind.DATA, "writer#1", 1, checksum(body))
+    frame = Frame(17, count if 0 < count < 100_000 else 15, FrameKind.DATA, "writer#1", 1, checksum(body))
     batch = Batch(frame, body, 18, 2**40, "orders")
     assert _refused(lambda: batch.arrow_payloads().to_pylist()) == _refused(batch.payloads)
     entries = list(batch)

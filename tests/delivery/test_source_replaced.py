@@ -100,7 +100,7 @@ def test_a_catalog_that_was_restored_from_a_backup_halts_what_is_ahead_of_it_and
     backup.restore()
     version = business.source.write("UPDATE lake.orders SET item = 'y' WHERE id IN (1, 11, 21)")
     assert version < ahead
-    assert_halted(business, before, "acme", why=f"it is at version {ahead} of the source, which is only at {version}")
+    assert_halted(business, before, "acme", why=f"it is at version {ahead}, and the source is at {version}")
     business.assert_equal(version, "bolt", "cargo")
     reseed(business, "acme")
     assert business.run_once().behind == ()
@@ -114,7 +114,7 @@ def test_a_catalog_that_was_restored_from_a_backup_halts_what_is_ahead_of_it_and
     for number in range(50, 65):
         version = business.source.write(business.source.insert("acme", number))
     assert version > ahead
-    assert_halted(business, before, *ALL, why=f"it is at version {ahead} of the source, which is another one now")
+    assert_halted(business, before, *ALL, why=f"it is at version {ahead}, and the source has another one")
     reseed(business)
     assert business.run_once().behind == ()
     business.assert_equal(version)

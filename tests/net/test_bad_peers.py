@@ -127,7 +127,7 @@ def test_an_answer_that_means_nothing_is_dropped_and_the_connection_goes_on(run:
 
 def test_a_handler_that_finds_a_bad_request_has_it_answered(run: Run) -> None:
     def strict(_connection: Connection, _envelope: Envelope, _attachments: tuple[memoryview, ...]) -> None:
-        raise BadRequest("no such role; update the older of both ends")
+        raise BadRequest("no such role; upgrade the older of the two")
 
     async def scene() -> None:
         inbox = Inbox()
@@ -136,7 +136,7 @@ def test_a_handler_that_finds_a_bad_request_has_it_answered(run: Run) -> None:
                 connection.send("unknown", token, STORED)
                 envelope = (await inbox.next())[1]
                 assert envelope.token == token
-                assert envelope.message == RequestRefused("no such role; update the older of both ends")
+                assert envelope.message == RequestRefused("no such role; upgrade the older of the two")
             assert connection.open
 
     run(scene())

@@ -15,7 +15,7 @@ from trunkline.core.administrator import Administrator, AdministratorConfig
 from trunkline.core.appender import Appender, AppenderConfig
 from trunkline.core.calls import AppendRequested
 from trunkline.core.effects import Address, Choose, Complete, Event, Message, Record
-from trunkline.core.entries import Frame, Kind
+from trunkline.core.entries import Frame, FrameKind
 from trunkline.core.events import Completed, Invoked
 from trunkline.core.filler import Filler
 from trunkline.core.lease import LeaseKeeper
@@ -210,7 +210,7 @@ class Session:
 
     def send(self, role: str, to: Address, message: Message, step: Step) -> None:
         attachments: tuple[Buffer, ...] = ()
-        if isinstance(message, Write | Append) and message.frame.kind is Kind.DATA:
+        if isinstance(message, Write | Append) and message.frame.kind is FrameKind.DATA:
             body = self._body_to_send(role, message.frame, step)
             if body is None:
                 return  # lost: the role retries

@@ -177,7 +177,7 @@ class PostgresSession:
             return self._permanent(f"{what} at {self.place}: {text}; grant the user what it needs, then resume")
         return self._permanent(f"{what} at {self.place}: {text}; fix the table or the row, then resume")
 
-    def twin(self) -> PostgresSession:
+    def new_session(self) -> PostgresSession:
         """Another session with the same server, for a long read beside this one."""
         return PostgresSession(*self._given, permanent=self._permanent)
 

@@ -132,7 +132,7 @@ class DeltaMerge:
         self._ops: list[npt.NDArray[np.int8]] = []
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
-        self._handed_on = 0  # staged rows that were written at once
+        self._written_now = 0  # staged rows that were written at once
         self._removed = self._written = 0
         self._found = np.zeros(0, np.bool_)
 
@@ -148,18 +148,18 @@ class DeltaMerge:
         for batch in staged:
             self._stage(pa.Table.from_batches([batch]))
             if self._waiting_bytes > WAITING_BYTES_MAX:
-                yield self._hand_on()
+                yield self._write_now()
         ops = self._all_ops()
         self._found = np.zeros(len(ops), np.bool_)
         matched = self._matched() if self._key and len(ops) else {}
         self._check(ops)
         self.touched = list(self._files) if whole else self._to_write(matched)
         waiting = pa.concat_tables(self._waiting) if self._waiting else None
-        left = ops[self._handed_on :] != Op.REMOVE
+        left = ops[self._written_now :] != Op.REMOVE
         for file in self.touched:
             yield from self._kept(file, matched.get(file.path))
             if waiting is not None and file.path in matched:
-                at = matched[file.path][matched[file.path] >= self._handed_on] - self._handed_on
+                at = matched[file.path][matched[file.path] >= self._written_now] - self._written_now
                 mine = np.unique(at[left[at]])
                 left[mine] = False
                 yield waiting.take(mine)
@@ -176,11 +176,11 @@ class DeltaMerge:
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
 
-    def _hand_on(self) -> pa.Table:
-        ops = self._all_ops()[self._handed_on :]
+    def _write_now(self) -> pa.Table:
+        ops = self._all_ops()[self._written_now :]
         rows = pa.concat_tables(self._waiting).filter(pa.array(ops != Op.REMOVE))
         self._waiting, self._waiting_bytes = [], 0
-        self._handed_on += len(ops)
+        self._written_now += len(ops)
         return rows
 
     def _all_ops(self) -> npt.NDArray[np.int8]:

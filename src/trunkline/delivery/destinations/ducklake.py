@@ -56,9 +56,9 @@ from trunkline.delivery.destinations.ducklake_stage import (
     DUPLICATE,
     STAGED,
     FlushStage,
+    export_list,
     key_text,
     stage_rows,
-    travelling,
 )
 from trunkline.errors import (
     ConfigError,
@@ -128,12 +128,12 @@ class DuckLakeDestination:
             found = self._state(lake)
             if found.columns is None or found.standing is None:
                 raise DestinationHalted(f"{self._what} has no position: nothing was delivered to it; seed it first")
-            reader = lake.read(f"SELECT {travelling(found.columns)} FROM {self._table(lake)}", BATCH_ROWS)
+            reader = lake.read(f"SELECT {export_list(found.columns)} FROM {self._table(lake)}", BATCH_ROWS)
             self._reading = stack.pop_all()
             return found.standing, _batches(reader, arrow_schema(found.columns), self._reading)
 
     def _state(self, lake: LakeSession) -> LakeTableState:
-        columns = self._described(lake)
+        columns = self._table_columns(lake)
         try:
             rows = lake.run(f"SELECT * FROM {self._positions(lake)}")
         except duckdb.CatalogException:
@@ -144,7 +144,7 @@ class DuckLakeDestination:
             )
         return LakeTableState(None, columns)
 
-    def _described(self, lake: LakeSession) -> Columns | None:
+    def _table_columns(self, lake: LakeSession) -> Columns | None:
         try:
             rows = lake.run(f"DESCRIBE {self._table(lake)}")
         except duckdb.CatalogException:
@@ -162,9 +162,9 @@ class DuckLakeDestination:
                 lake.attach(create=flush.expected == 0)
             except NoLake:
                 raise PositionMoved(0, flush.expected) from None
-            return self._committed(lambda: self._flush(lake, flush, stage))
+            return self._with_retries(lambda: self._flush(lake, flush, stage))
 
-    def _committed(self, attempt: Callable[[], Applied]) -> Applied:
+    def _with_retries(self, attempt: Callable[[], Applied]) -> Applied:
         """Retry a transaction while it conflicts with others."""
         for _ in range(COMMIT_TRIES):
             try:
@@ -175,19 +175,19 @@ class DuckLakeDestination:
 
     def _flush(self, lake: LakeSession, flush: Flush, stage: FlushStage) -> Applied:
         lake.run("BEGIN")
-        columns = self._described(lake)
-        if columns is not None and self._moved_as_expected(lake, flush):
+        columns = self._table_columns(lake)
+        if columns is not None and self._advance(lake, flush):
             self._evolve(lake, flush.columns, columns)
             applied = self._apply(lake, flush, stage)
             lake.commit()
         else:
-            applied = self._flush_if_due(lake, flush, stage)
+            applied = self._judged_flush(lake, flush, stage)
         if not applied.already:
             self._lakes.flushed[self._address] += 1
             self._do_upkeep(lake, self._lakes.flushed[self._address])
         return applied
 
-    def _moved_as_expected(self, lake: LakeSession, flush: Flush) -> bool:
+    def _advance(self, lake: LakeSession, flush: Flush) -> bool:
         """Update the position if the fence decides PROCEED. CASE prevents a search in the lake's statistics, which
         takes longer than all the rest: the table has one row."""
         if (flush.expected, flush.mark) == (flush.through, flush.through_mark):
@@ -207,7 +207,7 @@ class DuckLakeDestination:
             return False
         return bool(count)
 
-    def _flush_if_due(self, lake: LakeSession, flush: Flush, stage: FlushStage) -> Applied:
+    def _judged_flush(self, lake: LakeSession, flush: Flush, stage: FlushStage) -> Applied:
         """A first flush, or one after another writer."""
         found = self._state(lake)
         if (done := self._judged(found, flush, replace_existing=False)) is not None:
@@ -217,7 +217,7 @@ class DuckLakeDestination:
         else:
             self._evolve(lake, flush.columns, found.columns)
         applied = self._apply(lake, flush, stage)
-        self._move(lake, found, reached(flush))
+        self._write_position(lake, found, reached(flush))
         lake.commit()
         return applied
 
@@ -239,18 +239,18 @@ class DuckLakeDestination:
         removed = duplicates = missing = 0
         if flush.mode == "mirror":
             if flush.duplicates == "warn":
-                held = dict(lake.run(stage.held(self._table(lake))))
+                held = dict(lake.run(stage.held_statement(self._table(lake))))
                 duplicates = held.get(True, 0)
                 missing = stage.removals - held.get(False, 0)
             removed = self._remove(lake, stage)
             if flush.duplicates == "halt":
                 missing = max(0, stage.removals - removed)
-        [(written,)] = lake.run(stage.writing(self._table(lake)))
+        [(written,)] = lake.run(stage.insert_statement(self._table(lake)))
         return Applied(flush.through, removed, written, duplicates, missing)
 
     def _remove(self, lake: LakeSession, stage: FlushStage) -> int:
         try:
-            [(removed,)] = lake.run(stage.removing(self._table(lake)))
+            [(removed,)] = lake.run(stage.delete_statement(self._table(lake)))
         except duckdb.InvalidInputException as error:
             _, found, key = first_line(error).partition(DUPLICATE)
             if not found:
@@ -287,7 +287,7 @@ class DuckLakeDestination:
         with self._lakes.session(self._address) as lake:
             stage_rows(lake, seed.columns, rows)
             lake.attach(create=True)
-            return self._committed(lambda: self._seed(lake, seed))
+            return self._with_retries(lambda: self._seed(lake, seed))
 
     def _seed(self, lake: LakeSession, seed: Seed) -> Applied:
         lake.run("BEGIN")
@@ -301,7 +301,7 @@ class DuckLakeDestination:
         [(written,)] = lake.run(f"INSERT INTO {self._table(lake)} FROM {STAGED}")
         if seed.mode == "mirror":
             self._check_unique(lake, seed.key)
-        self._move(lake, found, reached(seed))
+        self._write_position(lake, found, reached(seed))
         lake.commit()
         return Applied(seed.through, removed, written)
 
@@ -321,7 +321,7 @@ class DuckLakeDestination:
         lake.run(f"CREATE SCHEMA IF NOT EXISTS {lake.alias}.{identifier(self._address.schema)}")
         lake.run(f"CREATE OR REPLACE TABLE {self._table(lake)} ({names})")
 
-    def _move(self, lake: LakeSession, found: LakeTableState, to: Standing) -> None:
+    def _write_position(self, lake: LakeSession, found: LakeTableState, to: Standing) -> None:
         """Write the position record; create it if needed."""
         record, source, mark = self._positions(lake), literal(to.source), literal(stored_mark(to))
         if found.standing is None or not found.marked:

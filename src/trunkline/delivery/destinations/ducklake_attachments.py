@@ -144,7 +144,7 @@ class AttachedLakes:
         self.flushed: Counter[LakeAddress] = Counter()  # flushes of each table, in this process
         self._numbered = 0
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)  # notified when a session ends
+        self._released = threading.Condition(self._lock)  # notified when a session ends
 
     def run(self, cursor: duckdb.DuckDBPyConnection, statement: str) -> duckdb.DuckDBPyConnection:
         """All statements pass here."""
@@ -156,7 +156,7 @@ class AttachedLakes:
 
         Such errors become ``Unreachable`` or ``DestinationHalted``: before a commit nothing has changed.
         """
-        with _translated(address):
+        with _translated_errors(address):
             session = LakeSession(self, self._cursor(), address)
             suspect = False
             try:
@@ -196,7 +196,7 @@ class AttachedLakes:
         with self._lock:
             attached.users -= 1
             attached.suspect = attached.suspect or suspect
-            self._left.notify_all()
+            self._released.notify_all()
             if attached.users == 0 and attached.suspect:
                 self._detach(attached)
             if len(self._attached) > ATTACHED_MAX[attached.kind]:
@@ -211,7 +211,7 @@ class AttachedLakes:
                 return self._attach(address, create=create)
             except duckdb.BinderException as error:
                 others = any(each.users for each in self._attached.values())
-                if STILL_OPEN not in str(error) or not others or not self._left.wait(WAIT_S_MAX):
+                if STILL_OPEN not in str(error) or not others or not self._released.wait(WAIT_S_MAX):
                     raise
 
     def _attach(self, address: LakeAddress, *, create: bool) -> str:
@@ -221,7 +221,7 @@ class AttachedLakes:
             instance.execute(f"LOAD {literal(str(extension_file(extension)))}")
         options = ["DATA_INLINING_ROW_LIMIT 0", f"CREATE_IF_NOT_EXISTS {literal(create)}"]
         options += [f"DATA_PATH {literal(address.data_path)}"] if address.data_path else []
-        if kind != "postgres" and not _found(Path(location), address, create=create) and kind == "sqlite":
+        if kind != "postgres" and not _catalog_exists(Path(location), address, create=create) and kind == "sqlite":
             options.append("META_JOURNAL_MODE 'WAL'")  # readers do not block writers; the file keeps this setting
         self._numbered += 1
         alias = f"lake{self._numbered}"
@@ -285,7 +285,7 @@ def process_lakes() -> AttachedLakes:
     return AttachedLakes()
 
 
-def _found(path: Path, address: LakeAddress, *, create: bool) -> bool:
+def _catalog_exists(path: Path, address: LakeAddress, *, create: bool) -> bool:
     """Whether a catalog's file exists; with ``create``, creates its directory."""
     try:
         if create:
@@ -307,7 +307,7 @@ def _no_lake(address: LakeAddress) -> NoLake:
 
 
 @contextmanager
-def _translated(address: LakeAddress) -> Iterator[None]:
+def _translated_errors(address: LakeAddress) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:

@@ -16,7 +16,7 @@ from trunkline.delivery.changes.rows import OP_COLUMN, Op
 from trunkline.delivery.destinations.contract import Flush
 from trunkline.delivery.destinations.ducklake_attachments import LakeSession
 
-DUPLICATE: Final = "trunkline-duplicate-key:"  # the error of the guard in ``FlushStage.removing``, before the key
+DUPLICATE: Final = "trunkline-duplicate-key:"  # the error of the guard in ``delete_statement``, before the key
 INCOMING: Final = "_trunkline_incoming"
 STAGED: Final = "_trunkline_staged"
 KEY_CHARACTERS_MAX: Final = 200  # characters of a key in a message
@@ -49,7 +49,7 @@ def incoming(lake: LakeSession, schema: pa.Schema, batches: Iterable[pa.RecordBa
 def stage_rows(lake: LakeSession, columns: Columns, rows: Iterable[pa.RecordBatch]) -> None:
     """All rows of a seed, in a temporary table, which spills to disk."""
     with incoming(lake, arrow_schema(columns), rows):
-        lake.run(f"CREATE OR REPLACE TEMP TABLE {STAGED} AS SELECT {declared(columns)} FROM {INCOMING}")
+        lake.run(f"CREATE OR REPLACE TEMP TABLE {STAGED} AS SELECT {cast_list(columns)} FROM {INCOMING}")
 
 
 class FlushStage:
@@ -61,31 +61,31 @@ class FlushStage:
         self._guarded = flush.duplicates == "halt"
         self.rows = 0
         self.removals = 0  # rows other than INSERT
-        self._odd = False  # whether a key has a NULL, or a text with a NUL
+        self._null_safe = False  # whether a key has a NULL, or a text with a NUL
 
     def fill(self, lake: LakeSession, batches: Iterable[pa.RecordBatch]) -> None:
         schema = pa.schema([pa.field(OP_COLUMN, pa.int8()), *arrow_schema(self._columns)])
         with incoming(lake, schema, map(self._counted, batches)):
             lake.run(
                 f"CREATE OR REPLACE TEMP TABLE {STAGED} AS "
-                f"SELECT {OP_COLUMN}, {declared(self._columns)} FROM {INCOMING}"
+                f"SELECT {OP_COLUMN}, {cast_list(self._columns)} FROM {INCOMING}"
             )
 
     def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += batch.num_rows
         inserts = pc.sum(pc.equal(batch.column(OP_COLUMN), int(Op.INSERT))).as_py() or 0
         self.removals += batch.num_rows - inserts
-        self._odd = self._odd or any(map(_is_odd, map(batch.column, self._key)))
+        self._null_safe = self._null_safe or any(map(_needs_null_safe, map(batch.column, self._key)))
         return batch
 
-    def held(self, table: str) -> str:
+    def held_statement(self, table: str) -> str:
         """The number of staged keys that the table holds, by whether they are an INSERT."""
         return (
             f"SELECT s.{OP_COLUMN} = {int(Op.INSERT)}, count(*) FROM {STAGED} AS s "
             f"SEMI JOIN {table} AS t ON {self._same_key()} GROUP BY 1"
         )
 
-    def removing(self, table: str) -> str:
+    def delete_statement(self, table: str) -> str:
         """The guard refers to a row of the table as well, or DuckDB evaluates it for staged rows without a match."""
         guard = (
             f" AND CASE WHEN s.{OP_COLUMN} = {int(Op.INSERT)} AND t.rowid >= 0 "
@@ -93,33 +93,33 @@ class FlushStage:
         )
         return f"DELETE FROM {table} AS t USING {STAGED} AS s WHERE {self._same_key()}{guard if self._guarded else ''}"
 
-    def writing(self, table: str) -> str:
+    def insert_statement(self, table: str) -> str:
         names = ", ".join(identifier(column.name) for column in self._columns)
         return f"INSERT INTO {table} ({names}) SELECT {names} FROM {STAGED} WHERE {OP_COLUMN} <> {int(Op.REMOVE)}"
 
     def _same_key(self) -> str:
-        equal = "IS NOT DISTINCT FROM" if self._odd else "="
+        equal = "IS NOT DISTINCT FROM" if self._null_safe else "="
         return " AND ".join(f"t.{identifier(name)} {equal} s.{identifier(name)}" for name in self._key)
 
 
-def _is_odd(keys: pa.Array) -> bool:
+def _needs_null_safe(keys: pa.Array) -> bool:
     """With ``=``, DuckLake selects files by the text of a key, which it ends at a NUL."""
     if keys.null_count > 0:
         return True
     return pa.types.is_string(keys.type) and bool(pc.any(pc.match_substring(keys, "\0")).as_py())
 
 
-def declared(columns: Columns) -> str:
+def cast_list(columns: Columns) -> str:
     """Columns cast to the types that they have in the table."""
     return ", ".join(f"CAST({identifier(each.name)} AS {each.type}) AS {identifier(each.name)}" for each in columns)
 
 
-def travelling(columns: Columns) -> str:
+def export_list(columns: Columns) -> str:
     """Columns of a table in types that DuckDB exports as ``columns.arrow_type``."""
-    return ", ".join(f"{_sent(column)} AS {identifier(column.name)}" for column in columns)
+    return ", ".join(f"{_exported(column)} AS {identifier(column.name)}" for column in columns)
 
 
-def _sent(column: Column) -> str:
+def _exported(column: Column) -> str:
     element, brackets = column.type.rstrip("[]"), column.type.count("[]")
     if element not in ("JSON", "UUID"):
         return identifier(column.name)

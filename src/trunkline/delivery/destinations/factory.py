@@ -34,7 +34,7 @@ def open_destination(address: Address) -> Destination:
             )
 
 
-def kept_open(address: Address) -> Destination:
+def cached_destination(address: Address) -> Destination:
     """The cached destination of an address; beyond the limit, the least recently used one is closed."""
     known = _open_destinations()
     if address in known:
@@ -46,7 +46,7 @@ def kept_open(address: Address) -> Destination:
     return known[address]
 
 
-def forget(address: Address) -> None:
+def forget_destination(address: Address) -> None:
     """Close it after an error, which may have left it in any state."""
     if (destination := _open_destinations().pop(address, None)) is not None:
         destination.close()

@@ -107,7 +107,7 @@ class PostgresDestination:
     def rows(self) -> tuple[Standing, Iterator[pa.RecordBatch]]:
         """Over a connection of its own, which is closed after the last batch."""
         stack = ExitStack()
-        session = self._session.twin()
+        session = self._session.new_session()
         stack.callback(session.close)
         try:
             stack.enter_context(session.transaction(self._what, reading=True))
@@ -145,11 +145,11 @@ class PostgresDestination:
                 return done
             if found.record is None:
                 found = self._claim(flush.source)
-            columns = self._follow(found, flush)
+            columns = self._evolve(found, flush)
             applied = Applied(flush.through)
             for rows in chunks(staged, [OP_COLUMN, *(column.name for column in flush.columns)]):
                 applied = self._apply(flush, rows, applied, found.key_index(flush.key))
-            self._move(flush, columns, found)
+            self._write_position(flush, columns, found)
         return applied
 
     def _judged(self, found: PostgresTableState, step: Flush | Seed) -> Applied | None:
@@ -168,13 +168,13 @@ class PostgresDestination:
             raise Unreachable(f"{self._what}: another deliverer began to write it at the same time; retrying")
         return msgspec.structs.replace(found, record=None)
 
-    def _follow(self, found: PostgresTableState, flush: Flush) -> Columns | None:
+    def _evolve(self, found: PostgresTableState, flush: Flush) -> Columns | None:
         """Make the table accept the source's rows (T6); returns its columns if they changed."""
         if not found.exists:
             self._create(self._names.table, flush.columns, flush.key, flush.mode)
             self._index(self._names.table, flush.key, flush.mode)
             return flush.columns
-        self._check_ours(found, replace_existing=False)
+        self._check_delivered(found, replace_existing=False)
         held = found.columns()
         change = evolution(flush.columns, held)
         problems = list(change.problems)
@@ -257,7 +257,7 @@ class PostgresDestination:
             written += self._write(table, content, columns, index)
         return written
 
-    def _move(self, step: Flush | Seed, columns: Columns | None, found: PostgresTableState) -> None:
+    def _write_position(self, step: Flush | Seed, columns: Columns | None, found: PostgresTableState) -> None:
         """Update the position and the token, if they are still as found (G1)."""
         before = found.record.position if found.record is not None else 0
         words = None if columns is None else msgspec.json.encode(columns).decode()
@@ -285,15 +285,15 @@ class PostgresDestination:
             if found.record is None:
                 found = self._claim(seed.source)
             if found.exists:
-                self._check_ours(found, replace_existing=seed.replace_existing)
+                self._check_delivered(found, replace_existing=seed.replace_existing)
             self._session.run(f"SET LOCAL statement_timeout = {REBUILD_MS}")
             removed, written = self._replace(seed, found, rows)
-            self._move(seed, seed.columns, found)
+            self._write_position(seed, seed.columns, found)
         return Applied(seed.through, removed=removed, written=written)
 
     def _replace(self, seed: Seed, found: PostgresTableState, rows: Iterable[pa.RecordBatch]) -> tuple[int, int]:
         """Replace the content of the table (G5)."""
-        if self._keeps_shape(seed, found):
+        if self._keeps_columns(seed, found):
             removed = self._session.run(f"DELETE FROM {self._names.table}", wait_ms=REBUILD_MS).rowcount
             return removed, self._write_all(self._names.table, rows, seed.columns, found.key_index(seed.key))
         beside = f"{RESERVED_PREFIX}_seed_{hashlib.sha256(self._address.table.encode()).hexdigest()[:16]}"
@@ -310,13 +310,13 @@ class PostgresDestination:
         self._session.run(f"ALTER TABLE {target} RENAME TO {identifier(self._address.table)}")
         return counted[0], written
 
-    def _keeps_shape(self, seed: Seed, found: PostgresTableState) -> bool:
+    def _keeps_columns(self, seed: Seed, found: PostgresTableState) -> bool:
         wanted = {column.name: stored_type(column) for column in seed.columns}
         if not found.exists or found.actual != wanted:
             return False
         return (found.key_index(seed.key) is not None) if seed.mode == "mirror" else not found.unique
 
-    def _check_ours(self, found: PostgresTableState, *, replace_existing: bool) -> None:
+    def _check_delivered(self, found: PostgresTableState, *, replace_existing: bool) -> None:
         if found.kind != "r":
             raise self._halted("it is not a plain table; choose another name, or drop it")
         if found.record is None and not replace_existing:
@@ -349,7 +349,7 @@ class PostgresDestination:
             if not seen:
                 found = read_state(self._session, self._names, recorded=False)
                 if found.exists:
-                    self._check_ours(found, replace_existing=replace_existing)
+                    self._check_delivered(found, replace_existing=replace_existing)
             if not marked:
                 self._session.run(f"SELECT pg_advisory_xact_lock(hashtext({literal(self._names.positions)}))")
                 self._session.run(f"SET LOCAL lock_timeout = {MARK_LOCK_MS}")

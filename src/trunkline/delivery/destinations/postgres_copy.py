@@ -29,7 +29,7 @@ from trunkline.delivery.backends.postgres_session import BinaryParameter
 from trunkline.delivery.backends.sql import identifier, literal
 from trunkline.delivery.changes.columns import Column, Columns, arrow_schema
 from trunkline.delivery.changes.rows import OP_COLUMN, Op
-from trunkline.delivery.destinations.postgres_types import from_text, key_form, read_expression, written
+from trunkline.delivery.destinations.postgres_types import from_text, key_form, read_expression, written_expression
 from trunkline.errors import DestinationHalted
 
 CHUNK_ROWS: Final = 65_536  # applied at once; more: more memory, fewer: more statements
@@ -114,7 +114,7 @@ class RowChunk:
     def rows(self, columns: Columns, *, staged: bool) -> bytes:
         """Rows for ``COPY … (FORMAT binary)``; of staged rows, without removals."""
         where = f"WHERE {OP_COLUMN} <> {int(Op.REMOVE)}" if staged else ""
-        return self._written([written(column) for column in columns], where, columns)
+        return self._written([written_expression(column) for column in columns], where, columns)
 
     def keys(self, key: Columns, filled: Columns, *, inserts: bool) -> list[BinaryParameter]:
         """An array of operations, then one for each filled column, of rows in which exactly these are not NULL."""
@@ -145,7 +145,7 @@ class RowChunk:
 
     def _explain(self, column: Column, where: str) -> None:
         try:
-            self._copy([written(column)], where)
+            self._copy([written_expression(column)], where)
         except duckdb.Error as error:
             text = (
                 "it holds a text with a NUL character" if "NULL-byte" in str(error) else str(error).partition("\n")[0]

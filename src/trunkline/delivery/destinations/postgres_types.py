@@ -120,7 +120,7 @@ def native_type(stored: str) -> str:
     return _NATIVE.get(stored, stored.upper())
 
 
-def written(column: Column) -> str:
+def written_expression(column: Column) -> str:
     """The expression, in DuckDB, of a column's values as they are written."""
     name, array = identifier(column.name), column.type.endswith("[]")
     if column.type == "TIMESTAMP_NS":
@@ -143,10 +143,10 @@ class KeyForm(Struct, frozen=True):
 def key_form(column: Column) -> KeyForm:
     stored = stored_type(column)
     if stored.startswith("numeric"):
-        return KeyForm(f"{written(column)}::VARCHAR", "character varying[]", stored)
+        return KeyForm(f"{written_expression(column)}::VARCHAR", "character varying[]", stored)
     if stored == "text":
-        return KeyForm(written(column), "character varying[]", stored)
-    return KeyForm(written(column), f"{stored}[]", stored)
+        return KeyForm(written_expression(column), "character varying[]", stored)
+    return KeyForm(written_expression(column), f"{stored}[]", stored)
 
 
 def read_expression(name: str, type_name: str) -> str:

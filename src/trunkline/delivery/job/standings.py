@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from trunkline.core.delivery_messages import Note, Outcome, Result
 from trunkline.delivery.changes.lineage import Lineage
 from trunkline.delivery.destinations.contract import Standing
-from trunkline.delivery.destinations.factory import forget, kept_open
+from trunkline.delivery.destinations.factory import cached_destination, forget_destination
 from trunkline.delivery.job.results import failed
 from trunkline.delivery.job.work import TaskDestination, TaskPipeline
 from trunkline.errors import TrunklineError
@@ -29,9 +29,9 @@ def read_standings(pipeline: TaskPipeline, names: Sequence[str], notes: Mapping[
 
 def _standing(target: TaskDestination) -> Standing | TrunklineError | None:
     try:
-        return kept_open(target.address).standing()
+        return cached_destination(target.address).standing()
     except TrunklineError as error:
-        forget(target.address)
+        forget_destination(target.address)
         return error
 
 

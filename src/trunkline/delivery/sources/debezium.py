@@ -71,13 +71,13 @@ def event_schema(event: Any) -> EventSchema | None:
         raise ProtocolError(f"the event's schema is not one of Debezium's ({error!r:.200})") from error
 
 
-def check_schema_of_no_row(event: Any) -> None:
+def check_schema_without_row(event: Any) -> None:
     """Raises ``ProtocolError`` if an event has a schema, but neither of an envelope nor of an ignored event."""
     schema = event.get("schema") if isinstance(event, dict) else None
     fields = schema.get("fields") if isinstance(schema, dict) else None
     if isinstance(fields, list):
         names = {str(field.get("field")) for field in fields if isinstance(field, dict)}
-        if "op" not in names and not _names_no_row(names):
+        if "op" not in names and not _ignored_fields(names):
             raise ProtocolError(FLATTENED)
 
 
@@ -93,14 +93,14 @@ def changes_of(event: Any, schema: EventSchema | None, request: ReadRequest) -> 
     """The changes of an event, in order (B1, B2). Raises ``ProtocolError``."""
     is_wrapped = isinstance(event, dict) and "payload" in event and "op" not in event and request.routing not in event
     body = event["payload"] if is_wrapped else event
-    if body is None or (isinstance(body, dict) and _says_nothing(body, request)):
+    if body is None or (isinstance(body, dict) and _is_ignored(body, request)):
         return []
     if not isinstance(body, dict) or "op" not in body:
-        raise ProtocolError(_no_envelope(body, request))
+        raise ProtocolError(_not_an_envelope(body, request))
     op, before, after = body["op"], body.get("before"), body.get("after")
     if op in ("t", "m"):
         if before is not None or after is not None or not body.keys() <= ENVELOPE:
-            raise ProtocolError(_no_envelope(body, request))
+            raise ProtocolError(_not_an_envelope(body, request))
         return [(ChangeKind.TRUNCATE, None)] if op == "t" else []
     if op not in (*ARRIVALS, "d"):
         raise ProtocolError(f"op is {op!r:.100}; it must be one of c, r, u, d, t and m")
@@ -120,21 +120,21 @@ def changes_of(event: Any, schema: EventSchema | None, request: ReadRequest) -> 
     return [*removed, (ChangeKind.UPDATE_PREIMAGE, arrival), (ChangeKind.UPDATE_POSTIMAGE, arrival)]
 
 
-def _says_nothing(body: EventRow, request: ReadRequest) -> bool:
+def _is_ignored(body: EventRow, request: ReadRequest) -> bool:
     """A heartbeat, a transaction marker, or a schema change; a row has more fields."""
-    if body.keys() >= {request.routing, *request.key} or not _names_no_row(body.keys()):
+    if body.keys() >= {request.routing, *request.key} or not _ignored_fields(body.keys()):
         return False
     return "status" not in body or body["status"] in ("BEGIN", "END")
 
 
-def _names_no_row(names: Set[str]) -> bool:
+def _ignored_fields(names: Set[str]) -> bool:
     is_heartbeat = "ts_ms" in names and names <= TIMES
     is_mark = {"status", "id"} <= names <= TRANSACTION
     is_schema = "source" in names and not names.isdisjoint({"ddl", "tableChanges"}) and names <= SCHEMA_CHANGE
     return is_heartbeat or is_mark or is_schema
 
 
-def _no_envelope(body: Any, request: ReadRequest) -> str:
+def _not_an_envelope(body: Any, request: ReadRequest) -> str:
     if isinstance(body, dict) and not body.keys().isdisjoint({request.routing, *request.key, "__deleted", "__op"}):
         return FLATTENED
     return "the event is not an envelope: it must be an object with op, before and after"

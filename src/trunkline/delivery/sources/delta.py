@@ -107,7 +107,7 @@ class DeltaSource(Struct, frozen=True):
         marks = self._marks(identity, {window.after, window.through})
         after_mark, mark = marks.get(window.after, ""), marks.get(window.through, "")
         if window.after <= 0:
-            return Survey(_whole(table), _columns(table), identity, mark=mark)
+            return Survey(_table_backlog(table), _columns(table), identity, mark=mark)
         before = table if not history.switches(window) else self._table(window.after)
         backlog = history.backlog(window, feed_is_on(before.metadata().configuration))
         altered = _columns(before) != _columns(table)
@@ -122,7 +122,7 @@ class DeltaSource(Struct, frozen=True):
             ):
                 arrived = connection.sql(chosen).to_arrow_table()
             return NetChanges(removed.empty_table(), _typed(arrived, request.empty_rows().schema))
-        with self._reading(lambda: self.survey(window)), pooled_duckdb() as connection:
+        with self._translated_errors(lambda: self.survey(window)), pooled_duckdb() as connection:
             table = self._table(window.through)
             partitioned = bool(table.metadata().partition_columns)
             changes = self._history().changes(window, partitioned=partitioned)
@@ -132,9 +132,9 @@ class DeltaSource(Struct, frozen=True):
                 registered(connection, window_feed=feed),
                 filtered_rows(connection, signed, routes, of_files=False) as chosen,
             ):
-                connection.execute(_summed(request, chosen))
-            removed_rows = connection.sql(_copies(removed.names, "-")).to_arrow_table()
-            arrived_rows = connection.sql(_copies(request.empty_rows().column_names, "")).to_arrow_table()
+                connection.execute(_net_statement(request, chosen))
+            removed_rows = connection.sql(_rows_by_sum(removed.names, "-")).to_arrow_table()
+            arrived_rows = connection.sql(_rows_by_sum(request.empty_rows().column_names, "")).to_arrow_table()
             connection.execute("DROP TABLE temp.window_net")
             self._check_mark(table, request.mark)
         return NetChanges(_typed(removed_rows, removed), _typed(arrived_rows, request.empty_rows().schema))
@@ -187,14 +187,14 @@ class DeltaSource(Struct, frozen=True):
     def _rows(self, version: int, request: ReadRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, str]]:
         """All rows at a version, as a query."""
         table = self._table(version)
-        with self._reading(lambda: self._check_files(table)), pooled_duckdb() as connection:
+        with self._translated_errors(lambda: self._check_files(table)), pooled_duckdb() as connection:
             found = table.scan(columns=[column.name for column in request.columns])
             with registered(connection, window_state=pa.RecordBatchReader.from_stream(found)):
                 yield connection, f"SELECT {_with_route(request)} FROM window_state"
             self._check_mark(table, request.mark)
 
     @contextmanager
-    def _reading(self, check: Callable[[], object]) -> Iterator[None]:
+    def _translated_errors(self, check: Callable[[], object]) -> Iterator[None]:
         """Translates errors of delta-rs, also through DuckDB, about files that cannot be read (F5).
 
         ``check`` raises ``SourceExpired`` if they were deleted.
@@ -219,7 +219,7 @@ def _columns(table: DeltaTable) -> Columns:
     return tuple(Column(field.name, type_name(field.type), field.nullable) for field in pa.schema(table.schema()))
 
 
-def _whole(table: DeltaTable) -> Backlog:
+def _table_backlog(table: DeltaTable) -> Backlog:
     files = pa.table(table.get_add_actions(flatten=True))
     rows = sum(count or 0 for count in files["num_records"].to_pylist())
     return Backlog(rows, sum(files["size_bytes"].to_pylist()), quiet=len(files) == 0)
@@ -229,7 +229,7 @@ def _with_route(request: ReadRequest) -> str:
     return f"{route_item(identifier(request.routing))}, {identifiers(column.name for column in request.columns)}"
 
 
-def _summed(request: ReadRequest, signed: str) -> str:
+def _net_statement(request: ReadRequest, signed: str) -> str:
     """The signed sum of each row of a query (F2, F3)."""
     names = request.empty_rows().column_names
     floats = {column.name: f"signbit({identifier(column.name)})" for column in request.columns if column.type in FLOATS}
@@ -250,7 +250,7 @@ def _value(name: str, negative: str | None) -> str:
     return f"CASE WHEN {column} = 0 THEN {zero} ELSE {column} END AS {column}"
 
 
-def _copies(names: Sequence[str], sign: str) -> str:
+def _rows_by_sum(names: Sequence[str], sign: str) -> str:
     """Each row as often as its sum: rows with a positive sum, or with a negative one."""
     listed = identifiers(names)
     times = f"unnest(range({sign}{SUM}))"

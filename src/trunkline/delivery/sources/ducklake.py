@@ -81,7 +81,7 @@ class DuckLakeSource(Struct, frozen=True):
     @contextmanager
     def catalog(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, LakeCatalog]]:
         """The catalog in one transaction, which may block writers of the lake."""
-        with self._instance() as connection, self._attached(connection) as catalog:
+        with self._connection() as connection, self._attached(connection) as catalog:
             yield connection, catalog
 
     @contextmanager
@@ -115,7 +115,7 @@ class DuckLakeSource(Struct, frozen=True):
         self, window: Window, request: ReadRequest, part_of: Callable[[WindowPlan], WindowPlan] | None = None
     ) -> Iterator[WindowReader]:
         """Reads a window, or the part of its plan that ``part_of`` returns."""
-        with self._instance() as connection:
+        with self._connection() as connection:
             with self._attached(connection) as catalog:
                 catalog.check_mark(window.through, request.mark)
                 plan = plan_window(catalog, window)
@@ -123,21 +123,21 @@ class DuckLakeSource(Struct, frozen=True):
             yield reader
 
     @contextmanager
-    def _instance(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        with self._reachable(), pooled_duckdb(*catalog_scanners(self.address)) as connection:
+    def _connection(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._translated_errors(), pooled_duckdb(*catalog_scanners(self.address)) as connection:
             connection.execute(f"SET threads = {THREADS}")
             yield connection
 
     @contextmanager
     def _attached(self, connection: duckdb.DuckDBPyConnection) -> Iterator[LakeCatalog]:
         """The catalog, open for one transaction."""
-        with _turn(self.address.catalog):
+        with _catalog_lock(self.address.catalog):
             with LakeCatalog(connection, self.address) as catalog:
                 yield catalog
             connection.execute(f"DETACH {CATALOG}")
 
     @contextmanager
-    def _reachable(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         """Translates errors about a catalog or a file that cannot be read."""
         try:
             yield
@@ -148,6 +148,6 @@ class DuckLakeSource(Struct, frozen=True):
 
 
 @cache
-def _turn(catalog: str) -> Lock:
+def _catalog_lock(catalog: str) -> Lock:
     """One thread of a process at a time can have a catalog in a DuckDB file open."""
     return Lock()

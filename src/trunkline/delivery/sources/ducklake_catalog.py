@@ -112,7 +112,7 @@ class LakeCatalog:
     def __enter__(self) -> LakeCatalog:
         self._connection.execute("BEGIN")
         try:
-            self._learn_format()
+            self._check_format()
         except BaseException as error:
             self.__exit__(type(error))
             raise
@@ -123,7 +123,7 @@ class LakeCatalog:
         with suppress(duckdb.Error) if kind else nullcontext():
             self._connection.execute("ROLLBACK")
 
-    def _learn_format(self) -> None:
+    def _check_format(self) -> None:
         facts = dict(self._rows("SELECT key, value FROM {ducklake_metadata} WHERE key IN ('version', 'data_path')"))
         if (found := facts.get("version", "unknown")) not in CATALOG_FORMATS:
             raise ProtocolError(

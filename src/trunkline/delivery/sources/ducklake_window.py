@@ -137,14 +137,14 @@ class WindowReader:
         self._key = self._columns if plan.moved else request.key  # moved rows are identified by all their values
         self._request = request
         self._known = {column.column.name: column for column in plan.columns}
-        self._inlined_removed = self._held(catalog, self._key, _inlined_removed(plan.window))
-        self._inlined_arrived = self._held(catalog, self._columns, _inlined_arrived(plan.window))
+        self._inlined_removed = self._read_inlined(catalog, self._key, _inlined_removed(plan.window))
+        self._inlined_arrived = self._read_inlined(catalog, self._columns, _inlined_arrived(plan.window))
 
     def read(self, routes: RouteFilter) -> NetChanges:
         """The net changes of some routing values."""
         with self._dead_positions(self._plan):
-            removed = self._fetched(self._removed(), self._inlined_removed, routes)
-            arrived = self._fetched(self._arrived(), self._inlined_arrived, routes)
+            removed = self._fetch(self._removed(), self._inlined_removed, routes)
+            arrived = self._fetch(self._arrived(), self._inlined_arrived, routes)
         if not self._plan.moved:
             return NetChanges(removed, arrived)
         return NetChanges(less(removed, arrived).select([ROUTE_COLUMN, *self._request.key]), less(arrived, removed))
@@ -152,7 +152,7 @@ class WindowReader:
     def arrived(self, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
         """The arrived rows of some routing values, in batches. Only for a plan without moved rows."""
         assert not self._plan.moved, "moved rows are known only when all rows are"
-        with self._dead_positions(self._plan), self._rows_of(self._arrived(), self._inlined_arrived, routes) as found:
+        with self._dead_positions(self._plan), self._relation(self._arrived(), self._inlined_arrived, routes) as found:
             yield from found.to_arrow_reader(BATCH_ROWS)
 
     def arrived_among(self, keys: pa.Table) -> pa.Table:
@@ -160,20 +160,20 @@ class WindowReader:
         names = [ROUTE_COLUMN, *self._request.key]
         with (
             self._dead_positions(self._plan),
-            self._rows_of(self._arrived(), self._inlined_arrived, ALL_ROUTES) as found,
+            self._relation(self._arrived(), self._inlined_arrived, ALL_ROUTES) as found,
             registered(self._connection, window_keys=keys.select(names)),
         ):
             chosen = f"SELECT t.* FROM arrived_rows t SEMI JOIN window_keys k ON {same_key(names, 't', 'k')}"
             return found.query("arrived_rows", chosen).to_arrow_table()
 
-    def _fetched(self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter) -> pa.Table:
+    def _fetch(self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter) -> pa.Table:
         if not parts and (routes == ALL_ROUTES or not inlined.num_rows):
             return inlined
-        with self._rows_of(parts, inlined, routes) as found:
+        with self._relation(parts, inlined, routes) as found:
             return found.to_arrow_table()
 
     @contextmanager
-    def _rows_of(
+    def _relation(
         self, parts: Sequence[str], inlined: pa.Table, routes: RouteFilter
     ) -> Iterator[duckdb.DuckDBPyRelation]:
         """Rows of files and inlined rows, together."""
@@ -232,8 +232,10 @@ class WindowReader:
         late = [file for file in kept if (file.partial_max or 0) > window.after]
         born = f"p._snapshot > {window.after} AND p._snapshot <= {window.through}"
         return [
-            *self._selected(new, self._columns, f"coalesce(p._snapshot, 0) <= {window.through}", "ANTI", "by_through"),
-            *self._selected(late, self._columns, born, "ANTI", "by_through"),
+            *self._file_queries(
+                new, self._columns, f"coalesce(p._snapshot, 0) <= {window.through}", "ANTI", "by_through"
+            ),
+            *self._file_queries(late, self._columns, born, "ANTI", "by_through"),
         ]
 
     def _removed(self) -> list[str]:
@@ -241,11 +243,11 @@ class WindowReader:
         kept = [part.file for part in self._plan.files if part.at_after and part.at_through]
         born = f"coalesce(p._snapshot, 0) <= {self._plan.window.after}"
         return [
-            *self._selected(ended, self._key, born, "ANTI", "by_after"),
-            *self._selected(kept, self._key, born, "INNER", "by_through AND NOT by_after"),
+            *self._file_queries(ended, self._key, born, "ANTI", "by_after"),
+            *self._file_queries(kept, self._key, born, "INNER", "by_through AND NOT by_after"),
         ]
 
-    def _selected(
+    def _file_queries(
         self, files: Sequence[LakeDataFile], names: Sequence[str], born: str, join: str, dead: str
     ) -> Iterator[str]:
         """Rows of files that are ``born``, only (INNER) or without (ANTI) those at some dead positions."""
@@ -255,17 +257,17 @@ class WindowReader:
             where = f" WHERE {born}" if partial else ""
             clean = [file for file in alike if file.id not in dying]
             if clean and join == "ANTI":
-                yield f"SELECT {self._rows(names)} FROM {self._parquet(clean, names, partial)} p{where}"
+                yield f"SELECT {self._row_items(names)} FROM {self._parquet(clean, names, partial)} p{where}"
             if mixed := [file for file in alike if file.id in dying]:
                 places = ", ".join(f"({place}, {file.id})" for place, file in enumerate(mixed))
                 chosen = (
                     f"SELECT place, position FROM dead JOIN (VALUES {places}) f(place, file) USING (file) WHERE {dead}"
                 )
                 joined = f"{join} JOIN ({chosen}) d ON d.place = p.file_index AND d.position = p.file_row_number"
-                yield f"SELECT {self._rows(names)} FROM {self._parquet(mixed, names, partial)} p {joined}{where}"
+                yield f"SELECT {self._row_items(names)} FROM {self._parquet(mixed, names, partial)} p {joined}{where}"
 
-    def _rows(self, names: Sequence[str]) -> str:
-        return self._chosen(names, lambda column: f"p.c{column.id}")
+    def _row_items(self, names: Sequence[str]) -> str:
+        return self._select_items(names, lambda column: f"p.c{column.id}")
 
     def _parquet(self, files: Sequence[LakeDataFile], names: Sequence[str], partial: bool) -> str:
         """Files with columns named after their ids: names of the table may have another meaning in DuckDB."""
@@ -275,19 +277,21 @@ class WindowReader:
             fields[SNAPSHOT_FIELD] = ("_snapshot", "BIGINT", None)
         return parquet([file.path for file in files], fields)
 
-    def _chosen(self, names: Sequence[str], value: Callable[[LakeColumn], str]) -> str:
+    def _select_items(self, names: Sequence[str], value: Callable[[LakeColumn], str]) -> str:
         """ROUTE_COLUMN and some columns, as SQL."""
         route = route_item(value(self._known[self._request.routing]))
         return ", ".join([route, *(f"{value(self._known[name])} AS {identifier(name)}" for name in names)])
 
     # --- inlined rows ---
 
-    def _held(self, catalog: LakeCatalog, names: Sequence[str], condition: str) -> pa.Table:
-        parts = [self._inlined(catalog, table, names, condition) for table in self._plan.inlined]
-        nothing = f"SELECT {self._chosen(names, lambda column: f'CAST(NULL AS {column.column.type})')} WHERE false"
+    def _read_inlined(self, catalog: LakeCatalog, names: Sequence[str], condition: str) -> pa.Table:
+        parts = [self._inlined_query(catalog, table, names, condition) for table in self._plan.inlined]
+        nothing = (
+            f"SELECT {self._select_items(names, lambda column: f'CAST(NULL AS {column.column.type})')} WHERE false"
+        )
         return self._connection.sql(" UNION ALL ".join(parts or [nothing])).to_arrow_table()
 
-    def _inlined(self, catalog: LakeCatalog, table: InlinedTable, names: Sequence[str], condition: str) -> str:
+    def _inlined_query(self, catalog: LakeCatalog, table: InlinedTable, names: Sequence[str], condition: str) -> str:
         """Rows with their names and types as of `through`."""
         held = {known.id: known.column for known in table.columns}
 
@@ -300,7 +304,7 @@ class WindowReader:
                 stored = f"decode({stored})"  # PostgreSQL's text cannot hold every string, so they are stored as bytes
             return f"CAST(CAST({stored} AS {kept.type}) AS {column.column.type})"
 
-        return f"SELECT {self._chosen(names, value)} FROM {catalog.reference(table.name)} WHERE {condition}"
+        return f"SELECT {self._select_items(names, value)} FROM {catalog.reference(table.name)} WHERE {condition}"
 
 
 def _inlined_arrived(window: Window) -> str:

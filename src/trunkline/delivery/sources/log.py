@@ -43,7 +43,7 @@ from trunkline.delivery.changes.windows import Window
 from trunkline.delivery.config.addresses import LogAddress
 from trunkline.delivery.sources.contract import ALL_ROUTES, Backlog, ReadRequest, RouteFilter, SourceState, Survey
 from trunkline.delivery.sources.dead_letters import DeadLetter, write_dead_letters
-from trunkline.delivery.sources.debezium import check_schema_of_no_row, event_schema, parse_event
+from trunkline.delivery.sources.debezium import check_schema_without_row, event_schema, parse_event
 from trunkline.delivery.sources.debezium_batches import EventBatches
 from trunkline.delivery.sources.debezium_values import declared_columns
 from trunkline.delivery.sources.log_reader import ChangeLogReader, LogBounds, with_reader
@@ -121,7 +121,7 @@ class LogSource(Struct, frozen=True):
             first = max(oldest, last - size + 1)
             for entry in reversed(list(log.entries(first, last))):
                 try:
-                    if entry.payload and (found := self._stated(entry)) is not None:
+                    if entry.payload and (found := self._entry_columns(entry)) is not None:
                         return found
                 except ProtocolError as error:
                     if isinstance(error, CorruptEntry):
@@ -135,13 +135,13 @@ class LogSource(Struct, frozen=True):
             "columns in `columns` of the source"
         )
 
-    def _stated(self, entry: Entry) -> Columns | None:
+    def _entry_columns(self, entry: Entry) -> Columns | None:
         if self.address.format == "changes":
             return _decoded(entry)[0]
         event = parse_event(entry.payload)
         schema = event_schema(event)
         if schema is None:
-            check_schema_of_no_row(event)
+            check_schema_without_row(event)
         return None if schema is None else schema.columns
 
     def _halted(self, letter: DeadLetter) -> DestinationHalted:
@@ -153,9 +153,9 @@ class LogSource(Struct, frozen=True):
     # --- rows ---
 
     def net_changes(self, window: Window, request: ReadRequest, routes: RouteFilter) -> NetChanges:
-        changes = self._understood(window, request, put_aside=True)
+        changes = self._valid_changes(window, request, put_aside=True)
         net, emptied = net_of_ordered(changes, request.key) if request.key else arrivals_only(changes)
-        return NetChanges(_chosen(net.removed, routes), _chosen(net.arrived, routes), emptied and window.after > 0)
+        return NetChanges(_filtered(net.removed, routes), _filtered(net.arrived, routes), emptied and window.after > 0)
 
     def live(self, version: int, request: ReadRequest, keys: pa.Table) -> pa.Table:
         rows = self._state_at(version, request)
@@ -166,7 +166,7 @@ class LogSource(Struct, frozen=True):
 
     def scan(self, version: int, request: ReadRequest, routes: RouteFilter) -> Iterator[pa.RecordBatch]:
         rows = self._state_at(version, request)
-        yield from _chosen(rows, routes).to_batches(BATCH_ROWS)
+        yield from _filtered(rows, routes).to_batches(BATCH_ROWS)
 
     def large_reads(self) -> None:
         return None
@@ -176,10 +176,10 @@ class LogSource(Struct, frozen=True):
 
     def _state_at(self, version: int, request: ReadRequest) -> pa.Table:
         """Only a read: the task that delivers these changes has written the dead letters."""
-        changes = self._understood(Window(0, version), request, put_aside=False)
+        changes = self._valid_changes(Window(0, version), request, put_aside=False)
         return (net_of_ordered(changes, request.key) if request.key else arrivals_only(changes))[0].arrived
 
-    def _understood(self, window: Window, request: ReadRequest, *, put_aside: bool) -> pa.Table:
+    def _valid_changes(self, window: Window, request: ReadRequest, *, put_aside: bool) -> pa.Table:
         """The window's changes in order. Malformed events become dead letters first, or halt (G5)."""
         changes, malformed = with_reader(self.address, partial(self._changes, window, request))
         if malformed and self.address.malformed == "halt":
@@ -225,7 +225,7 @@ class LogSource(Struct, frozen=True):
 
     def _fitted(self, glsn: int, changes: pa.Table, request: ReadRequest) -> pa.Table:
         try:
-            return _placed(glsn, changes, request)
+            return _with_places(glsn, changes, request)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DestinationHalted(
                 f"entry {glsn} of the log {self.address.log} has values that do not fit the present columns ({error}); "
@@ -271,7 +271,7 @@ def _marked_schema(request: ReadRequest) -> pa.Schema:
     return pa.schema([*marks, *kinds, *arrow_schema(request.columns)])
 
 
-def _placed(glsn: int, changes: pa.Table, request: ReadRequest) -> pa.Table:
+def _with_places(glsn: int, changes: pa.Table, request: ReadRequest) -> pa.Table:
     """Changes of one entry with their version and ordinal, in the requested columns."""
     count = changes.num_rows
     routes = changes.column(request.routing).cast(pa.string()) if request.routing in changes.column_names else None
@@ -285,7 +285,7 @@ def _placed(glsn: int, changes: pa.Table, request: ReadRequest) -> pa.Table:
     return filled(pa.table({**marked, **{name: changes.column(name) for name in wanted}}), _marked_schema(request))
 
 
-def _chosen(rows: pa.Table, routes: RouteFilter) -> pa.Table:
+def _filtered(rows: pa.Table, routes: RouteFilter) -> pa.Table:
     """The rows that pass a filter."""
     if routes == ALL_ROUTES:
         return rows

@@ -97,24 +97,24 @@ def source_facts(pipeline: Pipeline) -> SourceFacts:
 def _check_source(pipeline: Pipeline, columns: Columns) -> Iterator[PipelineProblem]:
     sound = []
     for column in columns:
-        found = list(_refusals("source", lambda each=column: check_columns([each], (), None)))  # type: ignore[misc]
+        found = list(_raised_problems("source", lambda each=column: check_columns([each], (), None)))  # type: ignore[misc]
         yield from found
         sound += [] if found else [column]
-    if together := list(_refusals("source", lambda: check_columns(sound, (), None))):
+    if together := list(_raised_problems("source", lambda: check_columns(sound, (), None))):
         yield from together
         return
     broken = {column.name for column in columns} - {column.name for column in sound}
     for name in pipeline.key:
         if name not in broken:
-            yield from _refusals("key", lambda each=name: check_columns(sound, (each,), None))  # type: ignore[misc]
+            yield from _raised_problems("key", lambda each=name: check_columns(sound, (each,), None))  # type: ignore[misc]
     routing = pipeline.routing.column
     if routing in broken:
         return
-    yield from _refusals("routing.column", lambda: check_columns(sound, (), routing))
-    yield from _refusals("routing.column", lambda: check_routing(sound, routing))
+    yield from _raised_problems("routing.column", lambda: check_columns(sound, (), routing))
+    yield from _raised_problems("routing.column", lambda: check_routing(sound, routing))
 
 
-def _refusals(where: str, check: Callable[[], object]) -> Iterator[PipelineProblem]:
+def _raised_problems(where: str, check: Callable[[], object]) -> Iterator[PipelineProblem]:
     try:
         check()
     except (ConfigError, Unreachable) as error:
@@ -125,8 +125,8 @@ def _check_engine(master: str) -> Iterator[PipelineProblem]:
     if importlib.util.find_spec("pyspark") is None:
         yield PipelineProblem("spark", "PySpark is not installed; install trunkline[delivery]")
     if "PYSPARK_GATEWAY_PORT" not in ENVIRONMENT:  # otherwise spark-submit brings Java along
-        yield from _refusals("spark", find_java)
-    yield from _refusals("spark.master", lambda: check_master(master))
+        yield from _raised_problems("spark", find_java)
+    yield from _raised_problems("spark.master", lambda: check_master(master))
 
 
 def _check_control(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[PipelineProblem]:
@@ -219,7 +219,7 @@ def _destination_problems(
     destination: DestinationConfig, source: SourceFacts | None, lakes: AttachedLakes
 ) -> Iterator[PipelineProblem]:
     name, address = destination.name, destination.address
-    if (place := _not_made_yet(address)) is not None:
+    if (place := _future_directory(address)) is not None:
         yield from (PipelineProblem(name, why) for why in _unwritable(place))
         return
     try:
@@ -246,7 +246,7 @@ def _opened(address: Address, lakes: AttachedLakes) -> Destination:
     return DuckLakeDestination(address, lakes) if isinstance(address, LakeAddress) else open_destination(address)
 
 
-def _not_made_yet(address: Address) -> Path | None:
+def _future_directory(address: Address) -> Path | None:
     """The directory in which a destination of files will be created, if it does not exist yet (W3)."""
     match address:
         case DeltaAddress(path=path) if not Path(path).exists():

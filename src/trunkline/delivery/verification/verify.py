@@ -136,8 +136,8 @@ class _Verification:
         source = self._work.source
         native = source.native_reads()
         with comparison_connection(*(native.extensions if native else ())) as connection:
-            if strayed := self._strayed(standing):
-                return VerifyVerdict(self._target.name, "differs", standing.position, note=strayed)
+            if divergence := self._divergence(standing):
+                return VerifyVerdict(self._target.name, "differs", standing.position, note=divergence)
             before = source.survey(Window(standing.position, standing.position))
             moved, batches = destination.rows()
             # Another survey opens the source's catalog beside the destination's, and they may be one file.
@@ -147,18 +147,20 @@ class _Verification:
                 note = f"its rows are of another source table ({standing.source}, not {found.identity}); reseed it"
                 return VerifyVerdict(self._target.name, "differs", standing.position, note=note)
             both = Comparison(connection, found.columns, self._work.key if self._target.mode == "mirror" else ())
-            if problem := _hold(both, batches, found.columns):
+            if problem := _read_destination(both, batches, found.columns):
                 return VerifyVerdict(self._target.name, "differs", standing.position, note=problem)
-            grew = self._want(connection, both, standing.position, found.columns)
+            grew = self._read_source(connection, both, standing.position, found.columns)
             shared = self._settle_shared(both, found.columns)
             return self._judged(standing.position, both, shared, only_grew=grew)
 
-    def _strayed(self, standing: Standing) -> str:
+    def _divergence(self, standing: Standing) -> str:
         """Why the source has no version to compare with."""
         lineage = self._work.source.lineage([standing.position])
         return lineage.divergence(standing.source, standing.position, standing.mark)
 
-    def _want(self, connection: duckdb.DuckDBPyConnection, both: Comparison, version: int, columns: Columns) -> bool:
+    def _read_source(
+        self, connection: duckdb.DuckDBPyConnection, both: Comparison, version: int, columns: Columns
+    ) -> bool:
         """Read the part of the source; returns whether certainly no row was ever changed or removed."""
         source, target = self._work.source, self._target
         native = source.native_reads()
@@ -200,7 +202,7 @@ class _Verification:
         notes = (
             [f"{plural(shared, 'row')} of the source lost to another with the same key (policy warn)"] if shared else []
         )
-        notes += _promise(found, append=append, now=now) if outcome == "kept" else []
+        notes += _allowed_notes(found, append=append, now=now) if outcome == "kept" else []
         if append and only_grew and found.extra:
             notes.append("the source never changed or removed a row, so none may be extra")
         if append and self._work.key:
@@ -219,7 +221,7 @@ class _Verification:
         )
 
 
-def _hold(both: Comparison, batches: Iterator[pa.RecordBatch], columns: Columns) -> str:
+def _read_destination(both: Comparison, batches: Iterator[pa.RecordBatch], columns: Columns) -> str:
     """Read the destination; returns what is wrong with its columns, or an empty text."""
     wanted = {column.name for column in columns}
     try:
@@ -236,7 +238,7 @@ def _hold(both: Comparison, batches: Iterator[pa.RecordBatch], columns: Columns)
     return ""
 
 
-def _promise(found: ComparisonResult, *, append: bool, now: bool) -> list[str]:
+def _allowed_notes(found: ComparisonResult, *, append: bool, now: bool) -> list[str]:
     """Notes about differences that the guarantee allows."""
     notes = []
     if found.extra:
