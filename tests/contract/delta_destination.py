@@ -16,7 +16,7 @@ from trunkline.delivery.destinations.delta import DeltaDestination
 
 
 class WatchedDelta(DeltaDestination):
-    """Tells the watcher before everything that touches the storage."""
+    """Calls the watcher before each access to the storage."""
 
     def __init__(self, address: DeltaAddress, watch: Watch | None) -> None:
         super().__init__(address)
