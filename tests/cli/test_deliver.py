@@ -300,7 +300,7 @@ def test_a_deliverer_shows_its_progress_follows_desired_states_and_drains_on_a_s
 def test_init_writes_an_example_and_never_overwrites(command: Command, tmp_path: Path) -> None:
     first = command("deliver", "init")
     assert (
-        first.text == "wrote orders.yaml\nnext: change it to your tables, then trunkline deliver validate orders.yaml\n"
+        first.text == "wrote orders.yaml\nnext: adapt it to your tables, then trunkline deliver validate orders.yaml\n"
     )
     Path("orders.yaml").write_text("mine")
     again = command("deliver", "init", "--sample")
@@ -360,7 +360,7 @@ def test_validate_names_every_problem_and_where_it_is(command: Command, tmp_path
     found = command("deliver", "validate", "orders.yaml", "--json").json
     assert not found["valid"]
     assert sorted((each["where"], each["what"].split(" ")[0]) for each in found["problems"]) == [
-        ("foreign", "there"),
+        ("foreign", "the"),
         ("key", "key"),
         ("lost", "dbname=x"),
         ("routing.column", "'price'"),
